@@ -1,0 +1,1 @@
+"""Config-driven multi-task training on one shared BERT or ERNIE encoder."""

@@ -1,0 +1,37 @@
+"""The errors that a user can act on; every message says where, what came, what was expected, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class PalmError(Exception):
+    """Base of everything palm raises on purpose. The command line prints it without a traceback."""
+
+
+class ConfigError(PalmError):
+    """What is wrong with a configuration, all of it in one report.
+
+    Args:
+        problems: one line each, every one beginning with its place (`config.yaml:7: …`).
+    """
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class DataError(PalmError):
+    """A data file that cannot be read as declared; the message begins with `file:line`."""
+
+
+class WiringError(PalmError):
+    """Components of one task that do not fit together."""
+
+
+class StorageError(PalmError):
+    """A model, checkpoint or weights directory that is missing, damaged or of another configuration."""
+
+
+class TrainingError(PalmError):
+    """Training that cannot go on: a loss that is not a number, a task that can never finish."""

@@ -1,0 +1,40 @@
+"""The output layer's side of the contract: features in, outputs, loss and decoded values out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from torch import Tensor, nn
+
+from palm.contract import Specs, Tensors
+from palm.registry import Registry
+
+
+class Paradigm(nn.Module):
+    """An output layer: it never sees files, tokenizers or paths.
+
+    Attributes:
+        inputs_attr: tensors that `forward` reads, from the backbone or, where it lacks them, from the batch.
+        targets_attr: tensors that `loss` reads, from the batch.
+        outputs_attr: tensors that `forward` gives.
+    """
+
+    inputs_attr: Specs
+    targets_attr: Specs
+    outputs_attr: Specs
+
+    @abstractmethod
+    def forward(self, features: Tensors) -> Tensors:
+        """The outputs; the same for training and for prediction."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
+        """The mean loss of the batch, a scalar."""
+
+    @abstractmethod
+    def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
+        """One plain value per row of the batch, for `Reader.records`."""
+
+
+PARADIGMS: Registry[type[Paradigm]] = Registry("paradigm")

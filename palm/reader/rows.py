@@ -1,0 +1,94 @@
+"""Encoded examples as flat integer arrays with offsets: small, fast to slice, and ready to be memory-mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One field of all rows.
+
+    Args:
+        values: all rows' numbers one after another; one per row where `offsets` is None.
+        offsets: row i is `values[offsets[i] : offsets[i + 1]]`; None for one number a row.
+    """
+
+    values: Ints
+    offsets: Ints | None = None
+
+    def __len__(self) -> int:
+        return len(self.values) if self.offsets is None else len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Ints:
+        """Row `row` as an array (of no dimension where it is one number)."""
+        if self.offsets is None:
+            return self.values[row, ...]
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    @classmethod
+    def ragged(cls, rows: Sequence[Sequence[int] | Ints]) -> Column:
+        """A column of rows of different lengths."""
+        lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        flat = np.concatenate([np.asarray(row) for row in rows]) if len(rows) else np.empty(0)
+        return cls(flat.astype(np.int32), offsets)
+
+    @classmethod
+    def scalar(cls, values: Sequence[int] | Ints) -> Column:
+        """A column of one number a row."""
+        return cls(np.asarray(values, dtype=np.int64).reshape(-1))
+
+
+class Rows:
+    """Named columns of equal length; `token_ids` is always one of them.
+
+    Args:
+        columns: name -> column.
+    """
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self.columns = dict(columns)
+        assert len({len(column) for column in self.columns.values()}) == 1, "columns of different lengths"
+
+    def __len__(self) -> int:
+        return len(self.columns["token_ids"])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def __getitem__(self, name: str) -> Column:
+        return self.columns[name]
+
+    @property
+    def lengths(self) -> Ints:
+        """Number of tokens of every row, int64[rows]."""
+        offsets = self.columns["token_ids"].offsets
+        assert offsets is not None
+        return np.diff(offsets)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Rows]) -> Rows:
+        """All rows of all parts, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls({name: _joined([part[name] for part in parts]) for name in parts[0].columns})
+
+
+def _joined(columns: Sequence[Column]) -> Column:
+    values = np.concatenate([column.values for column in columns])
+    if columns[0].offsets is None:
+        return Column(values)
+    starts = np.cumsum([0] + [len(column.values) for column in columns])
+    shifted = [
+        column.offsets[1:] + start
+        for column, start in zip(columns, starts, strict=False)
+        if column.offsets is not None
+    ]
+    return Column(values, np.concatenate([np.zeros(1, np.int64), *shifted]))

@@ -1,0 +1,54 @@
+"""Named components: what a configuration calls `bert`, `cls` or `adam`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+from palm.errors import PalmError
+
+T = TypeVar("T")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"` for the closest of `known`, or the empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+class Registry(Generic[T]):
+    """Components of one kind by name.
+
+    Args:
+        kind: what the entries are, for messages (`"reader"`).
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def register(self, *names: str) -> Callable[[T], T]:
+        """Decorator that enters a component under one or more names."""
+
+        def enter(component: T) -> T:
+            for name in names:
+                assert name not in self._entries, f"{self.kind} {name!r} is registered twice"
+                self._entries[name] = component
+            return component
+
+        return enter
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            known = ", ".join(sorted(self._entries))
+            raise PalmError(
+                f"no {self.kind} is called {name!r}; known: {known}{did_you_mean(name, self._entries)}"
+            )
+        return self._entries[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
