@@ -1,4 +1,4 @@
-"""The contract between components: named tensors with shapes and dtypes, checked once when a run is assembled."""
+"""The contract between components: named tensors with shapes and dtypes, checked before a run starts."""
 
 from __future__ import annotations
 

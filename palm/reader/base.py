@@ -1,4 +1,4 @@
-"""The reader's side of the contract: files to examples to rows to batches, and decoded outputs back to records."""
+"""The reader's side of the contract: files to examples to rows to batches, decoded outputs to records."""
 
 from __future__ import annotations
 

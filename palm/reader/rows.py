@@ -1,4 +1,4 @@
-"""Encoded examples as flat integer arrays with offsets: small, fast to slice, and ready to be memory-mapped."""
+"""Encoded examples as flat integer arrays with offsets: small, quick to slice, ready to be mapped."""
 
 from __future__ import annotations
 
