@@ -7,22 +7,21 @@ from collections.abc import Collection
 
 from torch import nn
 
+from palm.component import Component
 from palm.contract import Specs, Tensors
 from palm.registry import Registry
 
 
-class Backbone(nn.Module):
+class Backbone(Component, nn.Module):
     """A shared encoder.
 
     Attributes:
         inputs_attr: tensors it takes from the reader.
         outputs_attr: features it gives.
-        settings: its constructor's arguments, complete, JSON-ready; with them and the weights it is rebuilt.
     """
 
     inputs_attr: Specs
     outputs_attr: Specs
-    settings: dict[str, object]
 
     @abstractmethod
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:

@@ -7,11 +7,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from palm.component import Component
 from palm.contract import Specs, Tensors
 from palm.registry import Registry
 
 
-class Paradigm(nn.Module):
+class Paradigm(Component, nn.Module):
     """An output layer: it never sees files, tokenizers or paths.
 
     Attributes:

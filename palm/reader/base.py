@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
+from palm.component import Component
 from palm.contract import Specs, Tensors
 from palm.reader.rows import Rows
 from palm.registry import Registry
@@ -20,18 +21,19 @@ Draw = Callable[[int], np.random.Generator]
 """The generator of the k-th row of a batch; only readers that draw call it."""
 
 
-class Reader(ABC):
+class Reader(Component, ABC):
     """Reads the data files of one kind of task, and writes its predictions.
 
     A reader knows files, tokenizers and text; it never sees a model. Subclasses declare
-    `inputs_attr` of nothing: their `outputs_attr` and `targets_attr` are what a batch carries.
+    in `outputs_attr` and `targets_attr` what a batch carries.
 
     Attributes:
+        vocab_path: the vocabulary file, which is copied into every saved model.
         outputs_attr: tensors of every batch, training or prediction.
         targets_attr: tensors that only a batch with labels carries.
     """
 
-    example_type: ClassVar[type]
+    vocab_path: Path
     outputs_attr: Specs
     targets_attr: Specs
 
