@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, get_args, get_type_hints
 
 
 class Component:
@@ -18,7 +19,7 @@ class Component:
 
     Attributes:
         aliases: other spelling -> the constructor parameter's own name.
-        settings: every argument of the constructor by its own name, defaults included.
+        settings: every argument of the constructor by its own name, defaults included; paths as `Path`.
     """
 
     aliases: ClassVar[dict[str, str]] = {}
@@ -31,15 +32,26 @@ class Component:
 
 
 def _recording(original: Callable[..., None]) -> Callable[..., None]:
+    paths = functools.cache(lambda: _path_parameters(original))
+
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         bound = inspect.signature(original).bind(self, *args, **_own_names(type(self), kwargs))
+        for name in paths() & bound.arguments.keys():
+            if isinstance(bound.arguments[name], str):
+                bound.arguments[name] = Path(bound.arguments[name])
         original(*bound.args, **bound.kwargs)
         if type(self).__init__ is init:
             bound.apply_defaults()
             self.settings = dict(list(bound.arguments.items())[1:])
 
     return init
+
+
+def _path_parameters(function: Callable[..., None]) -> set[str]:
+    """Parameters annotated as a path: callers may give them as text."""
+    hints = get_type_hints(function)
+    return {name for name, hint in hints.items() if Path in (hint, *get_args(hint))}
 
 
 def _own_names(component: type[Component], kwargs: dict[str, Any]) -> dict[str, Any]:

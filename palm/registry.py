@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
@@ -40,12 +41,33 @@ class Registry(Generic[T]):
         return enter
 
     def __getitem__(self, name: str) -> T:
+        """The component of a name, or of a dotted path `package.module.Class`.
+
+        Raises:
+            PalmError: nothing has that name, or the path cannot be imported.
+        """
+        if name not in self._entries and "." in name:
+            return self._imported(name)
         if name not in self._entries:
             known = ", ".join(sorted(self._entries))
             raise PalmError(
                 f"no {self.kind} is called {name!r}; known: {known}{did_you_mean(name, self._entries)}"
             )
         return self._entries[name]
+
+    def name_of(self, component: T) -> str:
+        """The name that `self[name]` gives the component for: as registered, or its dotted path."""
+        for name, entry in self._entries.items():
+            if entry is component:
+                return name
+        return f"{component.__module__}.{component.__qualname__}"  # type: ignore[attr-defined]
+
+    def _imported(self, path: str) -> T:
+        module, _, attribute = path.rpartition(".")
+        try:
+            return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
+        except (ImportError, AttributeError) as error:
+            raise PalmError(f"the {self.kind} {path!r} cannot be imported: {error}") from error
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

@@ -1,0 +1,98 @@
+"""Train one cls or match task with palm on real weights, as `hf_reference.py` does with Hugging Face.
+
+    python benchmarks/palm_accuracy.py --model DIR --train train.tsv --dev dev.tsv --epochs 3
+
+One JSON line per seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import palm
+
+
+def labels_of(path: Path) -> list[int]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return [int(row["label"]) for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+
+
+def kind_of(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return "match" if "text_b" in file.readline() else "cls"
+
+
+def config_of(args: argparse.Namespace, seed: int, folder: str) -> dict[str, Any]:
+    kind = kind_of(args.train)
+    task = {"train_file": str(args.train.resolve()), "reader": kind, "paradigm": kind}
+    if kind == "cls":
+        task["n_classes"] = max(labels_of(args.train) + labels_of(args.dev)) + 1
+    return {
+        "task_instance": "task",
+        "tasks": {"task": task},
+        "backbone": "bert",
+        "backbone_config_path": str(args.model / "config.json"),
+        "vocab_path": str(args.model / "vocab.txt"),
+        "pretrain_path": str(args.model),
+        "do_lower_case": True,
+        "max_seq_len": args.max_seq_len,
+        "save_path": folder,
+        "optimizer": "adam",
+        "learning_rate": args.learning_rate,
+        "weight_decay": args.weight_decay,
+        "warmup_proportion": 0.1,
+        "batch_size": args.batch_size,
+        "num_epochs": args.epochs,
+        "random_seed": seed,
+        "print_every_n_steps": 200,
+    }
+
+
+def accuracy(records: Iterable[dict[str, Any]], path: Path) -> float:
+    labels = labels_of(path)
+    return sum(r["label"] == label for r, label in zip(records, labels, strict=True)) / len(labels)
+
+
+def train(args: argparse.Namespace, seed: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        controller = palm.Controller(config_of(args, seed, folder), argv=[])
+        started = time.process_time()
+        controller.train()
+        seconds = time.process_time() - started
+        model = palm.load_model(Path(folder) / "task" / "infer_model")
+        files = {"dev": args.dev, **({"test": args.test} if args.test else {})}
+        scores = {
+            name: accuracy(model.predict_file(path, Path(folder) / name), path)
+            for name, path in files.items()
+        }
+    return {"train": str(args.train), "seed": seed, "cpu_seconds": round(seconds), **scores}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, required=True, help="a Hugging Face BERT directory")
+    parser.add_argument("--train", type=Path, required=True)
+    parser.add_argument("--dev", type=Path, required=True)
+    parser.add_argument("--test", type=Path)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--learning_rate", type=float, default=5e-5)
+    parser.add_argument("--weight_decay", type=float, default=0.01)
+    parser.add_argument("--max_seq_len", type=int, default=128)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    args = parser.parse_args()
+    for seed in args.seeds:
+        print(json.dumps(train(args, seed)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

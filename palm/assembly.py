@@ -1,0 +1,187 @@
+"""From a configuration to components: everything is checked, in one report, before any data is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from palm.backbone import BACKBONES, Backbone
+from palm.config import Config, Consumer
+from palm.errors import ConfigError, PalmError
+from palm.lr_sched import LR_SCHEDULES
+from palm.optimizer import OPTIMIZERS, Optimizer
+from palm.paradigm import PARADIGMS, Paradigm
+from palm.reader import READERS, Reader
+from palm.registry import Registry
+from palm.settings import RunSettings, TaskParts, setting_problems
+from palm.task import Task, wiring_problems
+
+T = TypeVar("T")
+
+HELP: dict[str, list[Consumer]] = {
+    "global settings": [RunSettings, *dict.fromkeys(OPTIMIZERS[name] for name in OPTIMIZERS)],
+    "task settings": [TaskParts, Task],
+    "readers": [READERS[name] for name in READERS],
+    "paradigms": [PARADIGMS[name] for name in PARADIGMS],
+    "backbones": [BACKBONES[name] for name in BACKBONES],
+}
+
+
+TASK_PARTS = ("name", "reader", "paradigm", "mix_ratio", "is_target")
+"""Parameters of `Task` that come from the assembly, not from a configuration."""
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What a configuration says of one task: classes and their arguments."""
+
+    name: str
+    reader: tuple[type[Reader], dict[str, Any]]
+    paradigm: tuple[type[Paradigm], dict[str, Any]]
+    task: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration, read and checked, before anything is built."""
+
+    settings: dict[str, Any]
+    backbone: tuple[type[Backbone], dict[str, Any]]
+    optimizer: tuple[type[Optimizer], dict[str, Any]]
+    tasks: list[TaskPlan]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The components of a training run, wired and checked."""
+
+    settings: RunSettings
+    backbone: Backbone
+    optimizer: Optimizer
+    tasks: list[Task]
+
+
+def plan(config: Config, for_train: bool) -> Plan:
+    """Ask the configuration for what every component accepts.
+
+    Args:
+        config: as read from files and command line.
+        for_train: everything that training needs must be there; otherwise nothing must.
+
+    Raises:
+        ConfigError: all problems in one report, also settings that nobody takes.
+    """
+
+    arguments = partial(config.arguments, required=for_train)
+
+    def component(registry: Registry[Any], scope: str | None, name: str | None) -> Any:
+        cls = _known(registry, name, config)
+        if cls is None:
+            config.excuse(scope)
+            return None
+        return cls, arguments(cls, scope)
+
+    settings = arguments(RunSettings, None)
+    for line in setting_problems(settings, config.tasks):
+        config.problem(line)
+    backbone = component(BACKBONES, "backbone", settings.get("backbone"))
+    optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
+    _known(LR_SCHEDULES, settings.get("lr_scheduler", "linear_warmup_decay"), config)
+    tasks = []
+    for name in config.tasks:
+        chosen = arguments(TaskParts, name)
+        reader = component(READERS, name, chosen.get("reader"))
+        paradigm = component(PARADIGMS, name, chosen.get("paradigm"))
+        tasks.append(TaskPlan(name, reader, paradigm, arguments(Task, name, TASK_PARTS)))
+    if for_train:
+        _check_training_files(config, tasks)
+    config.finish()
+    return Plan(settings, backbone, optimizer, tasks)
+
+
+def _known(registry: Registry[T], name: str | None, config: Config) -> T | None:
+    try:
+        return None if name is None else registry[name]
+    except PalmError as error:
+        config.problem(str(error))
+        return None
+
+
+def _check_training_files(config: Config, tasks: list[TaskPlan]) -> None:
+    for task in tasks:
+        path = task.task.get("train_file")
+        if path is None:
+            config.problem(
+                f"task {task.name!r} has no train_file; name its training data in {task.name}.yaml"
+            )
+        elif not path.is_file():
+            config.problem(f"task {task.name!r}: train_file: no such file: {path}")
+
+
+def build(plan: Plan) -> Parts:
+    """Construct and wire all components of a training run.
+
+    Raises:
+        ConfigError: what the components' own checks and the wiring found, in one report.
+    """
+    settings = RunSettings(**plan.settings)
+    torch.manual_seed(settings.random_seed)
+    problems: list[str] = []
+    backbone = _built(plan.backbone, problems)
+    optimizer = _built(plan.optimizer, problems)
+    paradigms = _shared_paradigms(plan, settings, problems)
+    tasks = []
+    for k, (task, paradigm) in enumerate(zip(plan.tasks, paradigms, strict=True)):
+        reader = _built(task.reader, problems, f"task {task.name!r}: ")
+        if reader is not None and paradigm is not None:
+            tasks.append(
+                Task(
+                    task.name,
+                    reader,
+                    paradigm,
+                    mix_ratio=1.0 if settings.mix_ratio is None else settings.mix_ratio[k],
+                    is_target=settings.target_tag is None or settings.target_tag[k] == 1,
+                    **task.task,
+                )
+            )
+    if backbone is not None:
+        problems += [line for task in tasks for line in wiring_problems(task, backbone)]
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
+    assert backbone is not None
+    assert optimizer is not None
+    return Parts(settings, backbone, optimizer, tasks)
+
+
+def _built(part: tuple[type[T], dict[str, Any]], problems: list[str], place: str = "") -> T | None:
+    cls, arguments = part
+    try:
+        return cls(**arguments)
+    except PalmError as error:
+        problems += [f"{place}{line}" for line in str(error).splitlines()]
+        return None
+
+
+def _shared_paradigms(plan: Plan, settings: RunSettings, problems: list[str]) -> list[Paradigm | None]:
+    """One output layer per task; tasks with equal `task_reuse_tag` get the same object."""
+    tags = settings.task_reuse_tag or [str(k) for k in range(len(plan.tasks))]
+    first: dict[str, TaskPlan] = {}
+    built: dict[str, Paradigm | None] = {}
+    for tag, task in zip(tags, plan.tasks, strict=True):
+        if tag not in first:
+            first[tag] = task
+            built[tag] = _built(task.paradigm, problems, f"task {task.name!r}: ")
+        elif first[tag].paradigm != task.paradigm:
+            problems.append(
+                f"tasks {first[tag].name!r} and {task.name!r} share task_reuse_tag {tag!r}, but their output "
+                f"layers differ: {_told(first[tag])} and {_told(task)}; give them other tags or like settings"
+            )
+    return [built[tag] for tag in tags]
+
+
+def _told(task: TaskPlan) -> str:
+    cls, arguments = task.paradigm
+    return f"{cls.__name__}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"

@@ -1,0 +1,92 @@
+"""Checkpoints: everything of a run that changes, and how an interrupted run goes on exactly."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from palm.errors import StorageError
+from palm.logging import logger
+from palm.loop import Training
+from palm.storage import (
+    load_tensors,
+    new_directory,
+    optimizer_tensors,
+    read_json,
+    restore_optimizer,
+    save_tensors,
+    verify,
+    write_json,
+)
+
+FORMAT = "palm-checkpoint"
+
+
+def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) -> None:
+    """Write a run's weights, optimizer, averages and position to `folder`.
+
+    Args:
+        training: between two steps.
+        folder: appears whole or not at all.
+        identity: what makes the run this run (see `resume`), JSON-ready.
+    """
+    names = {parameter: name for name, parameter in training.model.named_parameters()}
+    with new_directory(folder) as part:
+        save_tensors(part / "model.safetensors", training.model.state_dict())
+        optimizer = optimizer_tensors(training.optimizer, lambda parameter: names[parameter])  # type: ignore[index]
+        save_tensors(part / "optimizer.safetensors", optimizer)
+        if training.ema is not None:
+            save_tensors(part / "ema.safetensors", training.ema.state_dict())
+        state = {"format": FORMAT, "version": 1, "run": identity, **training.state_dict()}
+        write_json(part / "state.json", state)
+
+
+def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) -> None:
+    """Make `training` what it was when `save_checkpoint` wrote `folder`.
+
+    Raises:
+        StorageError: missing, damaged, or of a run with another identity; nothing was changed.
+    """
+    verify(folder)
+    state = read_json(folder / "state.json")
+    if differences := _differences(state["run"], identity):
+        raise StorageError(
+            f"{folder} is a checkpoint of another configuration:\n  "
+            + "\n  ".join(differences)
+            + "\nRestore these settings to resume it, or start a new run from its weights with load_pretrain"
+        )
+    parameters = dict(training.model.named_parameters())
+    training.model.load_state_dict(load_tensors(folder / "model.safetensors"))
+    restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
+    if training.ema is not None:
+        training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
+    training.load_state_dict(state)
+
+
+def newest_checkpoint(save_path: Path) -> Path | None:
+    """The checkpoint with most steps under `save_path` that is whole; damaged ones are passed over."""
+    steps = {
+        int(match[1]): folder
+        for folder in (save_path.iterdir() if save_path.is_dir() else ())
+        if (match := re.fullmatch(r"step_(\d+)", folder.name))
+    }
+    for step in sorted(steps, reverse=True):
+        try:
+            verify(steps[step])
+        except StorageError as error:
+            logger.warning("passed over: %s", error)
+            continue
+        return steps[step]
+    return None
+
+
+def _differences(saved: dict[str, Any], now: dict[str, Any], place: str = "") -> list[str]:
+    lines = []
+    for key in sorted({*saved, *now}):
+        old, new = saved.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            lines += _differences(old, new, f"{place}{key}.")
+        elif old != new:
+            lines.append(f"{place}{key}: {old!r} in the checkpoint, {new!r} in this run")
+    return lines

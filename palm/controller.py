@@ -1,0 +1,293 @@
+"""The config-driven front door: from YAML files to trained tasks and their predictions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+
+from palm import assembly
+from palm.checkpoint import load_checkpoint, newest_checkpoint
+from palm.config import HelpRequested, help_text, read_config
+from palm.config.command_line import program_arguments
+from palm.data import training_stream
+from palm.device import device_of
+from palm.ema import ExponentialMovingAverage
+from palm.errors import ConfigError, PalmError, StorageError
+from palm.inference import load_model
+from palm.logging import logger, show_on_console
+from palm.loop import Training
+from palm.lr_sched import schedule_of_run
+from palm.model import MultiTaskModel
+from palm.observers import CheckpointSaver, Observer, StepLog, TargetSaver
+from palm.pretrained import load_pretrain
+from palm.pretrained.directory import settings_of_directory
+from palm.reader import Predictions
+from palm.sampling import plan_steps
+
+
+class Controller:
+    """Trains the tasks of a configuration on one shared encoder, and predicts with them.
+
+    Args:
+        config: the global YAML file, or the same settings as a mapping.
+        task_dir: the folder of the task files `<task>.yaml`; counts from the folder of `config`.
+        for_train: False to predict only; then nothing that only training needs must exist.
+        argv: command-line arguments that override settings (`["--batch_size", "8"]`); None reads
+            the program's own, except in a notebook or under pytest.
+
+    Raises:
+        ConfigError: everything that is wrong with the configuration, in one report.
+    """
+
+    def __init__(
+        self,
+        config: str | Path | Mapping[str, Any],
+        task_dir: str | Path = ".",
+        for_train: bool = True,
+        argv: Sequence[str] | None = None,
+    ) -> None:
+        show_on_console()
+        if argv is None:
+            _report_plainly()
+        try:
+            words = program_arguments() if argv is None else argv
+            self.config = read_config(config, task_dir, _with_pretrained(words))
+        except HelpRequested:
+            print(help_text(assembly.HELP))  # noqa: T201
+            raise SystemExit(0) from None
+        self.plan = assembly.plan(self.config, for_train)
+        self._parts = assembly.build(self.plan) if for_train else None
+        logger.info("%s", self.config.printed())
+        self._pretrained = False
+
+    def load_pretrain(self, pretrain_path: str | Path | None = None) -> None:
+        """Start from pretrained weights instead of random ones.
+
+        Args:
+            pretrain_path: a directory in any layout that `palm.load_backbone` reads; the setting
+                `pretrain_path` where absent.
+
+        Raises:
+            ConfigError: neither is given.
+            StorageError: no weights there, or weights of another shape; lists what does not fit.
+        """
+        parts = self._trainable()
+        path = pretrain_path or parts.settings.pretrain_path
+        if path is None:
+            raise ConfigError(["load_pretrain needs a directory: as its argument or as pretrain_path"])
+        logger.info("Loading pretraining parameters from %s...", path)
+        load_pretrain(parts.backbone, self._found(path))
+        self._pretrained = True
+
+    def train(self) -> None:
+        """Train until every target task has had its expected steps; saves each target as it finishes.
+
+        Raises:
+            DataError: a row that cannot be used, with its file and line.
+            TrainingError: too few rows for a batch, or a loss that is not a number.
+            StorageError: `save_path` cannot be written, or `resume` names another run's checkpoint.
+        """
+        settings = self._trainable().settings
+        _check_writable(settings.save_path)
+        if settings.pretrain_path is not None and not self._pretrained and settings.resume is None:
+            self.load_pretrain()
+        training = self.training()
+        resolved = self.config.resolved()
+        text = yaml.safe_dump(resolved, allow_unicode=True, sort_keys=False)
+        (settings.save_path / "resolved_config.yaml").write_text(text, encoding="utf-8")
+        identity = self._identity()
+        self._resume(training, identity)
+        observers: list[Observer] = [
+            StepLog(settings.print_every_n_steps),
+            TargetSaver(training, settings.save_path, settings.save_infermodel_every_n_steps, resolved),
+            CheckpointSaver(training, settings.save_path, settings.save_every_n_steps, identity),
+        ]
+        for step in training.steps():
+            for observe in observers:
+                observe(step)
+
+    def pred(self, task: str, inference_model_dir: str | Path | None = None) -> Predictions:
+        """Predict a task's `pred_file` with its saved model.
+
+        Args:
+            task: the task's name.
+            inference_model_dir: `<save_path>/<task>/infer_model` where absent.
+
+        Returns:
+            The predictions, read from the files written under `pred_output_path` as they are
+            needed: a sequence of records, or for mrc a mapping of question id to answer.
+
+        Raises:
+            ConfigError: no such task, or no `pred_file`.
+            StorageError: no whole model there.
+            DataError: a row that cannot be read, with its file and line.
+        """
+        plan = self._task_plan(task)
+        pred_file = plan.task.get("pred_file")
+        if pred_file is None or not pred_file.is_file():
+            came = "it has none" if pred_file is None else f"no such file: {pred_file}"
+            raise ConfigError([f"task {task!r} needs a pred_file to predict; {came}"])
+        folder = self._model_folder(task, inference_model_dir)
+        model = load_model(folder, reader=_values(plan.reader[1]), paradigm=_values(plan.paradigm[1]))
+        logger.info("%s: inference model loaded from %s", task, folder)
+        model.batch_size = plan.task.get("pred_batch_size") or plan.task.get("batch_size") or model.batch_size
+        output = plan.task.get("pred_output_path") or self._save_path() / task
+        predictions = model.to(device_of(self.plan.settings.get("use_gpu", True))).predict_file(
+            pred_file, output
+        )
+        logger.info("%s: predictions saved at %s", task, output)
+        return predictions
+
+    def _trainable(self) -> assembly.Parts:
+        if self._parts is None:
+            raise PalmError(
+                "this Controller was made with for_train=False; make one with for_train=True to train"
+            )
+        return self._parts
+
+    def _task_plan(self, task: str) -> assembly.TaskPlan:
+        for plan in self.plan.tasks:
+            if plan.name == task:
+                return plan
+        raise ConfigError([f"no task is called {task!r}; task_instance has {', '.join(self.config.tasks)}"])
+
+    def _save_path(self) -> Path:
+        if (path := self.plan.settings.get("save_path")) is None:
+            raise ConfigError(["save_path is needed to find the model; or give inference_model_dir"])
+        assert isinstance(path, Path)
+        return path
+
+    def _model_folder(self, task: str, given: str | Path | None) -> Path:
+        if given is None:
+            return self._save_path() / task / "infer_model"
+        folder = self._found(given)
+        # The 0.2.1 document writes `infermodel` in its example and `infer_model` in its log.
+        documented = folder.with_name("infer_model")
+        return documented if folder.name == "infermodel" and not folder.exists() else folder
+
+    def _found(self, path: str | Path) -> Path:
+        """A path given from Python: from the working directory, else from the configuration's folder."""
+        beside = self.config.base / path
+        return beside if not Path(path).exists() and beside.exists() else Path(path)
+
+    def _prepare_tasks(self) -> None:
+        parts = self._trainable()
+        settings, main = parts.settings, next(task for task in parts.tasks if task.is_target)
+        logger.info("%s: set as main task", main.name)
+        for task in parts.tasks:
+            task.stream, task.step = training_stream(task, settings.random_seed), 0
+            logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
+        for task in parts.tasks:
+            task.expected_steps = plan_steps(settings.num_epochs, task.mix_ratio, main.steps_per_epoch)
+            if task.is_target and task.expected_steps == 0:
+                raise ConfigError(
+                    [
+                        f"task {task.name!r} would get no step: num_epochs {settings.num_epochs} x mix_ratio "
+                        f"{task.mix_ratio} x {main.steps_per_epoch} steps an epoch of {main.name!r} < 1"
+                    ]
+                )
+            if task.is_target:
+                logger.info("%s: expected train steps %d.", task.name, task.expected_steps)
+
+    def training(self) -> Training:
+        """The run that `train` makes, for a loop of your own: `for step in controller.training().steps(): …`.
+
+        Reads the training data and plans the steps; nothing is saved unless you do it.
+        """
+        parts = self._trainable()
+        self._prepare_tasks()
+        settings, total = parts.settings, sum(task.expected_steps for task in parts.tasks)
+        logger.info("Estimated overall train steps %d.", total)
+        schedule = schedule_of_run(settings.lr_scheduler, total, settings.warmup_proportion)
+        model = MultiTaskModel(parts.backbone, parts.tasks).to(device_of(settings.use_gpu))
+        ema = (
+            ExponentialMovingAverage(model.named_parameters(), settings.ema_decay)
+            if settings.use_ema
+            else None
+        )
+        return Training(
+            model,
+            parts.tasks,
+            parts.optimizer.build(model.named_parameters()),
+            schedule,
+            settings.random_seed,
+            parts.optimizer.grad_clip,
+            ema,
+        )
+
+    def _resume(self, training: Training, identity: dict[str, Any]) -> None:
+        settings = self._trainable().settings
+        if settings.resume is None:
+            return
+        if settings.resume == "auto":
+            folder = newest_checkpoint(settings.save_path)
+        else:
+            folder = self._found(settings.resume)
+        if folder is None:
+            logger.info("resume: no checkpoint under %s yet; starting from the beginning", settings.save_path)
+            return
+        load_checkpoint(training, folder, identity)
+        logger.info("resumed from %s at global step %d", folder, training.step)
+
+    def _identity(self) -> dict[str, Any]:
+        """What makes this run this run: whatever its losses depend on, JSON-ready."""
+        parts = self._trainable()
+        settings = parts.settings
+        names = ("num_epochs", "lr_scheduler", "warmup_proportion", "use_ema", "ema_decay", "random_seed")
+        return {
+            **{name: getattr(settings, name) for name in names},
+            "optimizer": parts.optimizer.settings,
+            "backbone": parts.backbone.settings,
+            "tasks": {task.name: task.identity() for task in parts.tasks},
+        }
+
+
+def _with_pretrained(argv: Sequence[str]) -> list[str]:
+    """`--pretrain DIR` stands for the settings that make a run start from that directory."""
+    words: list[str] = []
+    rest = list(argv)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if name != "--pretrain" or not (equals or rest):
+            words.append(name + equals + value)
+            continue
+        for setting, path in settings_of_directory(value or rest.pop(0)).items():
+            words += [f"--{setting}", path]
+    return words
+
+
+def _values(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Settings that may replace a saved model's: all but files, of which the model has its own."""
+    return {name: value for name, value in arguments.items() if not isinstance(value, Path)}
+
+
+def _check_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".palm-write-test"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise StorageError(
+            f"save_path: cannot write to {folder}: {error.strerror or error}; give another folder"
+        ) from error
+
+
+def _report_plainly() -> None:
+    """Let the running program end on an error that its user can act on with its message and exit code 2."""
+    before = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, PalmError):
+            before(kind, error, trace)
+            return
+        sys.stdout.flush()
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+
+    sys.excepthook = report

@@ -1,0 +1,194 @@
+"""One task's trained model, complete in one directory: text in, predictions out."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from palm.backbone import BACKBONES, Backbone
+from palm.component import Component
+from palm.errors import StorageError
+from palm.model import outputs_of
+from palm.paradigm import PARADIGMS, Paradigm
+from palm.reader import READERS, Predictions, Reader, Record, Rows
+from palm.registry import Registry
+from palm.rng import generator
+from palm.storage import load_tensors, new_directory, read_json, save_tensors, verify, write_json
+from palm.version import __version__
+
+FORMAT, VERSION = "palm-model", 1
+CHUNK_EXAMPLES = 1024  # examples in memory at a time while predicting; rows are sorted by length within
+
+
+class InferenceModel:
+    """Reader, backbone and output layer of one task, ready to predict.
+
+    Args:
+        task: the task's name.
+        reader: turns text into batches and decoded outputs into records.
+        backbone: the trained encoder.
+        paradigm: the trained output layer.
+        batch_size: rows per prediction step.
+    """
+
+    def __init__(
+        self, task: str, reader: Reader, backbone: Backbone, paradigm: Paradigm, batch_size: int = 32
+    ) -> None:
+        self.task, self.reader, self.backbone, self.paradigm = task, reader, backbone, paradigm
+        self.batch_size = batch_size
+
+    def to(self, device: torch.device | str) -> InferenceModel:
+        """Move to a device."""
+        self.backbone.to(device)
+        self.paradigm.to(device)
+        return self
+
+    def predict(self, texts: Iterable[Any]) -> list[Record]:
+        """Predictions for Python values: texts, pairs, or dicts with the data file's columns.
+
+        Args:
+            texts: for cls and mlm a text each, for match `(text_a, text_b)`, for mrc
+                `(question, context)` or a dict; a dict names the columns (`{"text_a": …}`).
+
+        Returns:
+            One record each, as `controller.pred` writes them.
+        """
+        return list(self.records(self.reader.parse(texts)))
+
+    def predict_file(self, path: Path, directory: Path) -> Predictions:
+        """Predict a data file of any size in bounded memory and write the predictions to `directory`."""
+        examples = self.reader.read(path, with_targets=False)
+        progress = tqdm(
+            self.records(examples), desc=f"predicting {self.task}", unit=" examples", disable=None
+        )
+        return self.reader.write(progress, directory)
+
+    def records(self, examples: Iterable[Any]) -> Iterator[Record]:
+        """One record per example, in order, read and predicted by the chunk."""
+        examples, first = iter(examples), 0
+        while chunk := list(islice(examples, CHUNK_EXAMPLES)):
+            rows = self.reader.encode(chunk, with_targets=False)
+            yield from self.reader.records(chunk, rows, self._decoded(rows, first), first)
+            first += len(chunk)
+
+    def _decoded(self, rows: Rows, first: int) -> list[dict[str, Any]]:
+        by_length = np.argsort(rows.lengths, kind="stable")
+        decoded: list[dict[str, Any]] = [{}] * len(rows)
+        for start in range(0, len(rows), self.batch_size):
+            indices = by_length[start : start + self.batch_size].tolist()
+            for index, value in zip(indices, self._decoded_batch(rows, indices, first), strict=True):
+                decoded[index] = value
+        return decoded
+
+    @torch.inference_mode()
+    def _decoded_batch(self, rows: Rows, indices: Sequence[int], first: int) -> list[dict[str, Any]]:
+        self.backbone.eval()
+        self.paradigm.eval()
+        device = next(self.backbone.parameters()).device
+        batch = self.reader.collate(
+            rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
+        )
+        batch = {name: value.to(device) for name, value in batch.items()}
+        return self.paradigm.decode(outputs_of(self.backbone, self.paradigm, batch))
+
+    def save(self, folder: Path, run: dict[str, Any] | None = None) -> None:
+        """Write one self-contained directory: weights, components and settings, vocabulary, labels.
+
+        Args:
+            folder: appears whole or not at all; what stood there is replaced.
+            run: the configuration of the run that trained it, kept for the record.
+
+        Raises:
+            StorageError: the place cannot be written; nothing is left half-written.
+        """
+        with new_directory(folder) as part:
+            parts: dict[str, torch.nn.Module] = {"backbone": self.backbone, "paradigm": self.paradigm}
+            weights = {
+                f"{place}.{name}": value
+                for place, module in parts.items()
+                for name, value in module.state_dict().items()
+            }
+            save_tensors(part / "model.safetensors", weights)
+            description = {
+                "format": FORMAT,
+                "version": VERSION,
+                "palm_version": __version__,
+                "task": self.task,
+                "batch_size": self.batch_size,
+                "reader": _described(READERS, self.reader, part),
+                "backbone": _described(BACKBONES, self.backbone, part),
+                "paradigm": _described(PARADIGMS, self.paradigm, part),
+                "run": run or {},
+            }
+            write_json(part / "config.json", description)
+
+
+def load_model(folder: str | Path, **overrides: dict[str, Any]) -> InferenceModel:
+    """Load what a finished target task saved; nothing but the directory is needed.
+
+    Args:
+        folder: `<save_path>/<task>/infer_model`.
+        overrides: settings that replace the saved ones, as `reader={…}` or `paradigm={…}`.
+
+    Raises:
+        StorageError: missing, damaged, of an unknown format, or not fitting the overrides.
+    """
+    folder = Path(folder)
+    verify(folder)
+    description = read_json(folder / "config.json")
+    if description.get("format") != FORMAT or description.get("version") != VERSION:
+        raise StorageError(
+            f"{folder} holds {description.get('format')!r} version {description.get('version')!r}, "
+            f"this palm reads {FORMAT!r} version {VERSION}; load it with the palm that wrote it"
+        )
+    model = InferenceModel(
+        description["task"],
+        _rebuilt(READERS, description["reader"], folder, overrides.get("reader", {})),
+        _rebuilt(BACKBONES, description["backbone"], folder, {}),
+        _rebuilt(PARADIGMS, description["paradigm"], folder, overrides.get("paradigm", {})),
+        description["batch_size"],
+    )
+    _load_weights(model, folder)
+    return model
+
+
+def _load_weights(model: InferenceModel, folder: Path) -> None:
+    weights = load_tensors(folder / "model.safetensors")
+    for place, module in (("backbone", model.backbone), ("paradigm", model.paradigm)):
+        part = {
+            name.removeprefix(f"{place}."): value
+            for name, value in weights.items()
+            if name.startswith(f"{place}.")
+        }
+        try:
+            module.load_state_dict(part)
+        except RuntimeError as error:
+            raise StorageError(f"{folder}: the weights do not fit the {place}'s settings: {error}") from error
+
+
+def _described(registry: Registry[Any], component: Component, part: Path) -> dict[str, Any]:
+    settings = {name: _stored(name, value, part) for name, value in component.settings.items()}
+    return {"name": registry.name_of(type(component)), "settings": settings}
+
+
+def _stored(name: str, value: Any, part: Path) -> Any:
+    if not isinstance(value, Path):
+        return value
+    target = part / (name.removesuffix("_path") + value.suffix)
+    shutil.copyfile(value, target)
+    return {"file": target.name}
+
+
+def _rebuilt(registry: Registry[Any], saved: dict[str, Any], folder: Path, overrides: dict[str, Any]) -> Any:
+    settings = {
+        name: folder / value["file"] if isinstance(value, dict) and set(value) == {"file"} else value
+        for name, value in saved["settings"].items()
+    }
+    return registry[saved["name"]](**{**settings, **overrides})

@@ -1,0 +1,28 @@
+"""Where palm reports what it does: one logger, and a console that shows it as PALM printed it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+logger = logging.getLogger("palm")
+
+
+class _Console(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to whatever `sys.stdout` is at that moment, so that notebooks and captures see it."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stdout)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stdout
+        super().emit(record)
+
+
+def show_on_console() -> None:
+    """Print palm's messages, unless the program has configured the logger `palm` or the root logger."""
+    if logger.handlers or logging.getLogger().handlers:
+        return
+    logger.addHandler(_Console())
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

@@ -1,0 +1,158 @@
+"""The training loop: one task, one batch, one update per step; whoever iterates may log, save or stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palm.contract import Tensors
+from palm.ema import ExponentialMovingAverage
+from palm.errors import TrainingError
+from palm.lr_sched import Schedule
+from palm.model import MultiTaskModel
+from palm.optimizer import clip
+from palm.rng import generator
+from palm.sampling import draw_task
+from palm.task import Task
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one optimizer step did.
+
+    Args:
+        number: global step, from 1.
+        task: the task that was drawn; `task.step` counts its own steps, this one included.
+        loss: the detached loss of its batch, before the update, a scalar tensor.
+        learning_rate: the rate of the update.
+        finished: whether the task reached its expected steps with this one.
+    """
+
+    number: int
+    task: Task
+    loss: Tensor
+    learning_rate: float
+    finished: bool
+
+
+def train_step(
+    model: MultiTaskModel,
+    task: str,
+    batch: Tensors,
+    optimizer: torch.optim.Optimizer,
+    grad_clip: float | None = None,
+) -> Tensor:
+    """One update of the backbone and one task's output layer, on that task's loss.
+
+    Args:
+        model: in training mode.
+        task: the task's name.
+        batch: with targets, on the model's device.
+        optimizer: parameters without a gradient do not move: no decay, no momentum.
+        grad_clip: largest global norm of the gradient; None does not clip.
+
+    Returns:
+        The loss before the update, detached.
+
+    Raises:
+        FloatingPointError: the loss or the gradient is not a number; nothing was updated.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    loss = model.loss(task, batch)
+    if not torch.isfinite(loss):
+        raise FloatingPointError(f"the loss is {loss.item()}")
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = clip(model.parameters(), grad_clip)
+    if not torch.isfinite(norm):
+        raise FloatingPointError(f"the gradient's norm is {norm.item()}")
+    optimizer.step()
+    return loss.detach()
+
+
+class Training:
+    """A run under way: model, tasks, optimizer and how far they have come.
+
+    Args:
+        model: the shared backbone with all output layers.
+        tasks: with their streams and expected steps set.
+        optimizer: over the model's parameters.
+        schedule: factor on the learning rate by global step, from 0.
+        seed: the run's `random_seed`.
+        grad_clip: largest global norm of the gradient; None does not clip.
+        ema: averages of the parameters, updated after every step.
+        device: where batches go.
+    """
+
+    def __init__(
+        self,
+        model: MultiTaskModel,
+        tasks: Sequence[Task],
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        seed: int,
+        grad_clip: float | None = 1.0,
+        ema: ExponentialMovingAverage | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.model, self.tasks, self.optimizer, self.schedule = model, list(tasks), optimizer, schedule
+        self.seed, self.grad_clip, self.ema, self.device = seed, grad_clip, ema, torch.device(device)
+        self.base_rates = [group["lr"] for group in optimizer.param_groups]
+        self.step = 0
+
+    def steps(self) -> Iterator[Step]:
+        """Train until every target task has had its expected steps, yielding after each step.
+
+        Raises:
+            TrainingError: a loss is not a number; names the task and the step.
+        """
+        targets = [task for task in self.tasks if task.is_target]
+        while not all(task.done for task in targets):
+            yield self.next_step()
+
+    def next_step(self) -> Step:
+        """Draw a task and train it on its next batch."""
+        task = self.tasks[draw_task(self.seed, self.step, [task.mix_ratio for task in self.tasks])]
+        assert task.stream is not None
+        batch = {name: value.to(self.device) for name, value in task.stream.batch(task.step).items()}
+        factor = self.schedule(self.step)
+        for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = rate * factor
+        self.model.train()
+        # Dropout too is a function of position: a resumed run repeats it, and nothing else disturbs it.
+        torch.manual_seed(int(generator(self.seed, "dropout", self.step).integers(2**63)))
+        try:
+            loss = train_step(self.model, task.name, batch, self.optimizer, self.grad_clip)
+        except FloatingPointError as error:
+            raise TrainingError(self._not_a_number(task, error)) from None
+        if self.ema is not None:
+            self.ema.update()
+        self.step += 1
+        task.step += 1
+        rate = max(group["lr"] for group in self.optimizer.param_groups)
+        return Step(self.step, task, loss, rate, finished=task.step == task.expected_steps)
+
+    def averaged(self) -> AbstractContextManager[Any]:
+        """Within this context the model has the averaged weights, where the run keeps averages."""
+        return nullcontext() if self.ema is None else self.ema.applied()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the run has come; weights and optimizer have state of their own."""
+        return {"step": self.step, "task_steps": {task.name: task.step for task in self.tasks}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was taken."""
+        self.step = state["step"]
+        for task in self.tasks:
+            task.step = state["task_steps"][task.name]
+
+    def _not_a_number(self, task: Task, error: FloatingPointError) -> str:
+        return (
+            f"task {task.name!r}: {error} at its step {task.step + 1} (global step {self.step + 1}); "
+            "nothing was updated. Try a lower learning_rate, warmup_proportion above 0, or a smaller "
+            "grad_clip, and look at the rows of this batch"
+        )

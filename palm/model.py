@@ -1,0 +1,55 @@
+"""One shared backbone and the output layers of all tasks on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from palm.backbone.base import Backbone
+from palm.contract import Tensors
+from palm.paradigm.base import Paradigm
+from palm.task import Task
+
+
+class MultiTaskModel(nn.Module):
+    """What is trained: only the drawn task's output layer runs in a step.
+
+    Args:
+        backbone: the shared encoder.
+        tasks: their paradigms are registered once each, under the first task that has them.
+    """
+
+    def __init__(self, backbone: Backbone, tasks: Sequence[Task]) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.paradigms = nn.ModuleDict()
+        self._owners: dict[str, str] = {}
+        keys: dict[Paradigm, str] = {}
+        for task in tasks:
+            # "@": a task may be called `train` or `type`, which a module attribute may not.
+            key = keys.setdefault(task.paradigm, f"@{task.name}")
+            self.paradigms[key] = task.paradigm
+            self._owners[task.name] = key
+
+    def paradigm(self, task: str) -> Paradigm:
+        """The output layer of a task."""
+        paradigm = self.paradigms[self._owners[task]]
+        assert isinstance(paradigm, Paradigm)
+        return paradigm
+
+    def forward(self, task: str, batch: Tensors) -> Tensors:
+        """The outputs of one task for its batch."""
+        return outputs_of(self.backbone, self.paradigm(task), batch)
+
+    def loss(self, task: str, batch: Tensors) -> Tensor:
+        """The mean loss of one task on its batch, a scalar."""
+        return self.paradigm(task).loss(self(task, batch), batch)
+
+
+def outputs_of(backbone: Backbone, paradigm: Paradigm, batch: Tensors) -> Tensors:
+    """The batch through the backbone and one output layer; only what that layer reads is computed."""
+    wanted = [name for name in paradigm.inputs_attr if name in backbone.outputs_attr]
+    features = {**batch, **backbone(batch, wanted)}
+    outputs: Tensors = paradigm({name: features[name] for name in paradigm.inputs_attr})
+    return outputs

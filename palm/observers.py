@@ -1,0 +1,88 @@
+"""What watches a run: the step log, saved models of targets, checkpoints. None of them changes training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from palm.checkpoint import save_checkpoint
+from palm.inference import InferenceModel
+from palm.logging import logger
+from palm.loop import Step, Training
+from palm.task import Task
+
+Observer = Callable[[Step], None]
+
+
+class StepLog:
+    """PALM's line every `every` global steps: task, its step and epoch, loss, speed since the last line."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self._steps, self._since = 0, time.perf_counter()
+
+    def __call__(self, step: Step) -> None:
+        self._steps += 1
+        if self.every <= 0 or step.number % self.every:
+            return
+        now = time.perf_counter()
+        speed = self._steps / max(now - self._since, 1e-9)
+        logger.info(
+            "Global step: %d. Task: %s, step %d/%d (epoch %d), loss: %.3f, speed: %.2f steps/s",
+            step.number,
+            step.task.name,
+            (step.task.step - 1) % step.task.steps_per_epoch + 1,
+            step.task.steps_per_epoch,
+            step.task.epoch,
+            step.loss.item(),
+            speed,
+        )
+        self._steps, self._since = 0, now
+
+
+class TargetSaver:
+    """Saves a target's inference model at the moment it finishes, and on the way if asked.
+
+    Args:
+        training: whose weights (averaged ones, where it keeps averages) are saved.
+        save_path: a model goes to `<save_path>/<task>/infer_model`.
+        every: also to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
+        run: the resolved configuration, kept in each model.
+    """
+
+    def __init__(self, training: Training, save_path: Path, every: int, run: dict[str, Any]) -> None:
+        self.training, self.save_path, self.every, self.run = training, save_path, every, run
+
+    def __call__(self, step: Step) -> None:
+        task = step.task
+        if not task.is_target:
+            return
+        if self.every > 0 and task.step % self.every == 0 and task.step <= task.expected_steps:
+            self._save(task, f"infer_model.step{task.step}")
+        if step.finished:
+            logger.info("%s: train finished!", task.name)
+            self._save(task, "infer_model")
+
+    def _save(self, task: Task, folder: str) -> None:
+        path = self.save_path / task.name / folder
+        model = InferenceModel(
+            task.name, task.reader, self.training.model.backbone, task.paradigm, task.pred_batch_size
+        )
+        with self.training.averaged():
+            model.save(path, self.run)
+        logger.info("%s: inference model saved at %s", task.name, path)
+
+
+class CheckpointSaver:
+    """Writes `<save_path>/step_<N>` every `every` global steps; 0 or less: never."""
+
+    def __init__(self, training: Training, save_path: Path, every: int, identity: dict[str, Any]) -> None:
+        self.training, self.save_path, self.every, self.identity = training, save_path, every, identity
+
+    def __call__(self, step: Step) -> None:
+        if self.every > 0 and step.number % self.every == 0:
+            path = self.save_path / f"step_{step.number}"
+            save_checkpoint(self.training, path, self.identity)
+            logger.info("checkpoint saved at %s", path)

@@ -1,0 +1,97 @@
+"""Which task a step trains, which rows it sees and how many steps there are: functions of position."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from palm.contract import Tensors
+from palm.errors import TrainingError
+from palm.reader.base import Reader
+from palm.reader.rows import Rows
+from palm.rng import generator
+
+
+def draw_task(seed: int, step: int, mix_ratios: Sequence[float]) -> int:
+    """The index of the task that global step `step` (from 0) trains, drawn in proportion to `mix_ratios`."""
+    bounds = np.cumsum(mix_ratios)
+    point = generator(seed, "mix", step).random() * bounds[-1]
+    return int(np.searchsorted(bounds, point, side="right"))
+
+
+def plan_steps(num_epochs: float, mix_ratio: float, main_steps_per_epoch: int) -> int:
+    """How many steps a task is expected to get: `int(num_epochs * mix_ratio * steps per epoch of the main)`.
+
+    Source: the 0.2.1 document, "expected training steps".
+    """
+    return int(num_epochs * mix_ratio * main_steps_per_epoch)
+
+
+class TaskStream:
+    """The endless batches of one task, each a function of its number.
+
+    Epochs follow one another without a seam: the short rest of one is filled up from the next, so
+    every row is seen once an epoch and every batch is full.
+
+    Args:
+        task: the task's name; with `seed` it decides the order of rows and what is masked.
+        reader: makes batches of rows.
+        rows: the encoded training data.
+        batch_size: rows per batch.
+        seed: the run's `random_seed`.
+        shuffle: draw a new order for every epoch; otherwise the order of the file.
+
+    Raises:
+        TrainingError: fewer rows than one batch.
+    """
+
+    def __init__(
+        self, task: str, reader: Reader, rows: Rows, batch_size: int, seed: int, shuffle: bool = True
+    ) -> None:
+        if len(rows) < batch_size:
+            raise TrainingError(
+                f"task {task!r}: {len(rows)} training rows do not fill one batch; "
+                f"set batch_size (now {batch_size}) to {len(rows)} or less, or add data"
+            )
+        self.task, self.reader, self.rows = task, reader, rows
+        self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
+        self._order = lru_cache(maxsize=2)(self._new_order)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """PALM's accounting: full batches in one pass over the rows."""
+        return len(self.rows) // self.batch_size
+
+    @property
+    def digest(self) -> str:
+        """A short hash of the encoded rows: equal data in equal order, equal digest."""
+        digest = hashlib.blake2b(digest_size=8)
+        for name, column in sorted(self.rows.columns.items()):
+            digest.update(name.encode())
+            for part in (column.values, column.offsets):
+                digest.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
+        return digest.hexdigest()
+
+    def picks(self, step: int) -> list[tuple[int, int]]:
+        """(epoch, row) of every row of batch `step`, counted from 0."""
+        first = step * self.batch_size
+        places = (divmod(first + k, len(self.rows)) for k in range(self.batch_size))
+        return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
+
+    def batch(self, step: int) -> Tensors:
+        """Batch `step` of this task, counted from 0, on the CPU."""
+        picks = self.picks(step)
+
+        def draw(k: int) -> np.random.Generator:
+            return generator(self.seed, "mask", self.task, *picks[k])
+
+        return self.reader.collate(self.rows, [row for _, row in picks], draw)
+
+    def _new_order(self, epoch: int) -> npt.NDArray[np.int64]:
+        if not self.shuffle:
+            return np.arange(len(self.rows))
+        return generator(self.seed, "shuffle", self.task, epoch).permutation(len(self.rows))

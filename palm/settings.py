@@ -1,0 +1,109 @@
+"""The settings of a run that belong to no component: the document's table of global parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from palm.config import FilePath
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Global settings.
+
+    Args:
+        task_instance: the tasks to train or predict; each has a file `<task>.yaml` in the task folder.
+        mix_ratio: how often each task is drawn, relative to the others; 1.0 each where absent.
+        target_tag: 1 for a target task, 0 for an auxiliary one, per task; all targets where absent.
+        task_reuse_tag: tasks with equal tags share one output layer; none do where absent.
+        backbone: the encoder: bert or ernie, or the dotted path of a class.
+        backbone_config_path: a JSON file with the backbone's settings.
+        pretrain_path: pretrained weights to start from (a directory).
+        save_path: the folder for checkpoints and the targets' models.
+        num_epochs: passes over the main task's training data (the main task is the first target).
+        optimizer: the optimizer's name.
+        lr_scheduler: how the learning rate goes: linear_warmup_decay, noam or constant.
+        warmup_proportion: share of all steps in which the learning rate rises from 0.
+        use_ema: save, evaluate and predict with moving averages of the weights.
+        ema_decay: decay of these averages, below 1.
+        print_every_n_steps: a log line every so many global steps.
+        save_every_n_steps: a checkpoint every so many global steps; -1: never.
+        save_infermodel_every_n_steps: an inference model every so many steps of a target; -1: never.
+        resume: a checkpoint to go on from, or auto for the newest whole one under save_path.
+        use_gpu: use a GPU where there is one.
+        random_seed: decides everything that is drawn; the same seed repeats a run.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {"epoch": "num_epochs", "seed": "random_seed"}
+
+    task_instance: list[str]
+    mix_ratio: list[float] | None = None
+    target_tag: list[int] | None = None
+    task_reuse_tag: list[str] | None = None
+    backbone: str
+    backbone_config_path: FilePath | None = None
+    pretrain_path: Path | None = None
+    save_path: Path
+    num_epochs: float
+    optimizer: str = "adam"
+    lr_scheduler: str = "linear_warmup_decay"
+    warmup_proportion: float = 0.0
+    use_ema: bool = False
+    ema_decay: float = 0.0
+    print_every_n_steps: int = 5
+    save_every_n_steps: int = -1
+    save_infermodel_every_n_steps: int = -1
+    resume: str | None = None
+    use_gpu: bool = True
+    random_seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskParts:
+    """The components of one task.
+
+    Args:
+        reader: reads its data: cls, match, mrc or mlm, or the dotted path of a class.
+        paradigm: its output layer: cls, match, mrc or mlm, or the dotted path of a class.
+    """
+
+    reader: str
+    paradigm: str
+
+
+def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[str]:
+    """What is wrong between global settings: lists of another length, values outside their range."""
+    found = []
+    for name in ("mix_ratio", "target_tag", "task_reuse_tag"):
+        values = settings.get(name)
+        if isinstance(values, list) and len(values) != len(tasks):
+            found.append(f"{name} has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})")
+    found += _mixing_problems(settings, tasks)
+    for name, low, high in (("warmup_proportion", 0, 1), ("ema_decay", 0, 1)):
+        value = settings.get(name, 0.0)
+        if not low <= value < high:  # type: ignore[operator]
+            found.append(f"{name} should be at least {low} and below {high}, not {value!r}")
+    if settings.get("use_ema") and not settings.get("ema_decay"):
+        found.append("use_ema needs ema_decay, for instance 0.999")
+    if settings.get("num_epochs", 1) <= 0:  # type: ignore[operator]
+        found.append(f"num_epochs should be above 0, not {settings['num_epochs']!r}")
+    return found
+
+
+def _mixing_problems(settings: dict[str, object], tasks: list[str]) -> list[str]:
+    ratios, tags = settings.get("mix_ratio"), settings.get("target_tag")
+    found = []
+    if isinstance(tags, list):
+        if set(tags) - {0, 1}:
+            found.append(f"target_tag should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}")
+        elif 1 not in tags:
+            found.append("target_tag marks no target task; give at least one task the tag 1")
+    if isinstance(ratios, list):
+        targets = tags if isinstance(tags, list) else [1] * len(tasks)
+        for task, ratio, tag in zip(tasks, ratios, targets, strict=False):
+            if ratio < 0 or (tag == 1 and ratio == 0):
+                least = "above 0 for a target task" if tag == 1 else "0 or more"
+                found.append(f"mix_ratio of task {task!r} should be {least}, not {ratio!r}")
+    return found

@@ -1,0 +1,153 @@
+"""The only module that writes models and checkpoints: whole directories that appear at once or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from palm.errors import StorageError
+
+MANIFEST = "manifest.json"
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """A folder to fill that becomes `path` when the block ends well, and vanishes when it does not.
+
+    Every file is flushed to the disk and entered in `manifest.json` with its size and SHA-256 first.
+    A directory that stands at `path` is replaced.
+
+    Raises:
+        StorageError: the place cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with _writable(path):
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+        yield temporary
+        with _writable(path):
+            _seal(temporary)
+            _replace(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror or error}; set save_path to a folder that can be written"
+        ) from error
+
+
+def _seal(folder: Path) -> None:
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    entries = {file.name: {"size": file.stat().st_size, "sha256": _sha256(file)} for file in files}
+    write_json(folder / MANIFEST, entries)
+    for file in (*files, folder / MANIFEST):
+        with file.open("rb+") as handle:
+            os.fsync(handle.fileno())
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    if path.exists():
+        path.replace(old)
+    temporary.replace(path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def verify(folder: Path) -> None:
+    """Check every file of a sealed directory against its manifest.
+
+    Raises:
+        StorageError: not a sealed directory, or a file is missing, cut short or changed.
+    """
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        raise StorageError(f"{folder} is not a directory that palm saved: it has no {MANIFEST}")
+    for name, entry in read_json(manifest).items():
+        file = folder / name
+        if not file.is_file():
+            raise StorageError(f"{folder} is damaged: {name} is missing; use another, or copy it anew")
+        if file.stat().st_size != entry["size"] or _sha256(file) != entry["sha256"]:
+            raise StorageError(
+                f"{folder} is damaged: {name} differs from its checksum; use another, or copy it anew"
+            )
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented UTF-8 JSON."""
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        StorageError: missing, or not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise StorageError(f"cannot read {path}: {error}") from error
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write named tensors as safetensors, from whatever device they are on."""
+    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file.
+
+    Raises:
+        StorageError: missing, or not safetensors.
+    """
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"cannot read {path}: {error}") from error
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Callable[[Tensor], str]) -> dict[str, Tensor]:
+    """The optimizer's state as `<parameter>/<entry>`, for parameters that have any."""
+    return {
+        f"{names(parameter)}/{entry}": value
+        for parameter, state in optimizer.state.items()
+        for entry, value in state.items()
+    }
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+) -> None:
+    """Put back what `optimizer_tensors` gave; entries go to their parameter's device, counters stay."""
+    optimizer.state.clear()
+    for key, value in tensors.items():
+        name, _, entry = key.rpartition("/")
+        parameter = parameters[name]
+        place = parameter.device if value.shape == parameter.shape else value.device
+        optimizer.state[parameter][entry] = value.to(place)

@@ -1,0 +1,118 @@
+"""One task: its reader, its output layer, its data and its share of the steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from palm.backbone.base import Backbone
+from palm.component import Component
+from palm.contract import mismatches
+from palm.paradigm.base import Paradigm
+from palm.reader.base import Reader
+from palm.sampling import TaskStream
+
+
+class Task(Component):
+    """A reader and a paradigm under one name, with the data they work on.
+
+    Args:
+        name: the task's name; it stands in logs, in `save_path` and in checkpoints.
+        reader: reads its data.
+        paradigm: its output layer; two tasks with the same object share its parameters.
+        batch_size: rows per training step on each device.
+        train_file: the training data.
+        pred_file: the data that `controller.pred` predicts.
+        pred_output_path: the folder for predictions; `<save_path>/<task>` where absent.
+        pred_batch_size: rows per prediction step; `batch_size` where absent.
+        shuffle: draw a new order of the training rows for every epoch.
+        print_first_n: how many examples and their encoded rows to log before training.
+        mix_ratio: how often the task is drawn, relative to the others.
+        is_target: whether it gets an exact number of steps and a saved model, or only helps.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reader: Reader,
+        paradigm: Paradigm,
+        *,
+        batch_size: int,
+        train_file: Path | None = None,
+        pred_file: Path | None = None,
+        pred_output_path: Path | None = None,
+        pred_batch_size: int | None = None,
+        shuffle: bool = True,
+        print_first_n: int = 0,
+        mix_ratio: float = 1.0,
+        is_target: bool = True,
+    ) -> None:
+        self.name, self.reader, self.paradigm = name, reader, paradigm
+        self.batch_size, self.pred_batch_size = batch_size, pred_batch_size or batch_size
+        self.train_file, self.pred_file = train_file, pred_file
+        self.pred_output_path = pred_output_path
+        self.shuffle, self.print_first_n = shuffle, print_first_n
+        self.mix_ratio, self.is_target = mix_ratio, is_target
+        self.stream: TaskStream | None = None
+        self.expected_steps = 0
+        self.step = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether it has had the steps that were planned for it."""
+        return self.step >= self.expected_steps
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Full batches in one pass over its training rows."""
+        assert self.stream is not None, "the training data is not loaded"
+        return self.stream.steps_per_epoch
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, from 0, of its last step."""
+        return max(self.step - 1, 0) // self.steps_per_epoch
+
+    def identity(self) -> dict[str, Any]:
+        """What its losses depend on, JSON-ready: a resumed run must have the same."""
+        assert self.stream is not None, "the training data is not loaded"
+        return {
+            "batch_size": self.batch_size,
+            "mix_ratio": self.mix_ratio,
+            "is_target": self.is_target,
+            "shuffle": self.shuffle,
+            "expected_steps": self.expected_steps,
+            "paradigm": self.paradigm.settings,
+            "rows": len(self.stream.rows),
+            "data": self.stream.digest,
+        }
+
+
+def wiring_problems(task: Task, backbone: Backbone) -> list[str]:
+    """What does not fit between reader, backbone and paradigm of one task; empty where all is well."""
+    reader, paradigm = task.reader, task.paradigm
+    features = {**reader.outputs_attr, **backbone.outputs_attr}
+    found = [
+        *mismatches("backbone", backbone.inputs_attr, "reader", reader.outputs_attr),
+        *mismatches("paradigm", paradigm.inputs_attr, "backbone", features),
+        *mismatches("paradigm's loss", paradigm.targets_attr, "reader", reader.targets_attr),
+        *_size_problems(reader, backbone),
+    ]
+    return [f"task {task.name!r}: {line}" for line in found]
+
+
+def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
+    found = []
+    rows, tokens = backbone.settings.get("vocab_size"), reader.vocab_size
+    if rows is not None and tokens > rows:
+        found.append(
+            f"the vocabulary {str(reader.vocab_path)!r} has {tokens} entries, the backbone's embedding "
+            f"table only {rows} rows (vocab_size); give the vocabulary that belongs to the backbone"
+        )
+    positions, length = backbone.settings.get("max_position_embeddings"), reader.settings.get("max_seq_len")
+    if positions is not None and length is not None and length > positions:
+        found.append(
+            f"max_seq_len is {length}, the backbone's position table ends at {positions} "
+            f"(max_position_embeddings); set max_seq_len to {positions} or less"
+        )
+    return found

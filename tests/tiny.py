@@ -1,0 +1,111 @@
+"""A tiny but real run: four tasks on a two-layer encoder, with data that can be learned."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+COLOURS = ["red", "green", "blue", "grey"]
+THINGS = ["door", "boat", "lamp", "coat", "ball", "wall"]
+NAMES = ["anna", "bert", "carl", "dora", "emil", "fred"]
+FILLERS = ["the", "a", "is", "has", "of", "near", "what", "colour", "who", "owns", "and", "old", "new", "."]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+BACKBONE = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 64,
+    "type_vocab_size": 2,
+    "vocab_size": 40,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+}
+
+
+def write_files(folder: Path, rows: int = 40) -> Path:
+    """Vocabulary, backbone JSON and data of four tasks in `folder`."""
+    rng = random.Random(0)
+    words = SPECIAL + COLOURS + THINGS + NAMES + FILLERS
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    (folder / "backbone.json").write_text(json.dumps(BACKBONE), encoding="utf-8")
+    facts = [
+        (rng.choice(NAMES), rng.choice(["old", "new"]), rng.choice(COLOURS), rng.choice(THINGS))
+        for _ in range(rows)
+    ]
+    texts = [f"{name} has a {age} {colour} {thing} ." for name, age, colour, thing in facts]
+    _write(
+        folder / "cls.tsv",
+        ["label\ttext_a"],
+        [f"{COLOURS.index(f[2])}\t{t}" for f, t in zip(facts, texts, strict=True)],
+    )
+    pairs = [
+        f"{k % 2}\twho owns the {fact[3] if k % 2 else 'sun'}\t{text}"
+        for k, (fact, text) in enumerate(zip(facts, texts, strict=True))
+    ]
+    _write(folder / "match.tsv", ["label\ttext_a\ttext_b"], pairs)
+    _write(folder / "mlm.tsv", ["text_a"], texts)
+    (folder / "mrc.json").write_text(json.dumps(squad(facts, texts)), encoding="utf-8")
+    return folder
+
+
+def squad(facts: list[tuple[str, str, str, str]], texts: list[str]) -> dict[str, Any]:
+    """One question per text: what colour is the thing."""
+    paragraphs = [
+        {
+            "context": text,
+            "qas": [
+                {
+                    "id": f"q{k}",
+                    "question": f"what colour is the {thing}",
+                    "answers": [{"text": colour, "answer_start": text.index(colour)}],
+                }
+            ],
+        }
+        for k, ((_, _, colour, thing), text) in enumerate(zip(facts, texts, strict=True))
+    ]
+    return {"version": "1.0", "data": [{"title": "things", "paragraphs": paragraphs}]}
+
+
+def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
+    """A configuration of some of the tasks cls, match, mlm, mrc (all of them by default), as a dict."""
+    tasks = tasks or ("cls", "match", "mlm", "mrc")
+    files = {"cls": "cls.tsv", "match": "match.tsv", "mlm": "mlm.tsv", "mrc": "mrc.json"}
+    special: dict[str, dict[str, Any]] = {
+        "cls": {"n_classes": 4},
+        "mrc": {"max_query_len": 8, "doc_stride": 8, "max_answer_len": 4, "n_best_size": 5},
+    }
+    return {
+        "task_instance": list(tasks),
+        "backbone": "bert",
+        "backbone_config_path": str(folder / "backbone.json"),
+        "vocab_path": str(folder / "vocab.txt"),
+        "save_path": str(folder / "out"),
+        "max_seq_len": 24,
+        "batch_size": 4,
+        "num_epochs": 2,
+        "optimizer": "adam",
+        "learning_rate": 1e-3,
+        "warmup_proportion": 0.1,
+        "weight_decay": 0.01,
+        "tasks": {
+            task: {
+                "train_file": str(folder / files[task]),
+                "pred_file": str(folder / files[task]),
+                "reader": task,
+                "paradigm": task,
+                **special.get(task, {}),
+            }
+            for task in tasks
+        },
+        **settings,
+    }
+
+
+def _write(path: Path, head: list[str], lines: list[str]) -> None:
+    path.write_text("\n".join(head + lines) + "\n", encoding="utf-8")
