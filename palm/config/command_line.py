@@ -1,0 +1,59 @@
+"""The program's arguments as settings: `--name value`, `--name=value`, `--flag`, `--task.name value`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from palm.config.problems import Problems
+from palm.config.values import Flag, Plain, Setting
+
+
+class HelpRequested(Exception):  # noqa: N818 - nothing is wrong; the caller prints the help and ends
+    """The arguments hold `--help` or `-h`."""
+
+
+def program_arguments() -> list[str]:
+    """The arguments of the running script; none in a notebook, an interactive session or under pytest."""
+    in_test = "pytest" in sys.modules and bool({"PYTEST_VERSION", "PYTEST_CURRENT_TEST"} & os.environ.keys())
+    is_script = hasattr(sys.modules["__main__"], "__file__")
+    return sys.argv[1:] if is_script and not in_test and "ipykernel" not in sys.modules else []
+
+
+def read_arguments(words: Sequence[str], ignore: Collection[str], problems: Problems) -> dict[str, Setting]:
+    """The settings among the arguments, by name; the last of several with one name counts.
+
+    Args:
+        words: the arguments, without the program's name.
+        ignore: options that belong to somebody else.
+        problems: receives the arguments that are no options.
+
+    Raises:
+        HelpRequested: for `--help` or `-h`.
+    """
+    found: dict[str, Setting] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in ("--help", "-h"):
+            raise HelpRequested
+        if not word.startswith("--") or word.strip("-=") == "":
+            problems.add(f"command line: {word!r} belongs to no option; write --name value")
+            continue
+        name, value = _option(word, rest)
+        if name not in ignore:
+            found[name] = Setting(value, f"--{name}", Path.cwd())
+    return found
+
+
+def _option(word: str, rest: list[str]) -> tuple[str, Any]:
+    """The option's name, and its value: after `=`, or the next word, which is taken off `rest`."""
+    name, equals, value = word[2:].partition("=")
+    task, dot, setting = name.rpartition(".")
+    name = task + dot + setting.replace("-", "_")
+    if equals:
+        return name, Plain(value)
+    return name, Plain(rest.pop(0)) if rest and not rest[0].startswith("--") else Flag()

@@ -1,0 +1,262 @@
+"""The layers of a configuration, who took what from them, and what nobody took."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from palm.config.conversion import Mismatch, MissingFile, complaint, convert
+from palm.config.layers import Layer, Source, json_ready
+from palm.config.printing import printed
+from palm.config.problems import Problems
+from palm.config.schema import REQUIRED, Consumer, Parameter, settings_of
+from palm.config.values import Setting, guessed, shown
+from palm.registry import did_you_mean
+
+logger = logging.getLogger("palm")
+
+
+class Found(NamedTuple):
+    """A setting in the layer that holds it."""
+
+    layer: Layer
+    name: str
+    setting: Setting
+
+    @property
+    def place(self) -> str:
+        return self.setting.place(self.name)
+
+
+class Config:
+    """Values by precedence: command line, global file, then the task's file, then the backbone's JSON.
+
+    Args:
+        command_line: the command line.
+        everything: the global file or dict.
+        tasks: task name -> its file, in the order of the tasks.
+        backbone: the backbone's JSON; what nobody takes of it is no mistake.
+        titles: scope -> the file where a setting of it belongs.
+        base: the folder that relative paths in the files count from.
+        backbone_gap: what to report when the backbone is asked for, but its JSON is not there.
+        problems: the report so far.
+
+    Attributes:
+        tasks: the names of the tasks, in order.
+    """
+
+    def __init__(
+        self,
+        command_line: Source,
+        everything: Source,
+        tasks: Mapping[str, Layer],
+        backbone: Layer,
+        titles: Mapping[str | None, str],
+        base: Path,
+        backbone_gap: str | None,
+        problems: Problems,
+    ) -> None:
+        self.tasks = list(tasks)
+        self.base = base
+        self._backbone_gap = backbone_gap
+        self._command_line = command_line
+        self._everything = everything
+        self._files = tasks
+        self._backbone = backbone
+        self._titles = titles
+        self._problems = problems
+        self._known: dict[str | None, set[str]] = {scope: set() for scope in titles}
+        self._said: set[Any] = set()
+        self._excused: set[str | None] = set()
+
+    def value(self, name: str, scope: str | None = None) -> Setting | None:
+        """The setting of this name with its type guessed, or None; it counts as used.
+
+        Args:
+            name: the name as written.
+            scope: None for the whole run, a task's name, or `"backbone"`.
+        """
+        parameter = Parameter(name, Any, REQUIRED, "")
+        found = self._found(parameter, scope)
+        if not found:
+            return None
+        self._say_overruled(found, parameter)
+        winner = found[0]
+        value = guessed(winner.setting.value)
+        winner.layer.record(winner.name, value, declared=False)
+        return Setting(value, winner.setting.origin, winner.setting.base)
+
+    def arguments(
+        self,
+        consumer: Consumer,
+        scope: str | None = None,
+        provided: Collection[str] = (),
+        required: bool = True,
+    ) -> dict[str, Any]:
+        """Keyword arguments for a class or function, converted to its annotations.
+
+        What is set nowhere is left out, for its default. What does not fit, or is required
+        and missing, goes into the report.
+
+        Args:
+            consumer: the class or function; its signature says what it takes.
+            scope: None for the whole run, a task's name, or `"backbone"`.
+            provided: parameters that the caller fills himself; they are left out.
+            required: False where nothing has to be set and no file has to exist, as for the
+                settings of a training while predicting.
+        """
+        if scope == "backbone" and required and self._backbone_gap:
+            self.problem(self._backbone_gap)
+        result: dict[str, Any] = {}
+        for name, parameter in settings_of(consumer).items():
+            if name in provided:
+                continue
+            found = self._found(parameter, scope)
+            if found:
+                self._convert(found, parameter, result, required)
+            elif required and parameter.default is REQUIRED:
+                self._say_missing(parameter, scope)
+        return result
+
+    def problem(self, line: str) -> None:
+        """Add a line to the report; it begins with its place."""
+        self._problems.add(line)
+
+    def excuse(self, scope: str | None) -> None:
+        """A component of this scope is unknown: of what nobody took, report only likely misspellings."""
+        self._excused.add(scope)
+
+    def finish(self) -> None:
+        """Close the account.
+
+        Raises:
+            ConfigError: all problems at once, among them every setting that nobody took.
+        """
+        self._problems.add(*self._unused())
+        self._problems.raise_if_any()
+
+    def resolved(self) -> dict[str, Any]:
+        """The values that were received, JSON-ready, paths absolute; a configuration in itself.
+
+        Its sections are `global`, `tasks` (by name) and `backbone`. `read_config` takes it in
+        place of all files and of the command line, and gives the same arguments.
+        """
+        sources = (self._everything, self._command_line)
+        everything = {
+            name: value for source in sources for name, value in source.everybody.received().items()
+        }
+        single = {
+            f"{task}.{name}": value
+            for source in sources
+            for task, layer in source.single.items()
+            for name, value in layer.received().items()
+        }
+        untouched = {
+            name: json_ready(guessed(setting.value))
+            for name, setting in self._backbone.settings.items()
+            if name not in self._backbone.used
+        }
+        return {
+            "global": everything | {"task_instance": self.tasks} | single,
+            "tasks": {task: layer.received() for task, layer in self._files.items()},
+            "backbone": self._backbone.received() | untouched,
+        }
+
+    def printed(self) -> str:
+        """The resolved configuration in PALM's layout."""
+        return printed(self.resolved())
+
+    def _layers(self, scope: str | None) -> list[Layer]:
+        """The layers that reach a scope, the strongest first."""
+        layers: list[Layer] = []
+        for source in (self._command_line, self._everything):
+            if scope is not None and scope in source.single:
+                layers.append(source.single[scope])
+            layers.append(source.everybody)
+        if scope is not None and scope in self._files:
+            layers.append(self._files[scope])
+        return layers if scope is None else [*layers, self._backbone]
+
+    def _found(self, parameter: Parameter, scope: str | None) -> list[Found]:
+        """Where a parameter is set, the strongest first; all of it counts as used."""
+        self._known[scope] |= set(parameter.spellings)
+        found = []
+        for layer in self._layers(scope):
+            here = [Found(layer, s, layer.settings[s]) for s in parameter.spellings if s in layer.settings]
+            layer.used |= {name for _, name, _ in here}
+            self._check_spellings(here, parameter)
+            found += here[:1]
+        return found
+
+    def _check_spellings(self, here: list[Found], parameter: Parameter) -> None:
+        for other in here[1:]:
+            if not _agree(here[0].setting, other.setting, parameter):
+                self.problem(
+                    f"{other.place} is another name of {here[0].name} ({here[0].setting.origin}); keep one"
+                )
+
+    def _convert(
+        self, found: list[Found], parameter: Parameter, result: dict[str, Any], required: bool
+    ) -> None:
+        """Enter the winner's value into `result`, or what is wrong with it into the report."""
+        winner, annotation = found[0], parameter.annotation
+        try:
+            value = convert(winner.setting, annotation)
+        except Mismatch as error:
+            if required or not isinstance(error, MissingFile):
+                self.problem(complaint(winner.name, winner.setting, annotation, error))
+                return
+            value = error.path
+        result[parameter.name] = value
+        winner.layer.record(winner.name, value, declared=annotation is not Any)
+        self._say_overruled(found, parameter)
+
+    def _say_overruled(self, found: list[Found], parameter: Parameter) -> None:
+        winner = found[0]
+        for _, name, setting in found[1:]:
+            pair = (winner.setting.origin, winner.name, setting.origin, name)
+            if pair not in self._said and not _agree(winner.setting, setting, parameter):
+                self._said.add(pair)
+                ours, theirs = shown(winner.setting.value), shown(setting.value)
+                logger.info("%s = %s overrules %s (%s)", winner.place, ours, theirs, setting.origin)
+
+    def _say_missing(self, parameter: Parameter, scope: str | None) -> None:
+        would_be_in_gap = self._backbone_gap and parameter.name in self._known["backbone"]
+        if not would_be_in_gap and (scope, parameter.name) not in self._said:
+            self._said.add((scope, parameter.name))
+            meaning = f" ({parameter.doc.rstrip('.')})" if parameter.doc else ""
+            self.problem(f"{self._titles[scope]}: {parameter.name} is missing{meaning}")
+
+    def _unused(self) -> Iterator[str]:
+        for layer, task in self._owned():
+            excused = bool(self._excused) if task is None else bool(self._excused & {task, None})
+            for name, setting in layer.settings.items():
+                if name not in layer.used and (hint := self._reason(name, task, excused)):
+                    yield f"{setting.origin}: {hint}"
+
+    def _owned(self) -> Iterator[tuple[Layer, str | None]]:
+        """The layers whose settings somebody has to use, and the task that each is for."""
+        yield self._everything.everybody, None
+        yield from ((layer, task) for task, layer in self._files.items())
+        yield self._command_line.everybody, None
+        for source in (self._everything, self._command_line):
+            yield from ((layer, task) for task, layer in source.single.items())
+
+    def _reason(self, name: str, task: str | None, excused: bool) -> str | None:
+        """What is wrong with an unused setting, if anything."""
+        if task is not None and name in self._known[None]:
+            return f"{name!r} is a setting of the whole run; it belongs in {self._titles[None]}"
+        known = set().union(*self._known.values())
+        hint = did_you_mean(name, sorted(known - {name}))
+        if excused and (name in known or not hint):
+            return None
+        return f"nothing in task {task!r} uses {name!r}" if name in known else f"nothing uses {name!r}{hint}"
+
+
+def _agree(one: Setting, other: Setting, parameter: Parameter) -> bool:
+    try:
+        return bool(convert(one, parameter.annotation) == convert(other, parameter.annotation))
+    except Mismatch:
+        return False

@@ -1,0 +1,247 @@
+"""Values become what an annotation declares: `"1,0,0"` a list of numbers, `3e-5` a float."""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from palm.config.files import parsed_yaml
+from palm.config.values import (
+    FALSE_WORDS,
+    NULL_WORDS,
+    TRUE_WORDS,
+    Flag,
+    Plain,
+    Setting,
+    guessed,
+    number,
+    shown,
+)
+
+MUST_BE_FILE = "must be a file"
+FilePath = Annotated[Path, MUST_BE_FILE]
+"""A path of a file that exists; a plain `Path` is only made absolute."""
+
+_LISTS = (list, Sequence, Collection, Iterable)
+_PATHS = (Path, os.PathLike)
+
+
+class Mismatch(Exception):  # noqa: N818 - it is caught here, and told as a line of the report
+    """A value that does not fit its annotation."""
+
+
+class MissingFile(Mismatch):
+    """A path that fits, but where no file is.
+
+    Args:
+        path: the absolute path.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+def convert(setting: Setting, annotation: Any) -> Any:
+    """The value as its annotation declares it; relative paths count from `setting.base`.
+
+    Raises:
+        Mismatch: it does not fit; `complaint` words it.
+    """
+    return _converted(setting.value, annotation, setting.base)
+
+
+def complaint(name: str, setting: Setting, annotation: Any, error: Mismatch) -> str:
+    """The line of the report about a value that does not fit."""
+    place = setting.place(name)
+    if isinstance(error, MissingFile):
+        return f"{place}: no such file: {error.path} (written as {shown(setting.value)})"
+    noun = type_name(annotation)
+    article = "" if noun.startswith(("one of", "true or")) else "an " if noun[0] in "aeiou" else "a "
+    return f"{place} should be {article}{noun}, not {shown(setting.value)}"
+
+
+def type_name(annotation: Any) -> str:
+    """What an annotation asks for, in a user's words: `list of numbers`, `one of 'a', 'b'`."""
+    kind, args = get_origin(annotation) or annotation, get_args(annotation)
+    if kind is Annotated:
+        return "file" if MUST_BE_FILE in args[1:] else type_name(args[0])
+    if kind in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(type_name(arg) for arg in args if arg is not type(None)))
+    if kind is Literal:
+        return f"one of {', '.join(map(repr, args))}"
+    if kind in (*_LISTS, tuple):
+        return _list_name(kind, args)
+    return _NAMES.get(kind, "value")
+
+
+def _list_name(kind: Any, args: tuple[Any, ...]) -> str:
+    if kind is tuple and args and args[-1] is not ...:
+        return f"list of {len(args)} ({', '.join(type_name(arg) for arg in args)})"
+    item = type_name(args[0]) if args else "value"
+    return f"list of {item if ' ' in item and item != 'whole number' else item + 's'}"
+
+
+def _converted(value: Any, annotation: Any, base: Path) -> Any:
+    converter = _CONVERTERS.get(get_origin(annotation) or annotation)
+    if converter is not None:
+        return converter(value, annotation, base)
+    if isinstance(annotation, type) and isinstance(value, annotation):
+        return value
+    raise Mismatch
+
+
+def _any(value: Any, annotation: Any, base: Path) -> Any:  # noqa: ARG001 - all converters are called alike
+    return guessed(value)
+
+
+def _none(value: Any, annotation: Any, base: Path) -> None:  # noqa: ARG001
+    if not (value is None or (isinstance(value, Plain) and value.lower() in NULL_WORDS)):
+        raise Mismatch
+
+
+def _bool(value: Any, annotation: Any, base: Path) -> bool:  # noqa: ARG001
+    if isinstance(value, Flag):
+        return True
+    if isinstance(value, str):
+        value = {"1": True, "0": False}.get(value, value.lower())
+        value = True if value in TRUE_WORDS else False if value in FALSE_WORDS else value
+    if not isinstance(value, bool):
+        raise Mismatch
+    return value
+
+
+def _float(value: Any, annotation: Any, base: Path) -> float:  # noqa: ARG001
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise Mismatch
+    try:
+        return number(value) if isinstance(value, str) else float(value)
+    except (ValueError, OverflowError):
+        raise Mismatch from None
+
+
+def _int(value: Any, annotation: Any, base: Path) -> int:
+    if isinstance(value, (str, int)) and not isinstance(value, bool):
+        try:
+            return int(value)
+        except ValueError:
+            pass
+    real = _float(value, annotation, base)
+    if not real.is_integer():
+        raise Mismatch
+    return int(real)
+
+
+def _str(value: Any, annotation: Any, base: Path) -> str:  # noqa: ARG001
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise Mismatch
+    return str(value)
+
+
+def _path(value: Any, annotation: Any, base: Path) -> Path:  # noqa: ARG001
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise Mismatch
+    return Path(os.path.abspath(base / Path(value).expanduser()))  # noqa: PTH100 - resolve() would follow links
+
+
+def _annotated(value: Any, annotation: Any, base: Path) -> Any:
+    kind, *marks = get_args(annotation)
+    result = _converted(value, kind, base)
+    if MUST_BE_FILE in marks and not result.is_file():
+        raise MissingFile(result)
+    return result
+
+
+def _list(value: Any, annotation: Any, base: Path) -> list[Any]:
+    (item,) = get_args(annotation) or (Any,)
+    return [_converted(part, item, base) for part in _parts(value)]
+
+
+def _tuple(value: Any, annotation: Any, base: Path) -> tuple[Any, ...]:
+    parts, kinds = _parts(value), get_args(annotation) or (Any, ...)
+    if kinds[-1] is ...:
+        kinds = (kinds[0],) * len(parts)
+    if len(parts) != len(kinds):
+        raise Mismatch
+    return tuple(_converted(part, kind, base) for part, kind in zip(parts, kinds, strict=True))
+
+
+def _parts(value: Any) -> list[Any]:
+    """The items of a list, of PALM's comma string, of `[a, b]` on the command line, or the one value."""
+    if isinstance(value, str) and value.startswith("["):
+        value = parsed_yaml(value)
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    if isinstance(value, str):
+        parts = [Plain(part.strip()) for part in value.split(",")] if value.strip() else []
+        if "" not in parts:
+            return list(parts)
+    elif isinstance(value, (bool, int, float, os.PathLike)):
+        return [value]
+    raise Mismatch
+
+
+def _dict(value: Any, annotation: Any, base: Path) -> dict[Any, Any]:
+    if isinstance(value, str) and value.startswith("{"):
+        value = parsed_yaml(value)
+    if not isinstance(value, Mapping):
+        raise Mismatch
+    key_kind, item_kind = get_args(annotation) or (Any, Any)
+    return {_converted(k, key_kind, base): _converted(v, item_kind, base) for k, v in value.items()}
+
+
+def _literal(value: Any, annotation: Any, base: Path) -> Any:
+    for choice in get_args(annotation):
+        try:
+            if _converted(value, type(choice), base) == choice:
+                return choice
+        except Mismatch:
+            continue
+    raise Mismatch
+
+
+def _union(value: Any, annotation: Any, base: Path) -> Any:
+    """The first member that fits; numbers, mappings and choices come before text, paths and lists."""
+    members = list(get_args(annotation))
+    if isinstance(value, str) and not isinstance(value, Plain) and str in members and Path not in members:
+        return value
+    failure = Mismatch()
+    for member in sorted(members, key=_leniency):
+        try:
+            return _converted(value, member, base)
+        except Mismatch as error:
+            failure = error if isinstance(error, MissingFile) else failure
+    raise failure
+
+
+def _leniency(annotation: Any) -> int:
+    """2 for what nearly every text fits, 1 for a path, which text may be meant as, 0 for the rest."""
+    kind = get_origin(annotation) or annotation
+    kind = get_args(annotation)[0] if kind is Annotated else kind
+    return 1 if kind in _PATHS else 2 if kind in (str, Any, object, tuple, *_LISTS) else 0
+
+
+_NAMES: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "string"}
+_NAMES |= dict.fromkeys(_PATHS, "path") | dict.fromkeys((dict, Mapping), "mapping")
+
+_CONVERTERS: dict[Any, Callable[[Any, Any, Path], Any]] = {
+    Any: _any,
+    object: _any,
+    None: _none,
+    type(None): _none,
+    bool: _bool,
+    int: _int,
+    float: _float,
+    str: _str,
+    tuple: _tuple,
+    Annotated: _annotated,
+    Literal: _literal,
+    Union: _union,
+    types.UnionType: _union,
+    **dict.fromkeys(_PATHS, _path),
+    **dict.fromkeys(_LISTS, _list),
+    **dict.fromkeys((dict, Mapping), _dict),
+}

@@ -1,0 +1,56 @@
+"""The settings of one source, who used them, and what they received."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from palm.config.values import Setting
+
+
+@dataclass
+class Layer:
+    """The settings of one source, and what became of them.
+
+    Attributes:
+        settings: name -> setting, as written.
+        used: the names that somebody takes, overruled or not.
+        won: the names whose value somebody received -> that value, and how well its type is known.
+    """
+
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    won: dict[str, tuple[int, Any]] = field(default_factory=dict)
+
+    def record(self, name: str, value: Any, declared: bool = True) -> None:
+        """Remember a value that somebody received; a path tells most about a value, a guess least."""
+        rank = 2 if _holds_path(value) else int(declared)
+        if name not in self.won or rank > self.won[name][0]:
+            self.won[name] = (rank, json_ready(value))
+
+    def received(self) -> dict[str, Any]:
+        """Name -> value, of what somebody received."""
+        return {name: self.won[name][1] for name in self.settings if name in self.won}
+
+
+@dataclass
+class Source:
+    """A layer for everybody, and before it one for each task that it singles out (`mrqa.max_seq_len`)."""
+
+    everybody: Layer
+    single: Mapping[str, Layer]
+
+
+def _holds_path(value: Any) -> bool:
+    return isinstance(value, Path) or (isinstance(value, (list, tuple)) and any(map(_holds_path, value)))
+
+
+def json_ready(value: Any) -> Any:
+    """The value with lists for tuples and text for paths."""
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_ready(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

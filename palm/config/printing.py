@@ -1,0 +1,68 @@
+"""How a configuration and its possible settings look on the screen."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from palm.config.conversion import type_name
+from palm.config.schema import REQUIRED, Consumer, Parameter, settings_of
+
+
+def printed(resolved: Mapping[str, Any]) -> str:
+    """A resolved configuration in PALM's layout: headings 70 wide, names padded to 25 before a tab."""
+    sections = {"global": resolved["global"], **resolved["tasks"], "backbone": resolved["backbone"]}
+    return "\n".join(line for title, values in sections.items() for line in _section(title, values))
+
+
+def _section(title: str, values: Mapping[str, Any]) -> Iterator[str]:
+    yield f" {title} configuration ".center(70, "-")
+    for name, value in values.items():
+        yield f"{name:25}\t{_text(value)}"
+    yield ""
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def help_text(consumers: Mapping[str, Sequence[Consumer]], provided: Collection[str] = ()) -> str:
+    """Every setting of some consumers: name, type, default, meaning.
+
+    Args:
+        consumers: heading -> the classes and functions whose settings stand under it, each name once.
+        provided: parameters that no configuration sets.
+    """
+    return "\n\n".join(
+        "\n".join([f"{heading}:", *(_entry(each) for each in listed(group) if each.name not in provided)])
+        for heading, group in consumers.items()
+    )
+
+
+def listed(consumers: Sequence[Consumer]) -> list[Parameter]:
+    """The settings of several consumers, each name once, as the first one declares it."""
+    found: dict[str, Parameter] = {}
+    for consumer in consumers:
+        for name, parameter in settings_of(consumer).items():
+            found.setdefault(name, parameter)
+    return list(found.values())
+
+
+def default_text(parameter: Parameter) -> str:
+    """`required`, or the default as it would be written in YAML."""
+    default = parameter.default
+    if default is REQUIRED:
+        return "required"
+    if default is None or isinstance(default, bool):
+        return f"default {default}".lower()
+    text = ", ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)
+    return f"default {text or 'empty'}"
+
+
+def _entry(parameter: Parameter) -> str:
+    facts = [type_name(parameter.annotation), default_text(parameter)]
+    if parameter.aliases:
+        facts.append(f"also {', '.join(f'--{alias}' for alias in parameter.aliases)}")
+    meaning = textwrap.fill(parameter.doc, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return f"  --{parameter.name}  ({', '.join(facts)})" + (f"\n{meaning}" if parameter.doc else "")

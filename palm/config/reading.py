@@ -1,0 +1,239 @@
+"""From files, dicts and the command line to the layers of one configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palm.config.command_line import program_arguments, read_arguments
+from palm.config.config import Config
+from palm.config.conversion import FilePath, Mismatch, complaint, convert
+from palm.config.files import Lines, displayed, read_json, read_yaml
+from palm.config.layers import Layer, Source
+from palm.config.problems import Problems
+from palm.config.values import Setting, shown
+from palm.errors import ConfigError
+from palm.registry import did_you_mean
+
+
+def read_config(
+    config: str | Path | Mapping[str, Any],
+    task_dir: str | Path = ".",
+    argv: Sequence[str] | None = None,
+    ignore: Collection[str] = (),
+) -> Config:
+    """The configuration of a run.
+
+    Args:
+        config: the global YAML file, or its content as a dict. Its key `tasks` may hold the
+            settings of tasks by name, in place of their files, and `backbone`, if it is a
+            mapping, those of the backbone's JSON; what `Config.resolved` gives is such a dict.
+        task_dir: where the task files `<name>.yaml` lie; it counts from the folder of the
+            global file if it exists there, else from the working directory.
+        argv: arguments that overrule the files; None takes the program's own, except in a
+            notebook, an interactive session or under pytest.
+        ignore: options of the command line that belong to the calling script.
+
+    Raises:
+        ConfigError: a file is missing or unreadable, or it is not clear which tasks there are.
+        HelpRequested: the arguments ask for help.
+    """
+    problems = Problems()
+    words = program_arguments() if argv is None else argv
+    sources = _Sources(read_arguments(words, ignore, problems), problems)
+    sources.open(config)
+    return sources.joined(sources.folder(Path(task_dir)))
+
+
+Settings = dict[str, Setting]
+
+
+class _Sources:
+    """The global file, task files and JSON on their way to layers; those that fail are reported together.
+
+    Args:
+        options: the settings of the command line.
+        problems: the report.
+    """
+
+    def __init__(self, options: Settings, problems: Problems) -> None:
+        self.options = options
+        self.problems = problems
+        self.failed = False
+        self.title, self.base = "config", Path.cwd()
+        self.everything: Settings = {}
+        self.inline: dict[str, Settings] = {}
+        self.backbone: Settings | None = None
+
+    def open(self, config: str | Path | Mapping[str, Any]) -> None:
+        """Read the global file or dict, with the sections in it."""
+        content = config
+        if not isinstance(content, Mapping):
+            path = Path(os.path.abspath(content))  # noqa: PTH100 - resolve() would follow links
+            self.title, self.base = displayed(path), path.parent
+            content = self._read(read_yaml, path)
+            if self.failed:
+                self.problems.raise_if_any()
+        self.everything = self._settings(content, self.title)
+        sections = [
+            name for name in ("global", "tasks", "backbone") if isinstance(content.get(name), Mapping)
+        ]
+        for name in sections:
+            del self.everything[name]
+        for name in sections:
+            self._open_section(name, content[name], _inside(self.title, content, name))
+
+    def _open_section(self, name: str, section: Mapping[str, Any], title: str) -> None:
+        if name == "global":
+            self.everything |= self._settings(section, title)
+        elif name == "backbone":
+            self.backbone = self._settings(section, title)
+        else:
+            for task, settings in section.items():
+                self._open_task(str(task), settings, title, section)
+
+    def _open_task(self, task: str, settings: Any, title: str, section: Mapping[str, Any]) -> None:
+        is_mapping = settings is None or isinstance(settings, Mapping)
+        self.inline[task] = (
+            self._settings(settings or {}, _inside(title, section, task)) if is_mapping else {}
+        )
+        if not is_mapping:
+            self._fail(f"{_place(title, section, task)}: {task} should be a mapping, not {shown(settings)}")
+
+    def _settings(self, content: Mapping[str, Any], title: str) -> Settings:
+        return {
+            str(name): Setting(value, _place(title, content, name), self.base)
+            for name, value in content.items()
+        }
+
+    def _fail(self, *lines: str) -> None:
+        self.problems.add(*lines)
+        self.failed = True
+
+    def folder(self, task_dir: Path) -> Path:
+        """The folder of the task files."""
+        beside = self.base / task_dir
+        return beside if beside.is_dir() else Path.cwd() / task_dir
+
+    def joined(self, folder: Path) -> Config:
+        """The configuration of all layers."""
+        tasks = {task: self._task(task, folder) for task in self._task_names()}
+        backbone_title, backbone, gap = self._backbone()
+        if self.failed:
+            self.problems.raise_if_any()
+        config = Config(
+            command_line=self._source(self.options, tasks),
+            everything=self._source(self.everything, tasks),
+            tasks={task: Layer(settings) for task, (_, settings) in tasks.items()},
+            backbone=Layer(backbone),
+            titles={None: self.title, "backbone": backbone_title}
+            | {task: title for task, (title, _) in tasks.items()},
+            base=self.base,
+            backbone_gap=gap,
+            problems=self.problems,
+        )
+        config.value("task_instance")
+        config.value("backbone_config_path")
+        return config
+
+    def _own(self, name: str) -> Setting | None:
+        return self.options.get(name) or self.everything.get(name)
+
+    def _task_names(self) -> list[str]:
+        setting = self._own("task_instance")
+        if setting is None and self.inline:
+            setting = self.everything["task_instance"] = Setting(list(self.inline), self.title, self.base)
+        if setting is None or setting.value is None:
+            self._fail(f"{self.title}: task_instance is missing (the names of the tasks)", *self._similar())
+            return []
+        try:
+            names: list[str] = convert(setting, list[str])
+        except Mismatch as error:
+            self._fail(complaint("task_instance", setting, list[str], error))
+            return []
+        self._check_names(names, setting.place("task_instance"))
+        return list(dict.fromkeys(names))
+
+    def _similar(self) -> list[str]:
+        """What may be a misspelt `task_instance`."""
+        return [
+            f"{setting.origin}: nothing uses {name!r}{hint}"
+            for name, setting in [*self.everything.items(), *self.options.items()]
+            if name != "task_instance" and (hint := did_you_mean(name, ["task_instance"]))
+        ]
+
+    def _check_names(self, names: list[str], place: str) -> None:
+        if not names:
+            self._fail(f"{place} names no task")
+        for name in dict.fromkeys(names):
+            if names.count(name) > 1:
+                self._fail(f"{place} names {name!r} twice")
+        if "backbone" in names:
+            self._fail(f"{place}: a task cannot be called 'backbone'")
+
+    def _task(self, task: str, folder: Path) -> tuple[str, Settings]:
+        """The title and settings of one task, from the global file or its own."""
+        if task in self.inline:
+            return next((s.origin for s in self.inline[task].values()), self.title), self.inline[task]
+        path = folder / f"{task}.yaml"
+        title = displayed(path)
+        if not path.is_file():
+            self._fail(self._no_task(task, title, folder))
+            return title, {}
+        return title, self._settings(self._read(read_yaml, path), title)
+
+    def _no_task(self, task: str, title: str, folder: Path) -> str:
+        known = [*self.inline, *(path.stem for path in sorted(folder.glob("*.yaml")))]
+        setting = self._own("task_instance")
+        assert setting is not None
+        place = setting.place("task_instance")
+        return f"{place} names {task!r}, but there is no file {title}{did_you_mean(task, known)}"
+
+    def _backbone(self) -> tuple[str, Settings, str | None]:
+        """The title and settings of the backbone, and what to say if its file is not there."""
+        setting = self._own("backbone_config_path")
+        if self.backbone is not None or setting is None:
+            return self.title, self.backbone or {}, None
+        try:
+            path = convert(setting, FilePath | None)
+        except Mismatch as error:
+            return self.title, {}, complaint("backbone_config_path", setting, FilePath, error)
+        if path is None:
+            return self.title, {}, None
+        title = displayed(path)
+        return title, self._settings(self._read(read_json, path), title), None
+
+    def _read(self, read: Callable[[Path, Problems], Lines], path: Path) -> Lines:
+        """The content of a file; nothing if it cannot be read, which goes into the report."""
+        try:
+            return read(path, self.problems)
+        except ConfigError as error:
+            self._fail(*error.problems)
+            return Lines()
+
+    def _source(self, settings: Settings, tasks: Collection[str]) -> Source:
+        """The settings for everybody, and those that name a task: `mrqa.max_seq_len`."""
+        everybody: Settings = {}
+        single: dict[str, Settings] = {}
+        for name, setting in settings.items():
+            task, dot, own = name.rpartition(".")
+            if not dot:
+                everybody[name] = setting
+            elif task in tasks:
+                single.setdefault(task, {})[own] = setting
+            else:
+                self.problems.add(
+                    f"{setting.place(name)}: there is no task {task!r}{did_you_mean(task, tasks)}"
+                )
+        return Source(Layer(everybody), {task: Layer(own) for task, own in single.items()})
+
+
+def _place(title: str, content: Mapping[str, Any], name: str) -> str:
+    return f"{title}:{content.lines[name]}" if isinstance(content, Lines) else title
+
+
+def _inside(title: str, content: Mapping[str, Any], name: str) -> str:
+    """The title of a section: the file itself, or `config['tasks']`."""
+    return title if isinstance(content, Lines) else f"{title}[{name!r}]"

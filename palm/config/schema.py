@@ -1,0 +1,124 @@
+"""The signature is the schema: the settings that a component accepts are its constructor's parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, get_type_hints
+
+from palm.errors import PalmError
+
+Consumer = type | Callable[..., Any]
+
+
+class _Required(enum.Enum):
+    REQUIRED = "required"
+
+
+REQUIRED: Final = _Required.REQUIRED
+"""The default of a parameter that has none."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One setting that a consumer accepts.
+
+    Attributes:
+        name: the parameter's own name.
+        annotation: its type; `Any` where none is declared.
+        default: its default, or `REQUIRED`.
+        doc: its entry in the docstring's `Args:`, in one line.
+        aliases: other spellings.
+    """
+
+    name: str
+    annotation: Any
+    default: Any
+    doc: str
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """Its own name, then its aliases."""
+        return (self.name, *self.aliases)
+
+
+def settings_of(consumer: Consumer) -> dict[str, Parameter]:
+    """The settings that a class or function accepts, by name, in the order of its signature.
+
+    `*args` and `**kwargs` are left out. Descriptions come from the `Args:` (or `Attributes:`)
+    of the docstrings, other spellings from a class attribute `aliases`.
+
+    Raises:
+        PalmError: an annotation names something that is not defined when the program runs.
+    """
+    hints, docs = _hints(consumer), _docs(consumer)
+    aliases: dict[str, str] = getattr(consumer, "aliases", {})
+    return {
+        name: Parameter(
+            name=name,
+            annotation=hints.get(name, Any),
+            default=_default(consumer, parameter),
+            doc=docs.get(name, ""),
+            aliases=tuple(other for other, own in aliases.items() if own == name),
+        )
+        for name, parameter in _parameters(consumer).items()
+    }
+
+
+def _function(consumer: Consumer) -> Callable[..., Any]:
+    """What is called: the constructor of a class, the function itself."""
+    if not isinstance(consumer, type):
+        return consumer
+    constructor: Callable[..., Any] = consumer.__init__  # type: ignore[misc]
+    return constructor
+
+
+def _parameters(consumer: Consumer) -> dict[str, inspect.Parameter]:
+    parameters = list(inspect.signature(_function(consumer)).parameters.values())
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    own = parameters[1:] if isinstance(consumer, type) else parameters
+    return {parameter.name: parameter for parameter in own if parameter.kind in named}
+
+
+def _default(consumer: Consumer, parameter: inspect.Parameter) -> Any:
+    if dataclasses.is_dataclass(consumer):
+        field = {field.name: field for field in dataclasses.fields(consumer)}.get(parameter.name)
+        if field is not None and field.default_factory is not dataclasses.MISSING:
+            return field.default_factory()
+    return REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
+
+
+def _hints(consumer: Consumer) -> dict[str, Any]:
+    annotated = consumer if dataclasses.is_dataclass(consumer) else inspect.unwrap(_function(consumer))
+    try:
+        return get_type_hints(annotated, include_extras=True)
+    except NameError as error:
+        raise PalmError(
+            f"{consumer.__module__}.{consumer.__qualname__}: an annotation cannot be read: {error}; "
+            "import what it names outside of `if TYPE_CHECKING`"
+        ) from None
+
+
+def _docs(consumer: Consumer) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for owner in reversed(consumer.__mro__) if isinstance(consumer, type) else [consumer]:
+        found |= _described(owner.__dict__.get("__doc__") if isinstance(owner, type) else owner.__doc__)
+    return found
+
+
+def _described(docstring: str | None) -> dict[str, str]:
+    """Name -> description of a Google-style section `Args:` or `Attributes:`."""
+    found: dict[str, str] = {}
+    for section in re.findall(
+        r"^(?:Args|Attributes):\n((?:[ \t]+.*\n?|\n)+)", inspect.cleandoc(docstring or ""), re.M
+    ):
+        for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):
+            names, _, text = entry.partition(":")
+            found |= dict.fromkeys(re.findall(r"\w+", re.sub(r"\(.*?\)", "", names)), " ".join(text.split()))
+    return found

@@ -1,0 +1,83 @@
+"""Values as their source gives them: a word has no type until a parameter declares one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
+FLOAT = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
+TRUE_WORDS = ("true", "yes", "on")
+FALSE_WORDS = ("false", "no", "off")
+NULL_WORDS = ("none", "null")
+
+
+class Plain(str):
+    """Text that may stand for something else: unquoted in YAML, or from the command line."""
+
+    __slots__ = ()
+
+
+class Flag:
+    """What an option without a value (`--use_ema`) gives."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value with its place.
+
+    Attributes:
+        value: as the source gives it.
+        origin: where it stands, for messages: `tasks/mrqa.yaml:3`, `--batch_size`.
+        base: the folder that a relative path in it counts from.
+    """
+
+    value: Any
+    origin: str
+    base: Path
+
+    def place(self, name: str) -> str:
+        """The beginning of a message about this value: its origin, and its name unless that says it."""
+        return self.origin if self.origin.startswith("--") else f"{self.origin}: {name}"
+
+
+def number(text: str) -> float:
+    """The number that a text stands for, YAML's `.inf` and `.nan` included; ValueError if none."""
+    return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
+
+
+def guessed(value: Any) -> Any:
+    """The value without a declaration: numbers, booleans and null by their looks, as YAML does."""
+    if isinstance(value, Mapping):
+        return {str(key): guessed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [guessed(item) for item in value]
+    if isinstance(value, Flag):
+        return True
+    return _guessed_word(value) if isinstance(value, Plain) else value
+
+
+def _guessed_word(text: Plain) -> Any:
+    if INTEGER.fullmatch(text):
+        return int(text)
+    if FLOAT.fullmatch(text):
+        return number(text)
+    if text.lower() in TRUE_WORDS + FALSE_WORDS:
+        return text.lower() in TRUE_WORDS
+    return None if text.lower() in NULL_WORDS else str(text)
+
+
+def shown(value: Any) -> str:
+    """The value in a message, cut where it is long."""
+    if value is None:
+        return "null"
+    if isinstance(value, Flag):
+        return "an option without a value"
+    known = guessed(value)
+    text = str(value) if isinstance(value, Plain) and not isinstance(known, str) else repr(known)
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -1,0 +1,96 @@
+"""The program's arguments as settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palm.config import HelpRequested, Problems
+from palm.config.command_line import program_arguments, read_arguments
+from palm.config.values import Flag, guessed
+
+
+def read(*words: str, ignore: tuple[str, ...] = ()) -> tuple[dict[str, Any], list[str]]:
+    problems = Problems()
+    found = read_arguments(words, ignore, problems)
+    return {name: guessed(setting.value) for name, setting in found.items()}, problems.lines
+
+
+def test_values_follow_as_next_word_or_after_an_equals_sign() -> None:
+    expected = {"learning_rate": 1e-4, "save_path": "a=b", "empty": ""}
+    assert read("--learning_rate", "1e-4", "--save_path=a=b", "--empty=") == (expected, [])
+
+
+def test_hyphens_are_underscores_in_names_but_not_in_tasks_or_values() -> None:
+    settings, _ = read("--learning-rate", "1", "--my-task.max-seq-len", "64", "--save-path", "my-out")
+    assert settings == {"learning_rate": 1, "my-task.max_seq_len": 64, "save_path": "my-out"}
+
+
+def test_negative_numbers_are_values() -> None:
+    assert read("--save_every_n_steps", "-1") == ({"save_every_n_steps": -1}, [])
+
+
+def test_an_option_without_a_value_is_a_flag() -> None:
+    found = read_arguments(["--use_ema", "--batch_size", "8", "--use_gpu"], (), Problems())
+    assert isinstance(found["use_ema"].value, Flag)
+    assert isinstance(found["use_gpu"].value, Flag)
+    assert found["batch_size"].value == "8"
+
+
+def test_the_last_of_several_counts() -> None:
+    assert read("--batch_size", "8", "--batch_size", "16") == ({"batch_size": 16}, [])
+
+
+def test_every_setting_knows_its_option_and_the_working_directory() -> None:
+    setting = read_arguments(["--batch-size=8"], (), Problems())["batch_size"]
+    assert (setting.origin, setting.base) == ("--batch_size", Path.cwd())
+
+
+def test_words_of_no_option_are_reported() -> None:
+    assert read("train", "--a", "1", "2", "-x", "--")[1] == [
+        "command line: 'train' belongs to no option; write --name value",
+        "command line: '2' belongs to no option; write --name value",
+        "command line: '-x' belongs to no option; write --name value",
+        "command line: '--' belongs to no option; write --name value",
+    ]
+
+
+def test_the_scripts_own_options_are_left_alone() -> None:
+    assert read("--pretrain", "x", "--pretrain=y", "--a", "1", ignore=("pretrain",)) == ({"a": 1}, [])
+
+
+@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--a", "--help"], ["what", "-h"]])
+def test_help_is_signalled(words: list[str]) -> None:
+    with pytest.raises(HelpRequested):
+        read(*words)
+
+
+def test_a_test_has_no_arguments_of_its_own() -> None:
+    assert program_arguments() == []
+
+
+SCRIPT = """
+import sys
+from palm.config.command_line import program_arguments
+print(program_arguments())
+sys.modules["ipykernel"] = sys
+print(program_arguments())
+"""
+
+
+def ran(*command: str) -> str:
+    return subprocess.run([sys.executable, *command], check=True, capture_output=True, text=True).stdout
+
+
+def test_a_script_has_its_arguments_even_when_a_test_starts_it_but_not_in_a_notebook(tmp_path: Path) -> None:
+    script = tmp_path / "demo.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    assert ran(str(script), "--batch_size", "8") == "['--batch_size', '8']\n[]\n"
+
+
+def test_a_session_without_a_script_has_no_arguments() -> None:
+    assert ran("-c", SCRIPT, "--batch_size", "8") == "[]\n[]\n"
