@@ -1,0 +1,163 @@
+"""The Transformer encoder that BERT and ERNIE are: embeddings, layers and pooler, on packed tokens."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from palm.backbone.attention import SelfAttention
+from palm.backbone.base import Backbone
+from palm.backbone.embeddings import Embeddings
+from palm.backbone.packing import Packing
+from palm.backbone.shape import Shape
+from palm.contract import Tensors, TensorSpec, mismatches
+from palm.errors import ConfigError, WiringError
+from palm.layers import ACTIVATIONS, init_weights
+
+E = TypeVar("E", bound="Encoder")
+
+SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
+
+
+class Encoder(Backbone):
+    """A post-norm Transformer encoder (Devlin et al., 2018).
+
+    Inside, it works on the real tokens of a batch alone; padding costs nothing but in attention.
+    Where only sentence embeddings are wanted, the last layer computes the first token only.
+
+    Args:
+        shape: its measures.
+    """
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        width = shape.hidden_size
+        words, positions = shape.tables[:2]
+        self.max_position_embeddings = positions.rows
+        padded, per_row = ("batch", "seq", width), ("batch", width)
+        self.inputs_attr = {table.ids: TensorSpec(("batch", "seq"), torch.long) for table in shape.tables}
+        self.inputs_attr["input_mask"] = TensorSpec(("batch", "seq"), torch.bool)
+        self.outputs_attr = {
+            "word_embedding": TensorSpec(padded, torch.float),
+            "embedding_table": TensorSpec((words.rows, width), torch.float),
+            "encoder_outputs": TensorSpec(padded, torch.float),
+            **{name: TensorSpec(per_row, torch.float) for name in SENTENCE},
+        }
+        self.embeddings = Embeddings(shape)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
+        self.pooler = nn.Linear(width, width)
+        init_weights(self, shape.initializer_range)
+
+    @classmethod
+    def from_config(cls: type[E], config: Mapping[str, Any]) -> E:
+        """The encoder that a BERT or ERNIE JSON file describes.
+
+        Args:
+            config: the file's content; keys that are not settings of this class are ignored.
+
+        Raises:
+            ConfigError: if settings are missing or wrong, with all of them.
+        """
+        parameters = inspect.signature(cls).parameters
+        other_spellings = {cls.aliases[key]: value for key, value in config.items() if key in cls.aliases}
+        chosen = other_spellings | {key: value for key, value in config.items() if key in parameters}
+        missing = [
+            f"{name}: the configuration of {cls.__name__} lacks it"
+            for name, parameter in parameters.items()
+            if parameter.default is parameter.empty and name not in chosen
+        ]
+        if missing:
+            raise ConfigError(missing)
+        return cls(**chosen)
+
+    def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
+        """The declared outputs of the declared inputs; where there is padding, they are zero.
+
+        Args:
+            inputs: every name of `inputs_attr`; further names are ignored.
+            wanted: the outputs that somebody will read; None for all. Only these are computed.
+
+        Raises:
+            WiringError: if an input is missing, of another shape or dtype or too long, if a row begins
+                with padding, or (on a CPU) if an id lies outside its table.
+        """
+        wanted = set(self.outputs_attr if wanted is None else wanted)
+        self._check(inputs)
+        packing = Packing.of(inputs["input_mask"])
+        embedded = self.embeddings(inputs, packing)
+        outputs: Tensors = {}
+        if "word_embedding" in wanted:
+            outputs["word_embedding"] = packing.unpack(embedded)
+        if "embedding_table" in wanted:
+            outputs["embedding_table"] = self.embeddings.word_table
+        if wanted & {"encoder_outputs", *SENTENCE}:
+            outputs |= self._encode(embedded, packing, wanted)
+        return outputs
+
+    def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str]) -> Tensors:
+        """What of `encoder_outputs` and the sentence embeddings is wanted, from packed tokens."""
+        every_token = "encoder_outputs" in wanted
+        *lower, last = self.layers
+        for layer in lower:
+            tokens = layer(tokens, packing)
+        tokens = last(tokens, packing, first_only=not every_token)  # [tokens, width] or [batch, width]
+        outputs = {"encoder_outputs": packing.unpack(tokens)} if every_token else {}
+        if wanted & set(SENTENCE):
+            sentence = torch.tanh(self.pooler(tokens[packing.first] if every_token else tokens))
+            outputs |= {name: sentence for name in SENTENCE if name in wanted}
+        return outputs
+
+    def _check(self, inputs: Tensors) -> None:
+        given = {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in inputs.items()}
+        problems = list(mismatches("backbone", self.inputs_attr, "batch", given))
+        if problems:
+            raise WiringError("\n".join(problems))
+        shapes = {name: tuple(inputs[name].shape) for name in self.inputs_attr}
+        if len(set(shapes.values())) > 1:
+            raise WiringError(f"the inputs of one batch should have one shape, not {shapes}")
+        longest = shapes["input_mask"][1]
+        if longest > self.max_position_embeddings:
+            raise WiringError(
+                f"token_ids: sequences of {longest} tokens are longer than the backbone's "
+                f"max_position_embeddings {self.max_position_embeddings}; lower max_seq_len"
+            )
+
+
+class Layer(nn.Module):
+    """Self-attention, then a feed-forward network; each added to its input and normalized."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        width, eps = shape.hidden_size, shape.layer_norm_eps
+        self.attention = SelfAttention(width, shape.num_attention_heads, shape.attention_probs_dropout_prob)
+        self.attention_norm = nn.LayerNorm(width, eps=eps)
+        self.ffn = FeedForward(width, shape.inner_width, shape.hidden_act)
+        self.ffn_norm = nn.LayerNorm(width, eps=eps)
+        self.dropout = nn.Dropout(shape.hidden_dropout_prob)
+
+    def forward(self, tokens: Tensor, packing: Packing, first_only: bool = False) -> Tensor:
+        """[tokens, width] to [tokens, width], or to [batch, width] where `first_only`."""
+        residual = tokens[packing.first] if first_only else tokens
+        gathered = self.dropout(self.attention(tokens, packing, first_only))
+        residual = self.attention_norm(residual + gathered)
+        output: Tensor = self.ffn_norm(residual + self.dropout(self.ffn(residual)))
+        return output
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them."""
+
+    def __init__(self, width: int, inner_width: int, hidden_act: str) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, inner_width)
+        self.outer = nn.Linear(inner_width, width)
+        self.activation = ACTIVATIONS[hidden_act]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[tokens, width] to [tokens, width]."""
+        output: Tensor = self.outer(self.activation(self.inner(tokens)))
+        return output

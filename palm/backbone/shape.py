@@ -1,0 +1,80 @@
+"""An encoder's measures, and everything that can be wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from palm.checks import count_problems, dropout_problems, positive_problems, raise_any
+from palm.layers import activation_problems
+
+
+@dataclass(frozen=True)
+class Table:
+    """One embedding table.
+
+    Args:
+        name: of the table among the parameters, `embeddings.<name>.weight`.
+        ids: the input that holds row numbers of it.
+        setting: the constructor's parameter that gives `rows`.
+        rows: number of rows.
+    """
+
+    name: str
+    ids: str
+    setting: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Measures of an encoder, most under the names of BERT's JSON file.
+
+    Args:
+        tables: the embedding tables that are summed; the word table is the first.
+
+    Raises:
+        ConfigError: with every problem at once.
+    """
+
+    tables: tuple[Table, ...]
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int | None
+    hidden_act: str
+    hidden_dropout_prob: float
+    attention_probs_dropout_prob: float
+    initializer_range: float
+    layer_norm_eps: float
+
+    def __post_init__(self) -> None:
+        tables = {table.setting: table.rows for table in self.tables}
+        counts = count_problems(
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads,
+            intermediate_size=1 if self.intermediate_size is None else self.intermediate_size,
+            **tables,
+        )
+        dropouts = dropout_problems(
+            hidden_dropout_prob=self.hidden_dropout_prob,
+            attention_probs_dropout_prob=self.attention_probs_dropout_prob,
+        )
+        numbers = positive_problems(
+            initializer_range=self.initializer_range, layer_norm_eps=self.layer_norm_eps
+        )
+        heads = [] if counts else self._undivided()
+        raise_any([*counts, *heads, *dropouts, *numbers, *activation_problems(self.hidden_act)])
+
+    @property
+    def inner_width(self) -> int:
+        """Inner width of the feed-forward networks."""
+        return 4 * self.hidden_size if self.intermediate_size is None else self.intermediate_size
+
+    def _undivided(self) -> list[str]:
+        if self.hidden_size % self.num_attention_heads == 0:
+            return []
+        return [
+            f"num_attention_heads: {self.num_attention_heads} heads cannot share hidden_size "
+            f"{self.hidden_size}; hidden_size must be a multiple of the number of heads"
+        ]

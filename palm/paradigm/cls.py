@@ -1,0 +1,81 @@
+"""Classification: one label per text, from its sentence embedding."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from palm.checks import count_problems, dropout_problems, positive_problems, raise_any
+from palm.contract import Tensors, TensorSpec
+from palm.errors import WiringError
+from palm.layers import init_weights
+from palm.paradigm.base import PARADIGMS, Paradigm
+
+
+@PARADIGMS.register("cls")
+class Classify(Paradigm):
+    """Dropout and one linear layer on the sentence embedding (Devlin et al., 2018, section 4.1).
+
+    Args:
+        n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
+        hidden_size: width of the backbone's sentence embedding.
+        dropout_prob: probability of zeroing a feature while training.
+        initializer_range: sigma of the normal that the weights start from.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {
+        "num_classes": "n_classes",
+        "input_dim": "hidden_size",
+        "param_initializer_range": "initializer_range",
+    }
+    feature: ClassVar[str] = "sentence_embedding"
+
+    def __init__(
+        self, n_classes: int, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02
+    ) -> None:
+        super().__init__()
+        raise_any(
+            [
+                *count_problems(least=2, n_classes=n_classes),
+                *count_problems(hidden_size=hidden_size),
+                *dropout_problems(dropout_prob=dropout_prob),
+                *positive_problems(initializer_range=initializer_range),
+            ]
+        )
+        self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float)}
+        self.targets_attr = {"label_ids": TensorSpec(("batch",), torch.long)}
+        self.outputs_attr = {"logits": TensorSpec(("batch", n_classes), torch.float)}
+        self.dropout = nn.Dropout(dropout_prob)
+        self.out = nn.Linear(hidden_size, n_classes)
+        init_weights(self, initializer_range)
+
+    def forward(self, features: Tensors) -> Tensors:
+        """`logits` [batch, n_classes]."""
+        return {"logits": self.out(self.dropout(features[self.feature]))}
+
+    def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
+        """Mean cross-entropy.
+
+        Raises:
+            WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
+        """
+        logits, labels = outputs["logits"], targets["label_ids"]
+        try:
+            return F.cross_entropy(logits, labels)
+        except IndexError:
+            strange = sorted(set(labels.tolist()) - set(range(logits.shape[1])))
+            raise WiringError(
+                f"label_ids: {strange} are outside 0..{logits.shape[1] - 1}; n_classes is {logits.shape[1]}"
+            ) from None
+
+    def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
+        """Per row `label`, the most probable one (the lowest on a tie), and `probs` of all labels."""
+        probs = outputs["logits"].float().softmax(-1)
+        labels = probs.argmax(-1).tolist()
+        return [{"label": label, "probs": row} for label, row in zip(labels, probs.tolist(), strict=True)]

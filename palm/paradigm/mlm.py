@@ -1,0 +1,98 @@
+"""Masked language model: which word stood where the reader put a mask."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from palm.checks import count_problems, positive_problems, raise_any
+from palm.contract import Tensors, TensorSpec
+from palm.layers import ACTIVATIONS, activation_problems, init_weights
+from palm.paradigm.base import PARADIGMS, Paradigm
+
+
+@PARADIGMS.register("mlm")
+class MaskLM(Paradigm):
+    """A transformed token against the backbone's own word table (Devlin et al., 2018, section 3.1).
+
+    Only masked positions are computed; the reader lists them row by row.
+
+    Args:
+        hidden_size: width of the backbone's encoder outputs.
+        vocab_size: number of words to choose from.
+        hidden_act: activation of the transform.
+        initializer_range: sigma of the normal that the weights start from.
+        layer_norm_eps: added to the variance in the layer norm.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {
+        "input_dim": "hidden_size",
+        "param_initializer_range": "initializer_range",
+    }
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        hidden_act: str = "gelu",
+        *,
+        initializer_range: float = 0.02,
+        layer_norm_eps: float = 1e-12,
+    ) -> None:
+        super().__init__()
+        raise_any(
+            [
+                *count_problems(hidden_size=hidden_size, vocab_size=vocab_size),
+                *positive_problems(initializer_range=initializer_range, layer_norm_eps=layer_norm_eps),
+                *activation_problems(hidden_act),
+            ]
+        )
+        self.inputs_attr = {
+            "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
+            "embedding_table": TensorSpec((vocab_size, hidden_size), torch.float),
+            "mask_pos": TensorSpec(("masks",), torch.long),
+        }
+        self.targets_attr = {"mask_label": TensorSpec(("masks",), torch.long)}
+        self.outputs_attr = {
+            "logits": TensorSpec(("masks", vocab_size), torch.float),
+            "mask_columns": TensorSpec(("masks",), torch.long),
+            "mask_counts": TensorSpec(("batch",), torch.long),
+        }
+        self.transform = nn.Linear(hidden_size, hidden_size)
+        self.activation = ACTIVATIONS[hidden_act]
+        self.norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        init_weights(self, initializer_range)
+
+    def forward(self, features: Tensors) -> Tensors:
+        """`logits` [masks, vocab_size] of all masks, `mask_columns` [masks] and `mask_counts` [batch].
+
+        `mask_pos` are flat positions, `row * seq + column`, row by row; the columns are given back,
+        and how many masks each row has.
+        """
+        tokens, mask_pos = features["encoder_outputs"], features["mask_pos"]
+        masked = tokens.flatten(0, 1).index_select(0, mask_pos)  # [masks, width]
+        transformed = self.norm(self.activation(self.transform(masked)))
+        return {
+            "logits": F.linear(transformed, features["embedding_table"], self.bias),
+            "mask_columns": mask_pos % tokens.shape[1],
+            "mask_counts": torch.bincount(mask_pos // tokens.shape[1], minlength=tokens.shape[0]),
+        }
+
+    def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
+        """Mean cross-entropy over the masks."""
+        return F.cross_entropy(outputs["logits"], targets["mask_label"])
+
+    def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
+        """Per row and mask its `positions`, the likeliest word's id in `predicted`, how likely in `probs`."""
+        probs, words = outputs["logits"].float().softmax(-1).max(-1)
+        counts = outputs["mask_counts"].tolist()
+        fields = {"positions": outputs["mask_columns"], "predicted": words, "probs": probs}
+        parts = {name: torch.split(values, counts) for name, values in fields.items()}
+        return [{name: rows[row].tolist() for name, rows in parts.items()} for row in range(len(counts))]

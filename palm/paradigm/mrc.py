@@ -1,0 +1,118 @@
+"""Reading comprehension: where in the sequence an answer begins and ends."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from palm.checks import count_problems, positive_problems, raise_any
+from palm.contract import Tensors, TensorSpec
+from palm.layers import init_weights
+from palm.paradigm.base import PARADIGMS, Paradigm
+
+PADDING_LOGIT = -1e9
+"""The logit of padding: finite, so that arithmetic on it is safe, and no softmax sees it."""
+
+
+@PARADIGMS.register("mrc")
+class MRC(Paradigm):
+    """One linear layer that gives every token a start and an end logit (Devlin et al., 2018, section 4.2).
+
+    Args:
+        hidden_size: width of the backbone's encoder outputs.
+        max_answer_len: longest answer, in tokens.
+        n_best_size: number of best starts, and of best ends, that are paired into spans.
+        initializer_range: sigma of the normal that the weights start from.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {
+        "input_dim": "hidden_size",
+        "max_ans_len": "max_answer_len",
+        "param_initializer_range": "initializer_range",
+    }
+
+    def __init__(
+        self,
+        hidden_size: int,
+        *,
+        max_answer_len: int = 30,
+        n_best_size: int = 20,
+        initializer_range: float = 0.02,
+    ) -> None:
+        super().__init__()
+        raise_any(
+            [
+                *count_problems(
+                    hidden_size=hidden_size, max_answer_len=max_answer_len, n_best_size=n_best_size
+                ),
+                *positive_problems(initializer_range=initializer_range),
+            ]
+        )
+        self.max_answer_len = max_answer_len
+        self.n_best_size = n_best_size
+        per_token = TensorSpec(("batch", "seq"), torch.float)
+        self.inputs_attr = {
+            "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
+            "input_mask": TensorSpec(("batch", "seq"), torch.bool),
+        }
+        self.targets_attr = {
+            "start_positions": TensorSpec(("batch",), torch.long),
+            "end_positions": TensorSpec(("batch",), torch.long),
+        }
+        self.outputs_attr = {"start_logits": per_token, "end_logits": per_token}
+        self.out = nn.Linear(hidden_size, 2)
+        init_weights(self, initializer_range)
+
+    def forward(self, features: Tensors) -> Tensors:
+        """`start_logits` and `end_logits` [batch, seq]; padding has `PADDING_LOGIT`."""
+        logits = self.out(features["encoder_outputs"])  # [batch, seq, 2]
+        logits = logits.masked_fill(~features["input_mask"][..., None], PADDING_LOGIT)
+        start, end = logits.unbind(-1)
+        return {"start_logits": start, "end_logits": end}
+
+    def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
+        """The mean of the two cross-entropies over the real tokens."""
+        start = F.cross_entropy(outputs["start_logits"], targets["start_positions"])
+        end = F.cross_entropy(outputs["end_logits"], targets["end_positions"])
+        return (start + end) / 2
+
+    def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
+        """Per row the candidate answers and the score of there being none.
+
+        Returns:
+            Per row `spans`, a list of (start, end, start_logit, end_logit) with both ends included:
+            the `n_best_size` best starts times the best ends that make an answer of 1 to
+            `max_answer_len` tokens, by rank of the start, then of the end, ties to the lower
+            position. And `null_score`, the sum of both logits of the first token.
+        """
+        starts, start_logits = self._best(outputs["start_logits"])
+        ends, end_logits = self._best(outputs["end_logits"])
+        lengths = ends[:, None, :] - starts[:, :, None] + 1  # [batch, n_best, n_best]
+        real = (start_logits[:, :, None] > PADDING_LOGIT) & (end_logits[:, None, :] > PADDING_LOGIT)
+        rows, s, e = np.nonzero((lengths >= 1) & (lengths <= self.max_answer_len) & real)
+        spans = zip(
+            starts[rows, s].tolist(),
+            ends[rows, e].tolist(),
+            start_logits[rows, s].tolist(),
+            end_logits[rows, e].tolist(),
+            strict=True,
+        )
+        null_scores = (outputs["start_logits"][:, 0].float() + outputs["end_logits"][:, 0].float()).tolist()
+        decoded: list[dict[str, Any]] = [{"spans": [], "null_score": score} for score in null_scores]
+        for row, span in zip(rows.tolist(), spans, strict=True):
+            decoded[row]["spans"].append(span)
+        return decoded
+
+    def _best(self, logits: Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Positions and logits of the best `n_best_size` of every row, each [batch, n_best]."""
+        ranked, positions = logits.detach().float().sort(dim=1, descending=True, stable=True)
+        keep = slice(self.n_best_size)
+        return positions[:, keep].cpu().numpy(), ranked[:, keep].cpu().numpy()

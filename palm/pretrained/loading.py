@@ -1,0 +1,132 @@
+"""Pretrained weights into a backbone, complete or with a report of what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from palm.errors import StorageError
+from palm.logging import logger
+from palm.pretrained.files import read_weights
+from palm.pretrained.names import Renamed, to_ours
+
+MAY_LACK = {
+    "pooler.weight": "freshly initialized",
+    "pooler.bias": "freshly initialized",
+    "embeddings.task.weight": "set to zero, which adds nothing",
+}
+"""Parameters that some published weights lack -> what becomes of them then."""
+
+_ROWS = {
+    "embeddings.word.weight": "vocab_size",
+    "embeddings.position.weight": "max_position_embeddings",
+    "embeddings.segment.weight": "type_vocab_size",
+    "embeddings.task.weight": "task_type_vocab_size",
+    "ffn.inner.weight": "intermediate_size",
+}
+"""End of a parameter's name -> the setting that gives the number of its rows."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of a weights file and of a backbone.
+
+    Args:
+        path: where the weights came from.
+        loaded: the backbone's parameters that were filled.
+        missing: the backbone's parameters that the file lacks; only those it may lack.
+        left_out: the file's tensors that no encoder has: output layers and constants.
+        unused: the file's other tensors.
+    """
+
+    path: Path
+    loaded: tuple[str, ...]
+    missing: tuple[str, ...]
+    left_out: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    def __str__(self) -> str:
+        total = len(self.loaded) + len(self.missing)
+        lines = [f"{len(self.loaded)} of the backbone's {total} parameters loaded from {self.path}"]
+        lines += [f"  missing: {name} ({MAY_LACK[name]})" for name in self.missing]
+        lines += [f"  left out: {shortened(self.left_out)}"] if self.left_out else []
+        lines += [f"  unused: {shortened(self.unused)}"] if self.unused else []
+        return "\n".join(lines)
+
+
+def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
+    """Fill a backbone with pretrained weights.
+
+    Args:
+        backbone: a BERT or ERNIE; it stays as it is if an error is raised.
+        path: a directory that Hugging Face, PaddlePALM (the model's, or its `params`) or palm wrote.
+
+    Returns:
+        What was loaded, left out, missing and unused; it is logged as well, as a warning if
+        something is missing or unused.
+
+    Raises:
+        StorageError: nothing known is there, or parameters are missing or of another shape.
+    """
+    return fill(backbone, to_ours(read_weights(path)), Path(path))
+
+
+def fill(backbone: nn.Module, given: Renamed, path: Path) -> Report:
+    """`load_pretrain` for weights that were read before."""
+    parameters = backbone.state_dict()
+    problems = [*_missing(parameters, given), *_misfits(parameters, given.weights)]
+    if problems:
+        more = [f"  and {len(problems) - 6} more"] if len(problems) > 6 else []
+        raise StorageError(
+            "\n".join([f"the weights of {path} do not fit the backbone:", *problems[:6], *more])
+        )
+    missing = [name for name in parameters if name not in given.weights]
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            if name in given.weights:
+                parameter.copy_(given.weights[name])
+            elif name == "embeddings.task.weight":
+                parameter.zero_()
+    surplus = [name for name in given.weights if name not in parameters]
+    report = Report(
+        path,
+        loaded=tuple(name for name in parameters if name in given.weights),
+        missing=tuple(missing),
+        left_out=tuple(given.left_out),
+        unused=(*given.unused, *surplus),
+    )
+    (logger.warning if report.missing or report.unused else logger.info)("%s", report)
+    return report
+
+
+def _misfits(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Iterator[str]:
+    for name, parameter in parameters.items():
+        theirs = tuple(weights[name].shape) if name in weights else tuple(parameter.shape)
+        if theirs != tuple(parameter.shape):
+            hints = [
+                f"; its {setting} is {theirs[0]}, the backbone's {parameter.shape[0]}"
+                for end, setting in _ROWS.items()
+                if name.endswith(end) and theirs[0] != parameter.shape[0]
+            ]
+            ours = list(parameter.shape)
+            yield f"  {name}: {list(theirs)} in the file, {ours} in the backbone{''.join(hints)}"
+
+
+def _missing(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
+    missing = [name for name in parameters if name not in given.weights and name not in MAY_LACK]
+    if missing:
+        yield f"  missing, {len(missing)} of {len(parameters)}: {shortened(missing)}"
+        others = [*given.unused, *given.left_out]
+        if others:
+            yield f"  in the file but unknown to the backbone: {shortened(others)}"
+
+
+def shortened(names: Iterable[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    names = list(names)
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return ", ".join(names[:6]) + more
