@@ -1,1 +1,8 @@
+"""Optimizers by name: settings first, a torch optimizer when there is a model."""
 
+from __future__ import annotations
+
+from palm.optimizer.adamw import Adam, AdamW
+from palm.optimizer.base import OPTIMIZERS, Optimizer, clip
+
+__all__ = ["OPTIMIZERS", "Adam", "AdamW", "Optimizer", "clip"]

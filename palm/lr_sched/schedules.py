@@ -1,0 +1,96 @@
+"""The schedules: linear decay as BERT has it, noam, and a constant rate, each after a warm-up."""
+
+from __future__ import annotations
+
+from palm.errors import ConfigError
+from palm.lr_sched.base import LR_SCHEDULES, Schedule
+
+
+@LR_SCHEDULES.register("linear_warmup_decay")
+class TriangularScheduler(Schedule):
+    """Linear warm-up from 0, then linear decay to 0 over the whole run, as BERT was trained.
+
+    `step / warmup_steps` below `warmup_steps`, `1 − step / num_train_steps` from there on, and 0
+    beyond the end. The decay counts from step 0, so the factor jumps down a little where the
+    warm-up ends. Without a warm-up the factor is 1 throughout: PALM's `warmup_proportion: 0`.
+
+    Args:
+        warmup_steps: number of steps that warm up.
+        num_train_steps: number of steps until the factor is 0.
+
+    Raises:
+        ConfigError: unless 0 ≤ `warmup_steps` < `num_train_steps`.
+    """
+
+    def __init__(self, warmup_steps: float, num_train_steps: float) -> None:
+        if not 0 <= warmup_steps < num_train_steps:
+            raise ConfigError(
+                [
+                    f"warmup_steps should be at least 0 and below num_train_steps ({num_train_steps!r}),"
+                    f" not {warmup_steps!r}"
+                ]
+            )
+        self.warmup_steps = warmup_steps
+        self.num_train_steps = num_train_steps
+
+    def __call__(self, step: int) -> float:
+        if self.warmup_steps == 0:
+            return 1.0
+        if step < self.warmup_steps:
+            return step / self.warmup_steps
+        return max(0.0, 1.0 - step / self.num_train_steps)
+
+
+@LR_SCHEDULES.register("noam", "noam_decay")
+class NoamScheduler(Schedule):
+    """Linear warm-up, then decay with the square root of the step; the peak is the learning rate.
+
+    With t = step + 1: `min(t / warmup_steps, √(warmup_steps / t))`. Unlike the paper's formula it
+    has no factor for the model's width, and the end of the run plays no part.
+
+    Args:
+        warmup_steps: the step at which the factor is 1.
+
+    Raises:
+        ConfigError: unless `warmup_steps` is above 0.
+
+    Source: Vaswani et al., 2017, arXiv:1706.03762, section 5.3, scaled as in PaddlePALM 0.2.1.
+    """
+
+    def __init__(self, warmup_steps: float) -> None:
+        if not warmup_steps > 0:
+            raise ConfigError(
+                [f"noam needs at least one step of warm-up, not {warmup_steps!r}; raise warmup_proportion"]
+            )
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step: int) -> float:
+        ratio = (step + 1) / self.warmup_steps
+        return float(min(ratio, ratio**-0.5))
+
+
+@LR_SCHEDULES.register("constant")
+class WarmupScheduler(Schedule):
+    """Linear warm-up from 0, then a constant rate; without a warm-up, a constant rate throughout.
+
+    Args:
+        warmup_steps: number of steps that warm up; 0 for none.
+
+    Raises:
+        ConfigError: for a negative number.
+    """
+
+    def __init__(self, warmup_steps: float) -> None:
+        if not warmup_steps >= 0:
+            raise ConfigError([f"warmup_steps should be 0 or more, not {warmup_steps!r}"])
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step: int) -> float:
+        return step / self.warmup_steps if step < self.warmup_steps else 1.0
+
+
+TriangularSchedualer = TriangularScheduler
+"""PaddlePALM 2.x's spelling."""
+
+WarmupSchedualer = WarmupScheduler
+"""PaddlePALM 2.x's spelling."""

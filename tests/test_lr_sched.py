@@ -1,0 +1,99 @@
+"""Learning-rate schedules against recorded rates of both originals."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from palm.errors import ConfigError, PalmError
+from palm.lr_sched import (
+    LR_SCHEDULES,
+    NoamScheduler,
+    TriangularSchedualer,
+    TriangularScheduler,
+    WarmupSchedualer,
+    WarmupScheduler,
+    schedule_of_run,
+)
+from shared import GOLDEN
+from training_golden import RECORDED
+
+ROUNDING = 2 * np.finfo(np.float32).eps
+"""The originals computed in float32, and rounded a quotient and a product."""
+
+RATES = json.loads((GOLDEN / "lr_sched.json").read_text(encoding="utf-8"))
+
+
+def test_schedules_have_these_names() -> None:
+    assert {name: LR_SCHEDULES[name] for name in LR_SCHEDULES} == {
+        "linear_warmup_decay": TriangularScheduler,
+        "noam": NoamScheduler,
+        "noam_decay": NoamScheduler,
+        "constant": WarmupScheduler,
+    }
+    assert (TriangularSchedualer, WarmupSchedualer) == (TriangularScheduler, WarmupScheduler)
+
+
+@pytest.mark.parametrize("case", RATES)
+def test_rates_are_those_of_2_x(case: str) -> None:
+    recorded = RATES[case]
+    horizon = [recorded[key] for key in ("warmup_steps", "num_train_steps") if key in recorded]
+    schedule = TriangularSchedualer(*horizon) if len(horizon) == 2 else WarmupSchedualer(*horizon)
+    rates = [recorded["lr"] * schedule(step) for step in range(len(recorded["values"]))]
+    np.testing.assert_allclose(rates, recorded["values"], rtol=0, atol=ROUNDING * recorded["lr"])
+
+
+@pytest.mark.parametrize(
+    ("run", "name", "proportion"),
+    [
+        ("warmup", "linear_warmup_decay", 0.2),
+        ("nowarmup", "linear_warmup_decay", 0.0),
+        ("noam", "noam", 0.2),
+    ],
+)
+def test_rates_are_those_of_0_2_1(run: str, name: str, proportion: float) -> None:
+    schedule = schedule_of_run(name, num_train_steps=20, warmup_proportion=proportion)
+    rates = [1e-3 * schedule(step) for step in range(20)]
+    np.testing.assert_allclose(rates, RECORDED[f"{run}/lr"], rtol=0, atol=1e-10)
+
+
+def test_linear_decay_jumps_down_where_the_warm_up_ends_and_stays_at_zero() -> None:
+    schedule = TriangularScheduler(4, 20)
+    assert [schedule(step) for step in (0, 3, 4, 19)] == [0.0, 0.75, 0.8, pytest.approx(0.05)]
+    assert [schedule(step) for step in (20, 21, 1000)] == [0.0, 0.0, 0.0]
+
+
+def test_a_constant_rate_may_warm_up() -> None:
+    warm = schedule_of_run("constant", 10, warmup_proportion=0.25)
+    assert [warm(step) for step in (0, 1, 2, 9)] == [0.0, 0.5, 1.0, 1.0]
+    assert [schedule_of_run("constant", 10)(step) for step in (0, 9)] == [1.0, 1.0]
+
+
+def test_settings_rebuild_a_schedule() -> None:
+    schedule = schedule_of_run("linear_warmup_decay", 135, 0.1)
+    assert schedule.settings == {"warmup_steps": 13, "num_train_steps": 135}
+
+
+@pytest.mark.parametrize(("warmup_steps", "num_train_steps"), [(-1, 10), (10, 10), (0, 0)])
+def test_a_warm_up_is_shorter_than_the_run(warmup_steps: int, num_train_steps: int) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"below num_train_steps \({num_train_steps}\), not {warmup_steps}"
+    ):
+        TriangularScheduler(warmup_steps, num_train_steps)
+
+
+def test_noam_without_a_warm_up_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one step of warm-up, not 0; raise warmup_proportion"):
+        schedule_of_run("noam", 100)
+
+
+def test_a_constant_rate_has_no_negative_warm_up() -> None:
+    with pytest.raises(ConfigError, match="warmup_steps should be 0 or more, not -2"):
+        WarmupScheduler(-2)
+
+
+def test_an_unknown_schedule_is_named() -> None:
+    with pytest.raises(PalmError, match="did you mean 'constant'"):
+        schedule_of_run("constnat", 10)
