@@ -1,1 +1,23 @@
+"""Readers: data files to batches, and predictions back to files."""
 
+from palm.reader.base import READERS, Draw, Reader
+from palm.reader.classify import ClassifyReader
+from palm.reader.mask_lm import MaskLMReader
+from palm.reader.match import MatchReader
+from palm.reader.mrc import MRCReader
+from palm.reader.predictions import Predictions, Record
+from palm.reader.rows import Column, Rows
+
+__all__ = [
+    "READERS",
+    "ClassifyReader",
+    "Column",
+    "Draw",
+    "MRCReader",
+    "MaskLMReader",
+    "MatchReader",
+    "Predictions",
+    "Reader",
+    "Record",
+    "Rows",
+]

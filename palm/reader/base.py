@@ -11,11 +11,9 @@ import numpy as np
 
 from palm.component import Component
 from palm.contract import Specs, Tensors
+from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows import Rows
 from palm.registry import Registry
-
-Record = dict[str, Any]
-"""One prediction as a user sees it: JSON-ready."""
 
 Draw = Callable[[int], np.random.Generator]
 """The generator of the k-th row of a batch; only readers that draw call it."""
@@ -29,11 +27,13 @@ class Reader(Component, ABC):
 
     Attributes:
         vocab_path: the vocabulary file, which is copied into every saved model.
+        vocab_size: the vocabulary's largest token id + 1.
         outputs_attr: tensors of every batch, training or prediction.
         targets_attr: tensors that only a batch with labels carries.
     """
 
     vocab_path: Path
+    vocab_size: int
     outputs_attr: Specs
     targets_attr: Specs
 
@@ -72,6 +72,14 @@ class Reader(Component, ABC):
             decoded: one value per row, from `Paradigm.decode`.
             first: the number of the chunk's first example in the file, counted from 0.
         """
+
+    def write(self, records: Iterable[Record], directory: Path) -> Predictions:
+        """Write the task's prediction files into `directory`; what comes back reads from them.
+
+        Raises:
+            StorageError: the directory cannot be written.
+        """
+        return write_records(records, directory)
 
 
 READERS: Registry[type[Reader]] = Registry("reader")

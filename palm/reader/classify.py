@@ -1,0 +1,65 @@
+"""The `cls` reader: one text (or two) per line, and its label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from palm.config import FilePath
+from palm.reader.base import READERS
+from palm.reader.labels import Labels
+from palm.reader.predictions import Record
+from palm.reader.rows import Rows
+from palm.reader.text import TextExample, TextReader, labelled_records
+
+
+@READERS.register("cls")
+class ClassifyReader(TextReader):
+    """Reads TSV files with the columns `label` and `text_a`, and `text_b` where there is one.
+
+    A row is `[CLS] text_a [SEP]` or `[CLS] text_a [SEP] text_b [SEP]`, cut to `max_seq_len`. A
+    record is `{"index": 0, "label": 3, "probs": [...]}`, with `label_name` if there is a `label_map`.
+
+    Args:
+        vocab_path: the vocabulary, one token a line.
+        max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
+        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it.
+        for_cn: take all blanks out of the texts, as Chinese data that is cut into words wants it.
+            Chinese characters stand alone with or without it.
+        task_id: the number that ERNIE's task embedding gets.
+        n_classes: number of labels, against which the file's labels are checked.
+        label_map: label name -> id, or a JSON file with it, where labels are written as names.
+
+    Raises:
+        ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
+        DataError: the vocabulary or label_map cannot be read.
+
+    Source: PaddlePALM 0.2.1, appendix A, `cls`.
+    """
+
+    aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
+    optional_columns = ("text_b",)
+    parsed_form = "a string or {'text_a': …} (and 'text_b')"
+
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        n_classes: int | None = None,
+        label_map: FilePath | dict[str, int] | None = None,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
+        self.labels: Labels = Labels(n_classes, label_map)
+
+    def records(
+        self,
+        examples: Sequence[TextExample],  # noqa: ARG002
+        rows: Rows,  # noqa: ARG002
+        decoded: Sequence[Record],
+        first: int,
+    ) -> Iterator[Record]:
+        yield from labelled_records(decoded, self.labels, first)

@@ -1,0 +1,108 @@
+"""The `mlm` reader: plain texts, of which it hides words to be guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from palm.config import FilePath
+from palm.contract import Tensors, TensorSpec
+from palm.errors import DataError
+from palm.reader.base import READERS, Draw
+from palm.reader.masking import masked_row
+from palm.reader.predictions import Record
+from palm.reader.rows import Ints, Rows
+from palm.reader.text import TextExample, TextReader
+
+_ONE_PER_MASK = TensorSpec(("masks",), torch.long)
+
+
+@READERS.register("mlm")
+class MaskLMReader(TextReader):
+    """Reads TSV files with the column `text_a`, and `text_b` where there is one.
+
+    Rows are those of `ClassifyReader`. Every time a row is put into a batch, words of it are drawn
+    and hidden, in prediction as well: `mask_pos` (row number times padded length plus column) says
+    which, `mask_label` what they were. A record is `{"index": 0, "words": [{"position": 3,
+    "word": "river", "predicted": "lake", "prob": 0.5}, ...]}`; positions count `[CLS]`.
+
+    Args:
+        vocab_path: the vocabulary, one token a line.
+        max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
+        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it.
+        for_cn: take all blanks out of the texts, as Chinese data that is cut into words wants it.
+        task_id: the number that ERNIE's task embedding gets.
+
+    Raises:
+        ConfigError: a setting out of its range.
+        DataError: the vocabulary cannot be read.
+
+    Source: PaddlePALM 0.2.1, appendix A, `mlm`.
+    """
+
+    optional_columns = ("text_b",)
+    parsed_form = "a string or {'text_a': …} (and 'text_b')"
+    labels = None
+
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
+        self.outputs_attr = {**self.outputs_attr, "mask_pos": _ONE_PER_MASK}
+        self.targets_attr = {"mask_label": _ONE_PER_MASK}
+
+    def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
+        rows = super().encode(examples, with_targets)
+        for example, length in zip(examples, rows.lengths, strict=True):
+            if length == 2 + (example.text_b is not None):
+                raise DataError(f"{example.place}: no word to hide in {example.text_a[:40]!r}")
+        return rows
+
+    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
+        batch = super().collate(rows, indices, draw)
+        token_ids = batch["token_ids"].numpy()  # [batch, seq]
+        mask_pos, mask_label = [], []
+        for row, index in enumerate(indices):
+            original = rows["token_ids"][index].astype(np.int64)
+            words = word_positions(len(original), int(rows["first_segment"][index]))
+            masked = masked_row(original, words, self.tokenizer.mask_id, self.tokenizer.vocab_size, draw(row))
+            token_ids[row, : len(original)] = masked.token_ids
+            mask_pos.append(row * token_ids.shape[1] + masked.positions)
+            mask_label.append(original[masked.positions])
+        batch["mask_pos"] = torch.from_numpy(np.concatenate(mask_pos))
+        batch["mask_label"] = torch.from_numpy(np.concatenate(mask_label))
+        return batch
+
+    def records(
+        self,
+        examples: Sequence[TextExample],  # noqa: ARG002
+        rows: Rows,
+        decoded: Sequence[Record],
+        first: int,
+    ) -> Iterator[Record]:
+        for row, value in enumerate(decoded):
+            yield {"index": first + row, "words": self._guesses(rows["token_ids"][row], value)}
+
+    def _guesses(self, token_ids: Ints, value: Record) -> list[Record]:
+        positions = value["positions"]
+        words = self.tokenizer.tokens(token_ids[positions])
+        guesses = self.tokenizer.tokens(value["predicted"])
+        fields = zip(positions, words, guesses, value["probs"], strict=True)
+        return [dict(zip(("position", "word", "predicted", "prob"), field, strict=True)) for field in fields]
+
+
+def word_positions(length: int, first_segment: int) -> npt.NDArray[np.int64]:
+    """Where a row of `length` tokens holds words: not at `[CLS]`, nor at the `[SEP]` of either segment."""
+    positions = np.arange(length)
+    is_word = (positions > 0) & (positions != first_segment - 1) & (positions != length - 1)
+    words: npt.NDArray[np.int64] = positions[is_word]
+    return words

@@ -1,0 +1,236 @@
+"""The `mrc` reader: questions about contexts of any length, cut into windows and put together again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from palm.config import FilePath
+from palm.contract import Tensors
+from palm.errors import ConfigError, DataError
+from palm.reader.answers import ContextWindow, best_answers
+from palm.reader.base import READERS, Draw, Reader
+from palm.reader.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
+from palm.reader.predictions import Predictions, Record, write_answers
+from palm.reader.rows import Column, Ints, Rows
+from palm.reader.squad import Question, answerable, parsed_questions, read_questions
+from palm.reader.windows import Window, best_context, windows_of
+from palm.tokenizer import Pieces, WordPieceTokenizer
+
+FIRST_UNIQUE_ID = 1000000000
+
+log = logging.getLogger("palm")
+
+
+class _Span(NamedTuple):
+    """The tokens of an answer in its document, both ends included."""
+
+    first: int
+    last: int
+
+
+class _WindowRow(NamedTuple):
+    """One row before it is laid into columns."""
+
+    example: int
+    query: list[int]
+    document: Pieces
+    window: Window
+    answer: _Span | None
+
+
+@READERS.register("mrc")
+class MRCReader(Reader):
+    """Reads SQuAD's JSON: contexts, questions, and answers as pieces of the context.
+
+    A row is `[CLS] question [SEP] window [SEP]`; a context that does not fit is cut into windows that
+    overlap. For training every question needs an answer; windows without the whole answer are left
+    out. Predicted answers are pieces of the context, character by character. A record is
+    `{"id": "q1", "text": "Rome", "nbest": [{"text", "probability", "start_logit", "end_logit"}, ...]}`.
+
+    Args:
+        vocab_path: the vocabulary, one token a line.
+        max_seq_len: the longest row in tokens, special tokens included.
+        max_query_len: tokens of the question that are kept.
+        doc_stride: tokens from the beginning of one window to that of the next.
+        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it.
+        for_cn: accepted, changes nothing: Chinese characters stand alone in any case.
+        task_id: the number that ERNIE's task embedding gets.
+        n_best_size: how many answers a question has in `nbest_predictions.json`.
+
+    Raises:
+        ConfigError: a setting out of its range, or no room for a context.
+        DataError: the vocabulary cannot be read.
+
+    Source: PaddlePALM 0.2.1, appendix A, `mrc`; Devlin et al., 2018, the authors' SQuAD program.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {"max_len": "max_seq_len", "max_seqlen": "max_seq_len"}
+
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        max_query_len: int,
+        doc_stride: int,
+        *,
+        do_lower_case: bool = False,
+        for_cn: bool = False,  # noqa: ARG002
+        task_id: int = 0,
+        n_best_size: int = 20,
+    ) -> None:
+        _check_settings(max_seq_len, max_query_len, doc_stride, n_best_size)
+        self.vocab_path = Path(vocab_path)
+        self.tokenizer = WordPieceTokenizer(self.vocab_path, do_lower_case)
+        self.vocab_size = self.tokenizer.vocab_size
+        self.max_seq_len = max_seq_len
+        self.max_query_len = max_query_len
+        self.doc_stride = doc_stride
+        self.task_id = task_id
+        self.n_best_size = n_best_size
+        self.outputs_attr = {**SEQUENCE_ATTR, "unique_ids": ONE_PER_ROW}
+        self.targets_attr = {"start_positions": ONE_PER_ROW, "end_positions": ONE_PER_ROW}
+
+    def read(self, path: Path, with_targets: bool) -> Iterator[Question]:
+        questions = read_questions(Path(path))
+        return map(answerable, questions) if with_targets else questions
+
+    def parse(self, texts: Iterable[Any]) -> Iterator[Question]:
+        return parsed_questions(texts)
+
+    def encode(self, examples: Sequence[Question], with_targets: bool) -> Rows:
+        queries = self.tokenizer.encode([example.question for example in examples])
+        contexts = list(dict.fromkeys(example.context for example in examples))
+        documents = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
+        rows: list[_WindowRow] = []
+        unheld = []
+        for index, example in enumerate(examples):
+            document = documents[example.context]
+            answer = _answer_span(example, document) if with_targets else None
+            windows = self._rows_of(index, queries[index][: self.max_query_len], document, answer)
+            if not windows:
+                unheld.append(example)
+            rows += windows
+        _report_unheld(unheld, len(examples))
+        return self._columns(rows, with_targets)
+
+    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
+        batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
+        batch["unique_ids"] = FIRST_UNIQUE_ID + torch.as_tensor(indices, dtype=torch.long)
+        for name in self.targets_attr:
+            if name in rows:
+                batch[name] = row_values(rows, name, indices)
+        return batch
+
+    def records(
+        self,
+        examples: Sequence[Question],
+        rows: Rows,
+        decoded: Sequence[Record],
+        first: int,  # noqa: ARG002
+    ) -> Iterator[Record]:
+        owners = rows["example"].values
+        bounds = np.searchsorted(owners, np.arange(len(examples) + 1))
+        for example, start, end in zip(examples, bounds, bounds[1:], strict=False):
+            spans = [value["spans"] for value in decoded[start:end]]
+            windows = _context_windows(rows, range(start, end))
+            nbest = best_answers(example.context, windows, spans, self.n_best_size)
+            yield {"id": example.id, "text": nbest[0]["text"], "nbest": nbest}
+
+    def write(self, records: Iterable[Record], directory: Path) -> Predictions:
+        return write_answers(records, directory)
+
+    def _rows_of(
+        self, example: int, query: list[int], document: Pieces, answer: _Span | None
+    ) -> list[_WindowRow]:
+        capacity = self.max_seq_len - len(query) - 3
+        return [
+            _WindowRow(example, query, document, window, answer)
+            for window in windows_of(len(document), capacity, self.doc_stride)
+            if answer is None or _holds(window, answer)
+        ]
+
+    def _columns(self, rows: Sequence[_WindowRow], with_targets: bool) -> Rows:
+        columns = {
+            "token_ids": Column.ragged([self._token_ids(row) for row in rows]),
+            "first_segment": Column.scalar([len(row.query) + 2 for row in rows]),
+            "example": Column.scalar([row.example for row in rows]),
+            "window_start": Column.scalar([row.window.start for row in rows]),
+            "char_starts": Column.ragged([_cut(row.document.starts, row.window) for row in rows]),
+            "char_ends": Column.ragged([_cut(row.document.ends, row.window) for row in rows]),
+        }
+        if with_targets:
+            shifts = [len(row.query) + 2 - row.window.start for row in rows]
+            answers = [row.answer for row in rows if row.answer is not None]
+            columns["start_positions"] = Column.scalar(
+                [answer.first + shift for answer, shift in zip(answers, shifts, strict=True)]
+            )
+            columns["end_positions"] = Column.scalar(
+                [answer.last + shift for answer, shift in zip(answers, shifts, strict=True)]
+            )
+        return Rows(columns)
+
+    def _token_ids(self, row: _WindowRow) -> list[int]:
+        cls_id, sep_id = self.tokenizer.cls_id, self.tokenizer.sep_id
+        return [cls_id, *row.query, sep_id, *_cut(row.document.ids, row.window).tolist(), sep_id]
+
+
+def _check_settings(max_seq_len: int, max_query_len: int, doc_stride: int, n_best_size: int) -> None:
+    counts = {"max_query_len": max_query_len, "doc_stride": doc_stride, "n_best_size": n_best_size}
+    problems = [f"{name} should be at least 1, not {value!r}" for name, value in counts.items() if value < 1]
+    if max_seq_len < max_query_len + 4:
+        problems.append(
+            f"max_seq_len {max_seq_len!r} leaves no room for a context: it should be at least "
+            f"{max_query_len + 4}, for max_query_len {max_query_len!r} and three special tokens"
+        )
+    if problems:
+        raise ConfigError(problems)
+
+
+def _answer_span(example: Question, document: Pieces) -> _Span:
+    """The tokens that hold the characters of the example's first answer."""
+    answer = example.answers[0]
+    first = int(np.searchsorted(document.ends, answer.start, side="right"))
+    last = int(np.searchsorted(document.starts, answer.start + len(answer.text))) - 1
+    if first > last:
+        raise DataError(f"{example.place}: the answer {answer.text!r} has no word in it")
+    return _Span(first, last)
+
+
+def _holds(window: Window, answer: _Span) -> bool:
+    return window.start <= answer.first and answer.last < window.start + window.length
+
+
+def _report_unheld(unheld: Sequence[Question], total: int) -> None:
+    if unheld:
+        names = ", ".join(repr(example.id) for example in unheld[:3]) + (", …" if len(unheld) > 3 else "")
+        log.warning(
+            "%d of %d questions are left out of training, their answers fit in no window: %s; "
+            "raise max_seq_len or lower doc_stride",
+            len(unheld),
+            total,
+            names,
+        )
+
+
+def _cut(values: Ints, window: Window) -> Ints:
+    return values[window.start : window.start + window.length]
+
+
+def _context_windows(rows: Rows, indices: Iterable[int]) -> list[ContextWindow]:
+    """The windows of one question, from its rows."""
+    columns = [(rows["char_starts"][index], rows["char_ends"][index]) for index in indices]
+    cuts = [
+        Window(int(rows["window_start"][index]), len(starts))
+        for index, (starts, _) in zip(indices, columns, strict=True)
+    ]
+    firsts = [int(rows["first_segment"][index]) for index in indices]
+    return [
+        ContextWindow(first, starts, ends, best)
+        for first, (starts, ends), best in zip(firsts, columns, best_context(cuts), strict=True)
+    ]

@@ -1,0 +1,55 @@
+"""A long text cut into overlapping windows of tokens, so that every token is read in some context."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Window(NamedTuple):
+    """Some consecutive tokens of a document.
+
+    Args:
+        start: the first.
+        length: how many.
+    """
+
+    start: int
+    length: int
+
+
+def windows_of(num_tokens: int, capacity: int, stride: int) -> list[Window]:
+    """Windows that cover a document, each beginning `stride` tokens after the one before.
+
+    Args:
+        num_tokens: length of the document; one empty window if it is 0.
+        capacity: the most tokens in a window.
+        stride: a stride beyond the capacity would pass over tokens, and counts as the capacity.
+    """
+    step = min(stride, capacity)
+    beyond = max(0, num_tokens - capacity)
+    starts = range(0, beyond + step, step)
+    return [Window(start, min(capacity, num_tokens - start)) for start in starts]
+
+
+def best_context(windows: Sequence[Window]) -> list[npt.NDArray[np.bool_]]:
+    """For every window, which of its tokens have more context in it than in any other window.
+
+    The context of a token is the number of tokens on its poorer side, plus a hundredth of the
+    window's length; the earlier window wins a tie.
+
+    Source: Devlin et al., 2018, the authors' SQuAD program (`token_is_max_context`).
+    """
+    num_tokens = max(window.start + window.length for window in windows)
+    best = np.full(num_tokens, -1.0)
+    owner = np.zeros(num_tokens, dtype=np.int64)
+    for number, (start, length) in enumerate(windows):
+        left = np.arange(length)
+        context = np.minimum(left, left[::-1]) + 0.01 * length
+        tokens = slice(start, start + length)
+        owner[tokens][context > best[tokens]] = number
+        best[tokens] = np.maximum(best[tokens], context)
+    return [owner[start : start + length] == number for number, (start, length) in enumerate(windows)]
