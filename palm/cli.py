@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
         "train",
         help="train the tasks of a configuration",
         usage="palm train CONFIG [--task_dir DIR] [--SETTING VALUE ...]",
-        epilog=help_text(assembly.HELP),
+        epilog=help_text(assembly.HELP, assembly.TASK_PARTS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_config(train, required=True)

@@ -8,12 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import yaml
-
 from palm import assembly
 from palm.checkpoint import load_checkpoint, newest_checkpoint
-from palm.config import HelpRequested, help_text, read_config
-from palm.config.command_line import program_arguments
+from palm.config import HelpRequested, help_text, program_arguments, read_config, yaml_text
 from palm.data import training_stream
 from palm.device import device_of
 from palm.ema import ExponentialMovingAverage
@@ -28,6 +25,7 @@ from palm.pretrained import load_pretrain
 from palm.pretrained.directory import settings_of_directory
 from palm.reader import Predictions
 from palm.sampling import plan_steps
+from palm.storage import write_text
 
 
 class Controller:
@@ -58,7 +56,7 @@ class Controller:
             words = program_arguments() if argv is None else argv
             self.config = read_config(config, task_dir, _with_pretrained(words))
         except HelpRequested:
-            print(help_text(assembly.HELP))  # noqa: T201
+            print(help_text(assembly.HELP, assembly.TASK_PARTS))  # noqa: T201
             raise SystemExit(0) from None
         self.plan = assembly.plan(self.config, for_train)
         self._parts = assembly.build(self.plan) if for_train else None
@@ -98,8 +96,7 @@ class Controller:
             self.load_pretrain()
         training = self.training()
         resolved = self.config.resolved()
-        text = yaml.safe_dump(resolved, allow_unicode=True, sort_keys=False)
-        (settings.save_path / "resolved_config.yaml").write_text(text, encoding="utf-8")
+        write_text(settings.save_path / "resolved_config.yaml", yaml_text(resolved))
         identity = self._identity()
         self._resume(training, identity)
         observers: list[Observer] = [

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from palm.config import FilePath
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
@@ -43,10 +41,10 @@ class RunSettings:
     target_tag: list[int] | None = None
     task_reuse_tag: list[str] | None = None
     backbone: str
-    backbone_config_path: FilePath | None = None
+    backbone_config_path: Path | None = None
     pretrain_path: Path | None = None
     save_path: Path
-    num_epochs: float
+    num_epochs: int | float
     optimizer: str = "adam"
     lr_scheduler: str = "linear_warmup_decay"
     warmup_proportion: float = 0.0

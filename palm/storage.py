@@ -98,9 +98,16 @@ def verify(folder: Path) -> None:
             )
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 file that appears whole."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a value as indented UTF-8 JSON."""
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
 def read_json(path: Path) -> Any:
