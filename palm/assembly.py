@@ -34,6 +34,16 @@ TASK_PARTS = ("name", "reader", "paradigm", "mix_ratio", "is_target")
 """Parameters of `Task` that come from the assembly, not from a configuration."""
 
 
+SETTING_OF = {
+    "backbone": "backbone",
+    "optimizer": "optimizer",
+    "learning-rate schedule": "lr_scheduler",
+    "reader": "reader",
+    "paradigm": "paradigm",
+}
+"""What a registry holds -> the setting that names an entry of it."""
+
+
 @dataclass(frozen=True)
 class TaskPlan:
     """What a configuration says of one task: classes and their arguments."""
@@ -78,18 +88,15 @@ def plan(config: Config, for_train: bool) -> Plan:
     arguments = partial(config.arguments, required=for_train)
 
     def component(registry: Registry[Any], scope: str | None, name: str | None) -> Any:
-        cls = _known(registry, name, config)
-        if cls is None:
-            config.excuse(scope)
-            return None
-        return cls, arguments(cls, scope)
+        cls = _known(registry, name, config, scope)
+        return None if cls is None else (cls, arguments(cls, scope))
 
     settings = arguments(RunSettings, None)
-    for line in setting_problems(settings, config.tasks):
-        config.problem(line)
+    for name, wrong in setting_problems(settings, config.tasks):
+        config.problem(f"{_place(config, name)} {wrong}")
     backbone = component(BACKBONES, "backbone", settings.get("backbone"))
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
-    _known(LR_SCHEDULES, settings.get("lr_scheduler", "linear_warmup_decay"), config)
+    _known(LR_SCHEDULES, settings.get("lr_scheduler", "linear_warmup_decay"), config, None)
     tasks = []
     for name in config.tasks:
         chosen = arguments(TaskParts, name)
@@ -102,12 +109,19 @@ def plan(config: Config, for_train: bool) -> Plan:
     return Plan(settings, backbone, optimizer, tasks)
 
 
-def _known(registry: Registry[T], name: str | None, config: Config) -> T | None:
+def _known(registry: Registry[T], name: str | None, config: Config, scope: str | None) -> T | None:
     try:
         return None if name is None else registry[name]
     except PalmError as error:
-        config.problem(str(error))
+        key, owner = SETTING_OF[registry.kind], scope if scope in config.tasks else None
+        config.problem(f"{_place(config, key, owner)}: {error}")
+        config.excuse(scope)
         return None
+
+
+def _place(config: Config, name: str, scope: str | None = None) -> str:
+    setting = config.value(name, scope)
+    return name if setting is None else setting.place(name)
 
 
 def _check_training_files(config: Config, tasks: list[TaskPlan]) -> None:
@@ -118,7 +132,7 @@ def _check_training_files(config: Config, tasks: list[TaskPlan]) -> None:
                 f"task {task.name!r} has no train_file; name its training data in {task.name}.yaml"
             )
         elif not path.is_file():
-            config.problem(f"task {task.name!r}: train_file: no such file: {path}")
+            config.problem(f"{_place(config, 'train_file', task.name)}: no such file: {path}")
 
 
 def build(plan: Plan) -> Parts:

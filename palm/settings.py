@@ -71,37 +71,41 @@ class TaskParts:
     paradigm: str
 
 
-def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[str]:
+Problem = tuple[str, str]
+"""A setting's name, and what is wrong with it; together they are a sentence."""
+
+
+def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Problem]:
     """What is wrong between global settings: lists of another length, values outside their range."""
     found = []
     for name in ("mix_ratio", "target_tag", "task_reuse_tag"):
         values = settings.get(name)
         if isinstance(values, list) and len(values) != len(tasks):
-            found.append(f"{name} has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})")
+            found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
     found += _mixing_problems(settings, tasks)
-    for name, low, high in (("warmup_proportion", 0, 1), ("ema_decay", 0, 1)):
+    for name in ("warmup_proportion", "ema_decay"):
         value = settings.get(name, 0.0)
-        if not low <= value < high:  # type: ignore[operator]
-            found.append(f"{name} should be at least {low} and below {high}, not {value!r}")
+        if not 0 <= value < 1:  # type: ignore[operator]
+            found.append((name, f"should be at least 0 and below 1, not {value!r}"))
     if settings.get("use_ema") and not settings.get("ema_decay"):
-        found.append("use_ema needs ema_decay, for instance 0.999")
+        found.append(("use_ema", "needs ema_decay, for instance 0.999"))
     if settings.get("num_epochs", 1) <= 0:  # type: ignore[operator]
-        found.append(f"num_epochs should be above 0, not {settings['num_epochs']!r}")
+        found.append(("num_epochs", f"should be above 0, not {settings['num_epochs']!r}"))
     return found
 
 
-def _mixing_problems(settings: dict[str, object], tasks: list[str]) -> list[str]:
+def _mixing_problems(settings: dict[str, object], tasks: list[str]) -> list[Problem]:
     ratios, tags = settings.get("mix_ratio"), settings.get("target_tag")
     found = []
     if isinstance(tags, list):
         if set(tags) - {0, 1}:
-            found.append(f"target_tag should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}")
+            found.append(("target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}"))
         elif 1 not in tags:
-            found.append("target_tag marks no target task; give at least one task the tag 1")
+            found.append(("target_tag", "marks no target task; give at least one task the tag 1"))
     if isinstance(ratios, list):
         targets = tags if isinstance(tags, list) else [1] * len(tasks)
         for task, ratio, tag in zip(tasks, ratios, targets, strict=False):
             if ratio < 0 or (tag == 1 and ratio == 0):
                 least = "above 0 for a target task" if tag == 1 else "0 or more"
-                found.append(f"mix_ratio of task {task!r} should be {least}, not {ratio!r}")
+                found.append(("mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"))
     return found

@@ -69,7 +69,7 @@ def test_misspelt_keys_wrong_types_and_missing_files_come_in_one_report(
     assert "tasks/cls.yaml:5: nothing uses 'n_clases'; did you mean 'n_classes'?" in message
     assert "tasks/cls.yaml: n_classes is missing" in message
     assert "learning_rate should be a number, not 'fast'" in message
-    assert "task 'match': train_file: no such file: nowhere.tsv" in message
+    assert "tasks/match.yaml:1: train_file: no such file: nowhere.tsv" in message
     assert "--batch_sise: nothing uses 'batch_sise'; did you mean 'batch_size'?" in message
 
 
@@ -181,7 +181,9 @@ def test_a_checkpoint_that_is_not_there(run: Run, capsys: pytest.CaptureFixture[
 
 
 def test_lists_of_another_length_than_the_tasks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.settings["num_epochs"] = 0
     message = run.train(capsys, "--mix_ratio", "1,1", "--target_tag", "0,0,0", "--ema_decay", "1.5")
+    assert "config.yaml:11: num_epochs should be above 0, not 0" in message
     assert "mix_ratio has 2 entries for 3 tasks (cls, match, mrc)" in message
     assert "target_tag marks no target task" in message
     assert "ema_decay should be at least 0 and below 1, not 1.5" in message
@@ -199,7 +201,9 @@ def test_a_target_with_no_expected_step(run: Run, capsys: pytest.CaptureFixture[
 
 def test_an_unknown_component(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.tasks["cls"]["paradigm"] = "clas"
-    assert "no paradigm is called 'clas'; known: " in run.train(capsys, "--backbone", "bart")
+    message = run.train(capsys, "--backbone", "bart")
+    assert "tasks/cls.yaml:4: paradigm: no paradigm is called 'clas'; known: " in message
+    assert "--backbone: no backbone is called 'bart'; known: bert, ernie; did you mean 'bert'?" in message
 
 
 def test_components_that_do_not_fit_together(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import Any
 
 from palm.component import Component
 from palm.registry import Registry
@@ -21,16 +20,13 @@ class Schedule(Component, ABC):
 LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule")
 
 
-def schedule_of_run(
-    name: str, num_train_steps: int, warmup_proportion: float = 0.0, **settings: Any
-) -> Schedule:
+def schedule_of_run(name: str, num_train_steps: int, warmup_proportion: float = 0.0) -> Schedule:
     """The schedule called `name` over the horizon of a run.
 
     Args:
-        name: an entry of `LR_SCHEDULES`.
+        name: an entry of `LR_SCHEDULES`; its constructor takes `warmup_steps`, `num_train_steps` or both.
         num_train_steps: steps of all tasks together.
         warmup_proportion: share of them that warms up; the number of steps is rounded down.
-        settings: what else the schedule's constructor takes.
 
     Raises:
         ConfigError: for what the schedule refuses, such as a warm-up as long as the run.
@@ -41,4 +37,4 @@ def schedule_of_run(
         "num_train_steps": num_train_steps,
     }
     accepted = inspect.signature(schedule).parameters
-    return schedule(**{key: value for key, value in horizon.items() if key in accepted}, **settings)
+    return schedule(**{key: value for key, value in horizon.items() if key in accepted})

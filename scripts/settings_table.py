@@ -1,0 +1,39 @@
+"""Write the table of all settings into docs/configuration.md: `python scripts/settings_table.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from palm.assembly import HELP, TASK_PARTS
+from palm.config import Parameter, default_text, listed, type_name
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+MARK = "<!-- settings table, written by scripts/settings_table.py -->\n"
+
+
+def table() -> str:
+    """The settings of every heading as Markdown tables."""
+    parts = []
+    for heading, consumers in HELP.items():
+        rows = [_row(setting) for setting in listed(consumers) if setting.name not in TASK_PARTS]
+        parts.append(
+            f"### {heading.capitalize()}\n\n| setting | type | default | meaning |\n|---|---|---|---|\n"
+        )
+        parts[-1] += "".join(rows)
+    return "\n".join(parts)
+
+
+def _row(setting: Parameter) -> str:
+    names = ", ".join(f"`{name}`" for name in setting.spellings)
+    default = default_text(setting).removeprefix("default ")
+    return f"| {names} | {type_name(setting.annotation)} | {default} | {setting.doc.replace('|', '/')} |\n"
+
+
+def page() -> str:
+    """The page with the table as the components have it now."""
+    before = PAGE.read_text(encoding="utf-8").split("<!-- settings table", 1)[0]
+    return f"{before}{MARK}\n{table()}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
