@@ -1,0 +1,56 @@
+"""A model's files on arrival: palm reads them once, and keeps PaddlePALM's as safetensors too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from palm.backbone import ERNIE, Backbone
+from palm.errors import StorageError
+from palm.pretrained import from_ours, load_backbone, read_weights, to_ours
+from palm.pretrained.encoders import CONFIG_FILES
+from palm.storage import write_json
+
+
+def check(folder: Path) -> None:
+    """Make sure that a folder holds weights, the sizes of their encoder and a vocabulary.
+
+    Raises:
+        StorageError: something is missing or damaged.
+    """
+    wanted = {" or ".join(CONFIG_FILES): CONFIG_FILES, "vocab.txt": ("vocab.txt",)}
+    missing = [wish for wish, names in wanted.items() if not any((folder / name).is_file() for name in names)]
+    if missing:
+        raise StorageError(f"no model has arrived: there is no {' and no '.join(missing)}")
+    read_weights(folder)
+
+
+def add_safetensors(folder: Path) -> None:
+    """Put `model.safetensors` and `config.json` beside PaddlePALM's files, as Hugging Face lays them out.
+
+    They hold the same numbers in one file that is read faster, by other programs too. Parameters that
+    the files lack are not made up.
+
+    Raises:
+        StorageError: weights are missing, or do not fit their JSON file.
+        ConfigError: the JSON file's sizes are missing or wrong.
+        OSError: the folder cannot be written.
+    """
+    backbone = load_backbone(folder)
+    given = to_ours(read_weights(folder)).weights
+    encoder = {name: given[name] for name in backbone.state_dict() if name in given}
+    weights = {name: value.contiguous() for name, value in from_ours(encoder, "huggingface").items()}
+    try:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    except SafetensorError as error:  # its words for a disk that is full
+        raise OSError(str(error)) from error
+    write_json(folder / "config.json", _config(backbone))
+
+
+def _config(backbone: Backbone) -> dict[str, object]:
+    if not isinstance(backbone, ERNIE):
+        return {"model_type": "bert", **backbone.settings}
+    settings = dict(backbone.settings)
+    return {"model_type": "ernie", "type_vocab_size": settings.pop("sent_type_vocab_size"), **settings}

@@ -1,0 +1,85 @@
+"""What users call: list the models, download them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from palm.downloader.folders import obtain
+from palm.downloader.models import MODELS, Model
+from palm.errors import PalmError
+from palm.logging import logger, show_on_console
+from palm.registry import did_you_mean
+
+ITEMS = {"pretrain": MODELS}
+"""What can be downloaded, by kind."""
+
+
+def ls(item: str = "all", scope: str = "all") -> None:
+    """Log the names that `download` takes.
+
+    Args:
+        item: the kind of thing, `pretrain`, or `all`.
+        scope: one name, or `all`.
+
+    Raises:
+        PalmError: nothing is called that; says what there is.
+    """
+    show_on_console()
+    for kind in ITEMS if item == "all" else (item,):
+        models = _chosen(kind, scope)
+        logger.info("Available %s items:", kind)
+        for model in models:
+            logger.info("  => %s%s", model.name, _remark(model))
+
+
+def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: bool = True) -> Path:
+    """Download pretrained models to `<path>/<item>/<scope>/`.
+
+    A folder that is there is left alone. A new one appears when it is complete and palm has read it.
+    After an interruption `<scope>.part` remains beside it, and the next call goes on from there.
+
+    Args:
+        item: the kind of thing: `pretrain`.
+        scope: a model's name, or `all` for every model that palm has a backbone for.
+        path: the folder that is to hold `pretrain`.
+        convert: whether PaddlePALM's weights are kept as `model.safetensors` as well, with a
+            `config.json`: one file that loads faster, and in other programs too.
+
+    Returns:
+        The model's folder, or with `all` the folder that holds them.
+
+    Raises:
+        PalmError: nothing is called that; says what there is.
+        StorageError: the network, the server, what it sent or the disk will not do; says what to do.
+    """
+    show_on_console()
+    models = _chosen(item, scope)
+    folder = Path(path) / item
+    for model in models:
+        if not model.is_supported:
+            logger.warning("%s: its backbone is not supported; palm has BERT and ERNIE", model.name)
+        if model.is_supported or scope != "all":
+            obtain(model, folder / model.name, convert=convert)
+    return folder if scope == "all" else folder / scope
+
+
+def _chosen(item: str, scope: str) -> list[Model]:
+    models = ITEMS[_known(item, ITEMS)]
+    return list(models.values()) if scope == "all" else [models[_known(scope, models)]]
+
+
+def _known(name: str, names: Iterable[str]) -> str:
+    names = list(names)
+    if name not in names:
+        raise PalmError(
+            f"nothing to download is called {name!r}; known: {', '.join(names)}{did_you_mean(name, names)}"
+        )
+    return name
+
+
+def _remark(model: Model) -> str:
+    if not model.is_supported:
+        return " (its backbone is not supported)"
+    return f" (Hugging Face: {urlsplit(model.url).path[1:]})" if model.is_repository else ""

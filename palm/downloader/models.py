@@ -1,0 +1,120 @@
+"""The table of models that can be downloaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from palm.downloader.parts import Known
+from palm.errors import PalmError
+
+HUGGING_FACE = "https://huggingface.co"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A published model.
+
+    Args:
+        name: what users call it, and what its folder is called.
+        url: of PaddlePALM's archive, or of a repository at Hugging Face.
+        is_supported: whether palm has its backbone.
+        known: file name -> size and SHA-256, of the files of which they are known for certain.
+    """
+
+    name: str
+    url: str
+    is_supported: bool = True
+    known: Mapping[str, Known] = field(default_factory=dict)
+
+    @property
+    def is_repository(self) -> bool:
+        """Whether it is a repository at Hugging Face, not an archive."""
+        return self.url.startswith(HUGGING_FACE)
+
+    def address(self) -> str:
+        """The URL at the mirror of `HF_ENDPOINT` (repositories) or `PALM_MIRROR` (archives), if one is set.
+
+        The mirror's address takes the place of everything before the URL's path.
+
+        Raises:
+            PalmError: the variable holds something else than an address.
+        """
+        variable = "HF_ENDPOINT" if self.is_repository else "PALM_MIRROR"
+        mirror = os.environ.get(variable)
+        if not mirror:
+            return self.url
+        if not mirror.startswith(("http://", "https://")):
+            raise PalmError(
+                f"the environment variable {variable} should hold an address that begins with http:// or "
+                f"https://, not {mirror!r}"
+            )
+        return mirror.rstrip("/") + urlsplit(self.url).path
+
+
+_ARCHIVES = {
+    "RoBERTa-zh-base": "https://bert-models.bj.bcebos.com/chinese_roberta_wwm_ext_L-12_H-768_A-12.tar.gz",
+    "RoBERTa-zh-large": "https://bert-models.bj.bcebos.com/chinese_roberta_wwm_large_ext_L-24_H-1024_A-16.tar.gz",
+    "ERNIE-v2-en-base": "https://ernie.bj.bcebos.com/ERNIE_Base_en_stable-2.0.0.tar.gz",
+    "ERNIE-v2-en-large": "https://ernie.bj.bcebos.com/ERNIE_Large_en_stable-2.0.0.tar.gz",
+    "XLNet-cased-base": "https://xlnet.bj.bcebos.com/xlnet_cased_L-12_H-768_A-12.tgz",
+    "XLNet-cased-large": "https://xlnet.bj.bcebos.com/xlnet_cased_L-24_H-1024_A-16.tgz",
+    "ERNIE-v1-zh-base": "https://baidu-nlp.bj.bcebos.com/ERNIE_stable-1.0.1.tar.gz",
+    "ERNIE-v1-zh-base-max-len-512": "https://ernie.bj.bcebos.com/ERNIE_1.0_max-len-512.tar.gz",
+    "BERT-en-uncased-large-whole-word-masking": "https://bert-models.bj.bcebos.com/wwm_uncased_L-24_H-1024_A-16.tar.gz",
+    "BERT-en-cased-large-whole-word-masking": "https://bert-models.bj.bcebos.com/wwm_cased_L-24_H-1024_A-16.tar.gz",
+    "BERT-en-uncased-base": "https://bert-models.bj.bcebos.com/uncased_L-12_H-768_A-12.tar.gz",
+    "BERT-en-uncased-large": "https://bert-models.bj.bcebos.com/uncased_L-24_H-1024_A-16.tar.gz",
+    "BERT-en-cased-base": "https://bert-models.bj.bcebos.com/cased_L-12_H-768_A-12.tar.gz",
+    "BERT-en-cased-large": "https://bert-models.bj.bcebos.com/cased_L-24_H-1024_A-16.tar.gz",
+    "BERT-multilingual-uncased-base": "https://bert-models.bj.bcebos.com/multilingual_L-12_H-768_A-12.tar.gz",
+    "BERT-multilingual-cased-base": "https://bert-models.bj.bcebos.com/multi_cased_L-12_H-768_A-12.tar.gz",
+    "BERT-zh-base": "https://bert-models.bj.bcebos.com/chinese_L-12_H-768_A-12.tar.gz",
+    "bert-en-uncased-large": "https://bert-models.bj.bcebos.com/uncased_L-24_H-1024_A-16.tar.gz",
+    "ernie-en-uncased-large": "https://ernie.bj.bcebos.com/ERNIE_Large_en_stable-2.0.0.tar.gz",
+}
+"""PaddlePALM's archives: the names of 2.x, then the two of 0.2.1's document."""
+
+_REPOSITORIES = (
+    "google-bert/bert-base-uncased",
+    "google-bert/bert-base-cased",
+    "google-bert/bert-large-uncased",
+    "google-bert/bert-large-cased",
+    "google-bert/bert-base-multilingual-cased",
+    "google-bert/bert-base-chinese",
+    "google/bert_uncased_L-2_H-128_A-2",
+    "sentence-transformers/all-MiniLM-L6-v2",
+    "hfl/chinese-roberta-wwm-ext",
+    "hfl/chinese-macbert-base",
+    "nghuyong/ernie-1.0-base-zh",
+    "nghuyong/ernie-2.0-base-en",
+    "nghuyong/ernie-2.0-large-en",
+    "nghuyong/ernie-3.0-base-zh",
+)
+"""Repositories at Hugging Face with a BERT or an ERNIE and a `vocab.txt`; the last part is the name."""
+
+_UNCASED_VOCABULARY = Known(231508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3")
+_KNOWN = {
+    "bert-base-uncased": {
+        "vocab.txt": _UNCASED_VOCABULARY,
+        "model.safetensors": Known(
+            440449768, "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3"
+        ),
+    },
+    "all-MiniLM-L6-v2": {
+        "vocab.txt": _UNCASED_VOCABULARY,
+        "model.safetensors": Known(
+            90868376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+        ),
+    },
+}
+
+MODELS: dict[str, Model] = {
+    name: Model(name, url, is_supported=not name.startswith("XLNet")) for name, url in _ARCHIVES.items()
+} | {
+    name: Model(name, f"{HUGGING_FACE}/{owner}/{name}", known=_KNOWN.get(name, {}))
+    for owner, name in (repository.split("/") for repository in _REPOSITORIES)
+}
+"""Name -> model."""

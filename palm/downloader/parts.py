@@ -1,0 +1,117 @@
+"""The beginning of a file that is being downloaded, and what is known of the whole."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from email.message import Message
+from http.client import HTTPResponse
+from pathlib import Path
+
+from palm.errors import StorageError
+from palm.storage import read_json, write_json
+
+CHANGED = "the file has changed since its download began; run the same again, and it starts anew"
+ELSEWHERE = (
+    "or name a mirror in the environment variable PALM_MIRROR (archives) or HF_ENDPOINT (Hugging Face)"
+)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a file beforehand.
+
+    Args:
+        size: in bytes.
+        sha256: 64 hexadecimal digits.
+    """
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Whole:
+    """What a server told of a whole file: its size, how to know it again, its checksum."""
+
+    size: int | None = None
+    validator: str | None = None
+    sha256: str | None = None
+
+
+class Part:
+    """The beginning of a file in `<name>.part`, and in `<name>.part.json` what its server told.
+
+    Args:
+        file: where the whole is to be.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.path = file.with_name(f"{file.name}.part")
+        self.notes = file.with_name(f"{file.name}.part.json")
+        self.whole = self._noted()
+        self.has_ended = False
+
+    def _noted(self) -> Whole:
+        try:
+            return Whole(**read_json(self.notes))
+        except (StorageError, TypeError):
+            return Whole()
+
+    @property
+    def length(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.has_ended if self.whole.size is None else self.length == self.whole.size
+
+    def range_headers(self) -> dict[str, str]:
+        """What asks for the rest, provided that the file is still the same; otherwise for all of it."""
+        if not self.length or not self.whole.size or not self.whole.validator:
+            return {}
+        return {"Range": f"bytes={self.length}-", "If-Range": self.whole.validator}
+
+    def begin(self, response: HTTPResponse, sha256: str | None) -> None:
+        """Take a response: the rest, as asked for, or the whole, which replaces what is there."""
+        if response.status != 206:
+            self.whole = Whole(response.length, _validator(response.headers), sha256)
+            self.path.write_bytes(b"")
+            write_json(self.notes, asdict(self.whole))
+            return
+        size = self.whole.size or 0
+        if response.headers["Content-Range"] != f"bytes {self.length}-{size - 1}/{size}":
+            self.discard()
+            raise StorageError(f"{response.url}: {CHANGED}")
+
+    def finish(self, url: str, known: Known | None) -> None:
+        """Make it the file, after a look at its checksum."""
+        expected = known.sha256 if known else self.whole.sha256
+        found = _sha256(self.path) if expected else None
+        if found != expected:
+            self.discard()
+            raise StorageError(
+                f"{url}: the file that came has the SHA-256 {found}, expected {expected}: it was damaged or "
+                f"replaced; it has been removed. Run the same again, {ELSEWHERE}"
+            )
+        self.path.replace(self.file)
+        self.notes.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.notes.unlink(missing_ok=True)
+
+
+def _validator(headers: Message) -> str | None:
+    """What the server can recognize this very content by; a weak ETag says only that it means the same."""
+    etag = headers.get("ETag")
+    return headers.get("Last-Modified") if etag is None or etag.startswith("W/") else etag
+
+
+def _sha256(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as handle:
+        while block := handle.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
