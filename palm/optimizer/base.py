@@ -47,5 +47,5 @@ def clip(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = get_total_norm(gradients)
     if max_norm is not None and (norm.is_cuda or norm > max_norm):
-        torch._foreach_mul_(gradients, max_norm / norm.clamp(min=max_norm))
+        torch._foreach_mul_(gradients, (max_norm / norm).clamp(max=1.0))
     return norm
