@@ -1,23 +1,36 @@
 """Config-driven multi-task training on one shared BERT or ERNIE encoder."""
 
 from palm.version import __version__  # isort: skip
-from palm import metrics
+from palm import backbone, distribute, downloader, head, lr_sched, metrics, optimizer, reader
 from palm.controller import Controller
 from palm.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
 from palm.inference import InferenceModel, load_model
+from palm.multi_head_trainer import MultiHeadTrainer
 from palm.pretrained import load_backbone
+from palm.task import Task
+from palm.trainer import Trainer
 
 __all__ = [
     "ConfigError",
     "Controller",
     "DataError",
     "InferenceModel",
+    "MultiHeadTrainer",
     "PalmError",
     "StorageError",
+    "Task",
+    "Trainer",
     "TrainingError",
     "WiringError",
     "__version__",
+    "backbone",
+    "distribute",
+    "downloader",
+    "head",
     "load_backbone",
     "load_model",
+    "lr_sched",
     "metrics",
+    "optimizer",
+    "reader",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -53,15 +54,26 @@ class TaskPlan:
     paradigm: tuple[type[Paradigm], dict[str, Any]]
     task: dict[str, Any]
 
+    @classmethod
+    def of(cls, task: Task) -> TaskPlan:
+        """What a configuration would have to say to make `task`."""
+        return cls(
+            task.name,
+            (type(task.reader), task.reader.settings),
+            (type(task.paradigm), task.paradigm.settings),
+            {name: value for name, value in task.settings.items() if name not in TASK_PARTS},
+        )
+
 
 @dataclass(frozen=True)
 class Plan:
-    """A configuration, read and checked, before anything is built."""
+    """A configuration, read and checked, before anything is built; and the tasks that are built already."""
 
     settings: dict[str, Any]
     backbone: tuple[type[Backbone], dict[str, Any]]
     optimizer: tuple[type[Optimizer], dict[str, Any]]
     tasks: list[TaskPlan]
+    given: Sequence[Task]
 
 
 @dataclass(frozen=True)
@@ -74,12 +86,13 @@ class Parts:
     tasks: list[Task]
 
 
-def plan(config: Config, for_train: bool) -> Plan:
+def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     """Ask the configuration for what every component accepts.
 
     Args:
         config: as read from files and command line.
         for_train: everything that training needs must be there; otherwise nothing must.
+        given: tasks that were built in Python; they follow those of the configuration.
 
     Raises:
         ConfigError: all problems in one report, also settings that nobody takes.
@@ -91,7 +104,7 @@ def plan(config: Config, for_train: bool) -> Plan:
         cls = _known(registry, name, config, scope)
         return None if cls is None else (cls, arguments(cls, scope))
 
-    settings = arguments(RunSettings, None)
+    settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
     for name, wrong in setting_problems(settings, config.tasks):
         config.problem(f"{_place(config, name)} {wrong}")
     backbone = component(BACKBONES, "backbone", settings.get("backbone"))
@@ -103,10 +116,12 @@ def plan(config: Config, for_train: bool) -> Plan:
         reader = component(READERS, name, chosen.get("reader"))
         paradigm = component(PARADIGMS, name, chosen.get("paradigm"))
         tasks.append(TaskPlan(name, reader, paradigm, arguments(Task, name, TASK_PARTS)))
+    for name in {task.name for task in given} & {*config.tasks}:
+        config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
     if for_train:
-        _check_training_files(config, tasks)
+        _check_training_files(config, [*tasks, *map(TaskPlan.of, given)])
     config.finish()
-    return Plan(settings, backbone, optimizer, tasks)
+    return Plan(settings, backbone, optimizer, tasks, given)
 
 
 def _known(registry: Registry[T], name: str | None, config: Config, scope: str | None) -> T | None:
@@ -161,6 +176,7 @@ def build(plan: Plan) -> Parts:
                     **task.task,
                 )
             )
+    tasks += plan.given
     if backbone is not None:
         problems += [line for task in tasks for line in wiring_problems(task, backbone)]
     if problems:

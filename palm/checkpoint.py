@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from palm.errors import StorageError
 from palm.logging import logger
@@ -16,6 +19,7 @@ from palm.storage import (
     read_json,
     restore_optimizer,
     save_tensors,
+    under,
     verify,
     write_json,
 )
@@ -38,7 +42,13 @@ def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
         save_tensors(part / "optimizer.safetensors", optimizer)
         if training.ema is not None:
             save_tensors(part / "ema.safetensors", training.ema.state_dict())
-        state = {"format": FORMAT, "version": 1, "run": identity, **training.state_dict()}
+        state = {
+            "format": FORMAT,
+            "version": 1,
+            "run": identity,
+            "heads": training.model.heads,
+            **training.state_dict(),
+        }
         write_json(part / "state.json", state)
 
 
@@ -62,6 +72,36 @@ def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
     if training.ema is not None:
         training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
     training.load_state_dict(state)
+
+
+@dataclass(frozen=True)
+class TrainedWeights:
+    """The weights of a checkpoint to predict with: the averaged ones, where the run kept averages.
+
+    Args:
+        backbone: of the encoder, by name.
+        heads: task -> those of its output layer, by name.
+    """
+
+    backbone: dict[str, Tensor]
+    heads: dict[str, dict[str, Tensor]]
+
+
+def trained_weights(folder: Path) -> TrainedWeights:
+    """Read the weights that `save_checkpoint` wrote.
+
+    Raises:
+        StorageError: missing or damaged.
+    """
+    verify(folder)
+    weights = load_tensors(folder / "model.safetensors")
+    if (folder / "ema.safetensors").is_file():
+        averages = load_tensors(folder / "ema.safetensors")
+        weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
+    places = read_json(folder / "state.json")["heads"]
+    return TrainedWeights(
+        under("backbone", weights), {task: under(place, weights) for task, place in places.items()}
+    )
 
 
 def newest_checkpoint(save_path: Path) -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from palm.errors import ConfigError
 
@@ -31,6 +31,15 @@ def positive_problems(**settings: object) -> list[str]:
         f"{name}: {value!r} should be a number above 0"
         for name, value in settings.items()
         if not (isinstance(value, int | float) and value > 0)
+    ]
+
+
+def choice_problems(choices: Collection[str], **settings: object) -> list[str]:
+    """A line for every setting that is none of `choices`."""
+    return [
+        f"{name}: {value!r} should be one of {', '.join(choices)}"
+        for name, value in settings.items()
+        if value not in choices
     ]
 
 

@@ -26,6 +26,7 @@ from palm.pretrained.directory import settings_of_directory
 from palm.reader import Predictions
 from palm.sampling import plan_steps
 from palm.storage import write_text
+from palm.task import Task
 
 
 class Controller:
@@ -37,6 +38,8 @@ class Controller:
         for_train: False to predict only; then nothing that only training needs must exist.
         argv: command-line arguments that override settings (`["--batch_size", "8"]`); None reads
             the program's own, except in a notebook or under pytest.
+        tasks: tasks built in Python, after those of the configuration, which then may have none;
+            each brings its own `mix_ratio` and `is_target`.
 
     Raises:
         ConfigError: everything that is wrong with the configuration, in one report.
@@ -48,17 +51,18 @@ class Controller:
         task_dir: str | Path = ".",
         for_train: bool = True,
         argv: Sequence[str] | None = None,
+        tasks: Sequence[Task] = (),
     ) -> None:
         show_on_console()
         if argv is None:
             _report_plainly()
         try:
             words = program_arguments() if argv is None else argv
-            self.config = read_config(config, task_dir, _with_pretrained(words))
+            self.config = read_config(config, task_dir, _with_pretrained(words), needs_tasks=not tasks)
         except HelpRequested:
             print(help_text(assembly.HELP, assembly.TASK_PARTS))  # noqa: T201
             raise SystemExit(0) from None
-        self.plan = assembly.plan(self.config, for_train)
+        self.plan = assembly.plan(self.config, for_train, tasks)
         self._parts = assembly.build(self.plan) if for_train else None
         logger.info("%s", self.config.printed())
         self._pretrained = False
@@ -148,10 +152,10 @@ class Controller:
         return self._parts
 
     def _task_plan(self, task: str) -> assembly.TaskPlan:
-        for plan in self.plan.tasks:
-            if plan.name == task:
-                return plan
-        raise ConfigError([f"no task is called {task!r}; task_instance has {', '.join(self.config.tasks)}"])
+        plans = {plan.name: plan for plan in [*self.plan.tasks, *map(assembly.TaskPlan.of, self.plan.given)]}
+        if task not in plans:
+            raise ConfigError([f"no task is called {task!r}; there are {', '.join(plans)}"])
+        return plans[task]
 
     def _save_path(self) -> Path:
         if (path := self.plan.settings.get("save_path")) is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from palm.errors import StorageError
 from palm.model import outputs_of
 from palm.paradigm import PARADIGMS, Paradigm
 from palm.reader import READERS, Predictions, Reader, Record, Rows
+from palm.reader.loaded import encoded_chunks
 from palm.registry import Registry
 from palm.rng import generator
-from palm.storage import load_tensors, new_directory, read_json, save_tensors, verify, write_json
+from palm.storage import fill, load_tensors, new_directory, read_json, save_tensors, under, verify, write_json
 from palm.version import __version__
 
 FORMAT, VERSION = "palm-model", 1
@@ -72,23 +73,24 @@ class InferenceModel:
 
     def records(self, examples: Iterable[Any]) -> Iterator[Record]:
         """One record per example, in order, read and predicted by the chunk."""
-        examples, first = iter(examples), 0
-        while chunk := list(islice(examples, CHUNK_EXAMPLES)):
-            rows = self.reader.encode(chunk, with_targets=False)
-            yield from self.reader.records(chunk, rows, self._decoded(rows, first), first)
+        return chain.from_iterable(self.steps(examples))
+
+    def steps(self, examples: Iterable[Any]) -> Iterator[list[Record]]:
+        """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last."""
+        first = 0
+        for chunk, rows in encoded_chunks(self.reader, examples, with_targets=False, size=CHUNK_EXAMPLES):
+            decoded: list[dict[str, Any]] = [{}] * len(rows)
+            by_length = np.argsort(rows.lengths, kind="stable")
+            for start in range(0, len(rows), self.batch_size):
+                indices = by_length[start : start + self.batch_size].tolist()
+                for index, value in zip(indices, self._decoded(rows, indices, first), strict=True):
+                    decoded[index] = value
+                yield []
+            yield list(self.reader.records(chunk, rows, decoded, first))
             first += len(chunk)
 
-    def _decoded(self, rows: Rows, first: int) -> list[dict[str, Any]]:
-        by_length = np.argsort(rows.lengths, kind="stable")
-        decoded: list[dict[str, Any]] = [{}] * len(rows)
-        for start in range(0, len(rows), self.batch_size):
-            indices = by_length[start : start + self.batch_size].tolist()
-            for index, value in zip(indices, self._decoded_batch(rows, indices, first), strict=True):
-                decoded[index] = value
-        return decoded
-
     @torch.inference_mode()
-    def _decoded_batch(self, rows: Rows, indices: Sequence[int], first: int) -> list[dict[str, Any]]:
+    def _decoded(self, rows: Rows, indices: Sequence[int], first: int) -> list[dict[str, Any]]:
         self.backbone.eval()
         self.paradigm.eval()
         device = next(self.backbone.parameters()).device
@@ -155,22 +157,19 @@ def load_model(folder: str | Path, **overrides: dict[str, Any]) -> InferenceMode
         _rebuilt(PARADIGMS, description["paradigm"], folder, overrides.get("paradigm", {})),
         description["batch_size"],
     )
-    _load_weights(model, folder)
+    load_weights(model.backbone, model.paradigm, folder)
     return model
 
 
-def _load_weights(model: InferenceModel, folder: Path) -> None:
+def load_weights(backbone: Backbone, paradigm: Paradigm, folder: Path) -> None:
+    """Give components the weights of a saved model; that it is whole is for the caller to verify.
+
+    Raises:
+        StorageError: they cannot be read, or are of another shape.
+    """
     weights = load_tensors(folder / "model.safetensors")
-    for place, module in (("backbone", model.backbone), ("paradigm", model.paradigm)):
-        part = {
-            name.removeprefix(f"{place}."): value
-            for name, value in weights.items()
-            if name.startswith(f"{place}.")
-        }
-        try:
-            module.load_state_dict(part)
-        except RuntimeError as error:
-            raise StorageError(f"{folder}: the weights do not fit the {place}'s settings: {error}") from error
+    fill(backbone, under("backbone", weights), folder)
+    fill(paradigm, under("paradigm", weights), folder)
 
 
 def _described(registry: Registry[Any], component: Component, part: Path) -> dict[str, Any]:

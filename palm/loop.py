@@ -118,7 +118,11 @@ class Training:
         """Draw a task and train it on its next batch."""
         task = self.tasks[draw_task(self.seed, self.step, [task.mix_ratio for task in self.tasks])]
         assert task.stream is not None
-        batch = {name: value.to(self.device) for name, value in task.stream.batch(task.step).items()}
+        return self.step_on(task, task.stream.batch(task.step))
+
+    def step_on(self, task: Task, batch: Tensors) -> Step:
+        """Train a task on a batch that is not necessarily its next one."""
+        batch = {name: value.to(self.device) for name, value in batch.items()}
         factor = self.schedule(self.step)
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor

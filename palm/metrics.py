@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from palm.entity_metrics import entities as entities
+from palm.entity_metrics import entity_scores as entity_scores
+
 
 class Question(NamedTuple):
     """A question of a SQuAD file and its true answers."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from palm.backbone.base import Backbone
 from palm.contract import Tensors
+from palm.errors import WiringError
 from palm.paradigm.base import Paradigm
 from palm.task import Task
 
@@ -32,6 +33,11 @@ class MultiTaskModel(nn.Module):
             self.paradigms[key] = task.paradigm
             self._owners[task.name] = key
 
+    @property
+    def heads(self) -> dict[str, str]:
+        """Task -> the place of its output layer in `state_dict`; equal where tasks share one."""
+        return {task: f"paradigms.{key}" for task, key in self._owners.items()}
+
     def paradigm(self, task: str) -> Paradigm:
         """The output layer of a task."""
         paradigm = self.paradigms[self._owners[task]]
@@ -45,6 +51,26 @@ class MultiTaskModel(nn.Module):
     def loss(self, task: str, batch: Tensors) -> Tensor:
         """The mean loss of one task on its batch, a scalar."""
         return self.paradigm(task).loss(self(task, batch), batch)
+
+
+def share_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Make the parameters and buffers of `target` those of `source`, the same tensors, for good.
+
+    Raises:
+        WiringError: they differ in names or shapes.
+    """
+    theirs, ours = (
+        {name: tuple(value.shape) for name, value in module.state_dict().items()}
+        for module in (source, target)
+    )
+    if strange := sorted(name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)):
+        raise WiringError(
+            f"{type(target).__name__} for prediction is not built like the trained {type(source).__name__}; "
+            f"they differ in {', '.join(strange[:6])}"
+        )
+    for module, trained in zip(target.modules(), source.modules(), strict=True):
+        module._parameters.update(trained._parameters)
+        module._buffers.update(trained._buffers)
 
 
 def outputs_of(backbone: Backbone, paradigm: Paradigm, batch: Tensors) -> Tensors:

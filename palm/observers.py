@@ -16,30 +16,50 @@ from palm.task import Task
 Observer = Callable[[Step], None]
 
 
-class StepLog:
-    """PALM's line every `every` global steps: task, its step and epoch, loss, speed since the last line."""
+class Pace:
+    """How fast steps go by."""
 
-    def __init__(self, every: int) -> None:
-        self.every = every
+    def __init__(self) -> None:
         self._steps, self._since = 0, time.perf_counter()
 
-    def __call__(self, step: Step) -> None:
+    def count(self) -> None:
+        """One more step."""
         self._steps += 1
-        if self.every <= 0 or step.number % self.every:
-            return
+
+    def speed(self) -> float:
+        """Steps per second since the last call, or since the beginning."""
         now = time.perf_counter()
         speed = self._steps / max(now - self._since, 1e-9)
+        self._steps, self._since = 0, now
+        return speed
+
+
+class StepLog:
+    """PALM's line every `every` global steps: task, its step and epoch, loss, speed since the last line.
+
+    Args:
+        every: 0 or less: never.
+        heading: what a line begins with; PaddlePALM 2.x words it otherwise than 0.2.1.
+    """
+
+    def __init__(self, every: int, heading: Callable[[Step], str] | None = None) -> None:
+        self.every = every
+        self.heading = heading or (lambda step: f"Global step: {step.number}. Task: {step.task.name}, ")
+        self._pace = Pace()
+
+    def __call__(self, step: Step) -> None:
+        self._pace.count()
+        if self.every <= 0 or step.number % self.every:
+            return
         logger.info(
-            "Global step: %d. Task: %s, step %d/%d (epoch %d), loss: %.3f, speed: %.2f steps/s",
-            step.number,
-            step.task.name,
+            "%sstep %d/%d (epoch %d), loss: %.3f, speed: %.2f steps/s",
+            self.heading(step),
             (step.task.step - 1) % step.task.steps_per_epoch + 1,
             step.task.steps_per_epoch,
             step.task.epoch,
             step.loss.item(),
-            speed,
+            self._pace.speed(),
         )
-        self._steps, self._since = 0, now
 
 
 class TargetSaver:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from palm.errors import StorageError
 
@@ -86,7 +86,7 @@ def verify(folder: Path) -> None:
         StorageError: not a sealed directory, or a file is missing, cut short or changed.
     """
     manifest = folder / MANIFEST
-    if not manifest.is_file():
+    if not is_sealed(folder):
         raise StorageError(f"{folder} is not a directory that palm saved: it has no {MANIFEST}")
     for name, entry in read_json(manifest).items():
         file = folder / name
@@ -96,6 +96,11 @@ def verify(folder: Path) -> None:
             raise StorageError(
                 f"{folder} is damaged: {name} differs from its checksum; use another, or copy it anew"
             )
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether palm wrote this directory as a whole."""
+    return (folder / MANIFEST).is_file()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -137,6 +142,25 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise StorageError(f"cannot read {path}: {error}") from error
+
+
+def fill(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Load a module's weights that were saved in `folder`.
+
+    Raises:
+        StorageError: some are missing, surplus or of another shape.
+    """
+    try:
+        module.load_state_dict(dict(weights))
+    except RuntimeError as error:
+        kind = type(module).__name__
+        raise StorageError(f"{folder}: the weights do not fit the settings of {kind}: {error}") from error
+
+
+def under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights whose name begins with `prefix` and a dot, by the rest of it."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)}
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Callable[[Tensor], str]) -> dict[str, Tensor]:

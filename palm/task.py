@@ -88,14 +88,15 @@ class Task(Component):
         }
 
 
-def wiring_problems(task: Task, backbone: Backbone) -> list[str]:
+def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> list[str]:
     """What does not fit between reader, backbone and paradigm of one task; empty where all is well."""
     reader, paradigm = task.reader, task.paradigm
     features = {**reader.outputs_attr, **backbone.outputs_attr}
+    targets = paradigm.targets_attr
     found = [
         *mismatches("backbone", backbone.inputs_attr, "reader", reader.outputs_attr),
         *mismatches("paradigm", paradigm.inputs_attr, "backbone", features),
-        *mismatches("paradigm's loss", paradigm.targets_attr, "reader", reader.targets_attr),
+        *(mismatches("paradigm's loss", targets, "reader", reader.targets_attr) if for_train else ()),
         *_size_problems(reader, backbone),
     ]
     return [f"task {task.name!r}: {line}" for line in found]

@@ -65,6 +65,7 @@ class WordPieceTokenizer:
             vocabulary[token] for token in SPECIAL_TOKENS
         )
         self.vocab_size = max(vocabulary.values()) + 1
+        self._ids = vocabulary
         self._tokens = {number: token for token, number in vocabulary.items()}
         self._wordpiece = _pipeline(vocabulary, do_lower_case)
 
@@ -81,6 +82,10 @@ class WordPieceTokenizer:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The tokens with these ids; `[UNK]` for a number that the vocabulary does not use."""
         return [self._tokens.get(int(number), "[UNK]") for number in ids]
+
+    def id_of(self, token: str) -> int:
+        """The id of a token of the vocabulary."""
+        return self._ids[token]
 
 
 def load_vocabulary(path: Path) -> dict[str, int]:

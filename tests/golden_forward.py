@@ -56,7 +56,7 @@ def head_of(kind: str, head: str) -> Paradigm:
     paradigm: Paradigm = {
         "cls": lambda: Classify(4, 32),
         "match": lambda: Match(2, 32),
-        "mrc": lambda: MRC(32),
+        "mrc": lambda: MRC(hidden_size=32),
         "mlm": lambda: MaskLM(32, 500, "gelu", layer_norm_eps=1e-6),
     }[head]()
     recorded = arrays(f"{kind}_params.npz")

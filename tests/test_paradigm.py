@@ -68,7 +68,7 @@ def test_predictions_and_losses_equal_those_of_paddlepalm_2(head: str) -> None:
     own = {name: value for name, value in params.items() if not name.startswith(f"{head}.")}
     backbone.load_state_dict(to_ours(own).weights)
     paradigm: Paradigm = {
-        "mrc": lambda: MRC(64),
+        "mrc": lambda: MRC(hidden_size=64),
         "mlm": lambda: MaskLM(64, 120, "gelu", layer_norm_eps=1e-6),
         "match": lambda: Match(3, 64),
     }.get(head, lambda: Classify(3, 64))()
@@ -98,10 +98,11 @@ def test_dropout_is_used_by_cls_and_match_while_training() -> None:
         assert not torch.equal(quiet, paradigm.train()(features)["logits"])
 
 
-def test_cls_decodes_to_the_likeliest_label_and_all_probabilities() -> None:
+def test_cls_decodes_to_the_likeliest_label_with_all_logits_and_probabilities() -> None:
     logits = torch.log(torch.tensor([[1.0, 3.0, 4.0], [2.0, 2.0, 1.0]]))
-    first, second = Classify(3, 4).decode({"logits": logits})
+    first, second = Classify(3, 4).decode({"logits": logits, "probs": logits.softmax(-1)})
     assert first["label"] == 2
+    assert first["logits"] == logits[0].tolist()
     assert first["probs"] == pytest.approx([1 / 8, 3 / 8, 4 / 8])
     assert second["label"] == 0  # a tie goes to the lower label
     json.dumps([first, second])
@@ -114,7 +115,7 @@ def test_a_label_that_is_no_class_is_named() -> None:
 
 
 def test_the_mrc_loss_is_over_real_tokens_only() -> None:
-    paradigm = MRC(2)
+    paradigm = MRC(hidden_size=2)
     mask = torch.tensor([[True, True, False], [True, True, True]])
     outputs = paradigm({"encoder_outputs": torch.zeros(2, 3, 2), "input_mask": mask})
     targets = {"start_positions": torch.tensor([0, 1]), "end_positions": torch.tensor([1, 2])}
@@ -125,7 +126,7 @@ def test_the_mrc_loss_is_over_real_tokens_only() -> None:
 def spans(
     start: list[float], end: list[float], mask: list[bool] | None = None, **settings: int
 ) -> list[tuple]:
-    paradigm = MRC(2, **settings)
+    paradigm = MRC(hidden_size=2, **settings)
     real = torch.tensor([mask or [True] * len(start)])
     logits = torch.tensor([[start, end]]).masked_fill(~real[:, None], -1e9)
     (decoded,) = paradigm.decode({"start_logits": logits[:, 0], "end_logits": logits[:, 1]})
@@ -164,7 +165,9 @@ def test_mrc_never_answers_with_padding() -> None:
 def test_mrc_spans_equal_those_of_a_plain_search() -> None:
     torch.manual_seed(0)
     start, end = torch.randn(2, 4, 30).round(decimals=1)  # rounded, so that there are ties
-    decoded = MRC(2, n_best_size=7, max_answer_len=9).decode({"start_logits": start, "end_logits": end})
+    decoded = MRC(hidden_size=2, n_best_size=7, max_answer_len=9).decode(
+        {"start_logits": start, "end_logits": end}
+    )
     for row in range(4):
         best = [
             sorted(range(30), key=lambda position, logits=logits: -logits[row, position])[:7]
@@ -220,7 +223,7 @@ def test_mlm_counts_the_masks_of_every_row() -> None:
     [
         (lambda: Classify(1, 8), "n_classes: 1 should be a whole number, 2 or more"),
         (lambda: Classify(3, 8, dropout_prob=1.5), "dropout_prob: 1.5 should be a probability"),
-        (lambda: MRC(8, max_answer_len=0), "max_answer_len: 0 should be a whole number"),
+        (lambda: MRC(hidden_size=8, max_answer_len=0), "max_answer_len: 0 should be a whole number"),
         (lambda: MaskLM(8, 30, "swich"), "hidden_act: no activation is called 'swich'"),
     ],
 )

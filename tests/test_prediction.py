@@ -38,7 +38,7 @@ def test_cls_and_match_write_a_json_object_a_line(trained: Path) -> None:
     records = [json.loads(line) for line in lines]
     assert list(returned) == records
     assert [record["index"] for record in records] == list(range(40))
-    assert all(set(record) == {"index", "label", "probs"} for record in records)
+    assert all(set(record) == {"index", "label", "logits", "probs"} for record in records)
     assert all(sum(record["probs"]) == pytest.approx(1, abs=1e-5) for record in records)
     assert all(record["probs"][record["label"]] == max(record["probs"]) for record in records)
     assert len(predicting(trained).pred("match")) == 40

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import ClassVar
 
 from torch import nn
 
-from palm.component import Component
+from palm.component import Component, Translate, checked_phase, unused
 from palm.contract import Specs, Tensors
 from palm.registry import Registry
 
@@ -20,6 +21,7 @@ class Backbone(Component, nn.Module):
         outputs_attr: features it gives.
     """
 
+    only_2x: ClassVar[Mapping[str, Translate]] = {"is_pairwise": unused, "phase": checked_phase}
     inputs_attr: Specs
     outputs_attr: Specs
 

@@ -53,11 +53,12 @@ class Encoder(Backbone):
         init_weights(self, shape.initializer_range)
 
     @classmethod
-    def from_config(cls: type[E], config: Mapping[str, Any]) -> E:
+    def from_config(cls: type[E], config: Mapping[str, Any], phase: str = "train") -> E:
         """The encoder that a BERT or ERNIE JSON file describes.
 
         Args:
             config: the file's content; keys that are not settings of this class are ignored.
+            phase: 'train' or 'predict', as in PaddlePALM 2.x; nothing depends on it.
 
         Raises:
             ConfigError: if settings are missing or wrong, with all of them.
@@ -72,7 +73,7 @@ class Encoder(Backbone):
         ]
         if missing:
             raise ConfigError(missing)
-        return cls(**chosen)
+        return cls(**chosen, phase=phase)  # type: ignore[call-arg]
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
         """The declared outputs of the declared inputs; where there is padding, they are zero.

@@ -23,6 +23,7 @@ def read_config(
     task_dir: str | Path = ".",
     argv: Sequence[str] | None = None,
     ignore: Collection[str] = (),
+    needs_tasks: bool = True,
 ) -> Config:
     """The configuration of a run.
 
@@ -35,6 +36,7 @@ def read_config(
         argv: arguments that overrule the files; None takes the program's own, except in a
             notebook, an interactive session or under pytest.
         ignore: options of the command line that belong to the calling script.
+        needs_tasks: False where it is no mistake to name none.
 
     Raises:
         ConfigError: a file is missing or unreadable, or it is not clear which tasks there are.
@@ -42,7 +44,7 @@ def read_config(
     """
     problems = Problems()
     words = program_arguments() if argv is None else argv
-    sources = _Sources(read_arguments(words, ignore, problems), problems)
+    sources = _Sources(read_arguments(words, ignore, problems), problems, needs_tasks)
     sources.open(config)
     return sources.joined(sources.folder(Path(task_dir)))
 
@@ -56,10 +58,12 @@ class _Sources:
     Args:
         options: the settings of the command line.
         problems: the report.
+        needs_tasks: whether it is a mistake to name no tasks.
     """
 
-    def __init__(self, options: Settings, problems: Problems) -> None:
+    def __init__(self, options: Settings, problems: Problems, needs_tasks: bool) -> None:
         self.options = options
+        self.needs_tasks = needs_tasks
         self.problems = problems
         self.failed = False
         self.title, self.base = "config", Path.cwd()
@@ -145,6 +149,8 @@ class _Sources:
         setting = self._own("task_instance")
         if setting is None and self.inline:
             setting = self.everything["task_instance"] = Setting(list(self.inline), self.title, self.base)
+        if setting is None and not self.needs_tasks:
+            return []
         if setting is None or setting.value is None:
             self._fail(f"{self.title}: task_instance is missing (the names of the tasks)", *self._similar())
             return []

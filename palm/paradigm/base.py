@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from palm.component import Component
+from palm.component import Component, Translate, checked_phase
 from palm.contract import Specs, Tensors
 from palm.registry import Registry
 
@@ -21,6 +22,7 @@ class Paradigm(Component, nn.Module):
         outputs_attr: tensors that `forward` gives.
     """
 
+    only_2x: ClassVar[Mapping[str, Translate]] = {"phase": checked_phase}
     inputs_attr: Specs
     targets_attr: Specs
     outputs_attr: Specs

@@ -50,14 +50,16 @@ class Classify(Paradigm):
         )
         self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float)}
         self.targets_attr = {"label_ids": TensorSpec(("batch",), torch.long)}
-        self.outputs_attr = {"logits": TensorSpec(("batch", n_classes), torch.float)}
+        per_class = TensorSpec(("batch", n_classes), torch.float)
+        self.outputs_attr = {"logits": per_class, "probs": per_class}
         self.dropout = nn.Dropout(dropout_prob)
         self.out = nn.Linear(hidden_size, n_classes)
         init_weights(self, initializer_range)
 
     def forward(self, features: Tensors) -> Tensors:
-        """`logits` [batch, n_classes]."""
-        return {"logits": self.out(self.dropout(features[self.feature]))}
+        """`logits` and `probs`, both [batch, n_classes]."""
+        logits = self.out(self.dropout(features[self.feature]))
+        return {"logits": logits, "probs": logits.float().softmax(-1)}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
         """Mean cross-entropy.
@@ -75,7 +77,7 @@ class Classify(Paradigm):
             ) from None
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per row `label`, the most probable one (the lowest on a tie), and `probs` of all labels."""
-        probs = outputs["logits"].float().softmax(-1)
-        labels = probs.argmax(-1).tolist()
-        return [{"label": label, "probs": row} for label, row in zip(labels, probs.tolist(), strict=True)]
+        """Per row `label`, the likeliest one (the lowest on a tie), `logits` and `probs` of all labels."""
+        labels = outputs["logits"].argmax(-1).tolist()
+        scores = zip(labels, outputs["logits"].tolist(), outputs["probs"].tolist(), strict=True)
+        return [{"label": label, "logits": logits, "probs": probs} for label, logits, probs in scores]

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from palm.checks import choice_problems, positive_problems, raise_any
+from palm.contract import Tensors, TensorSpec
+from palm.layers import init_weights
 from palm.paradigm.base import PARADIGMS
 from palm.paradigm.cls import Classify
 
 
 @PARADIGMS.register("match")
 class Match(Classify):
-    """`Classify` on the embedding of a pair of texts.
+    """`Classify` on the embedding of a pair of texts; or, pairwise, one score that ranks pairs.
+
+    Pairwise training compares two pairs with the same first text: the score of the one that belongs
+    together should be above that of the other by a margin. A score is the sigmoid of a linear layer.
 
     Args:
-        n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
+        n_classes: number of labels; label ids run from 0 to `n_classes - 1`. Not used pairwise.
         hidden_size: width of the backbone's sentence pair embedding.
         dropout_prob: probability of zeroing a feature while training.
         initializer_range: sigma of the normal that the weights start from.
+        learning_strategy: 'pointwise' or 'pairwise'.
+        margin: by how much the right pair's score should be above the wrong one's.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+
+    Source: PaddlePALM 2.0.2, `Match`.
     """
 
     feature: ClassVar[str] = "sentence_pair_embedding"
@@ -27,5 +44,42 @@ class Match(Classify):
         hidden_size: int = 768,
         dropout_prob: float = 0.1,
         initializer_range: float = 0.02,
+        learning_strategy: str = "pointwise",
+        margin: float = 0.5,
     ) -> None:
         super().__init__(n_classes, hidden_size, dropout_prob, initializer_range)
+        raise_any(
+            [
+                *positive_problems(margin=margin),
+                *choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy),
+            ]
+        )
+        self.is_pairwise = learning_strategy == "pairwise"
+        self.margin = margin
+        if self.is_pairwise:
+            self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
+            self.outputs_attr = {"probs": TensorSpec(("batch", 1), torch.float)}
+            self.out = nn.Linear(hidden_size, 1)
+            init_weights(self.out, initializer_range)
+
+    def forward(self, features: Tensors) -> Tensors:
+        """`logits` and `probs`, both [batch, n_classes]; pairwise `probs` [batch, 1], the score."""
+        if not self.is_pairwise:
+            return super().forward(features)
+        return {"probs": self.out(self.dropout(features[self.feature])).float().sigmoid()}
+
+    def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
+        """Mean cross-entropy; pairwise mean(max(0, margin - right + wrong)).
+
+        Pairwise, `is_negative` marks the rows of wrong pairs, in the order of the right ones.
+        """
+        if not self.is_pairwise:
+            return super().loss(outputs, targets)
+        scores, wrong = outputs["probs"][:, 0], targets["is_negative"]
+        return F.relu(self.margin - scores[~wrong] + scores[wrong]).mean()
+
+    def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
+        """Per row `label`, `logits` and `probs`; pairwise `probs` alone, a number."""
+        if not self.is_pairwise:
+            return super().decode(outputs)
+        return [{"probs": score} for score in outputs["probs"][:, 0].tolist()]

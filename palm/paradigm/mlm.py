@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.checks import count_problems, positive_problems, raise_any
+from palm.component import Translate, unused
 from palm.contract import Tensors, TensorSpec
 from palm.layers import ACTIVATIONS, activation_problems, init_weights
 from palm.paradigm.base import PARADIGMS, Paradigm
@@ -35,6 +37,9 @@ class MaskLM(Paradigm):
         "input_dim": "hidden_size",
         "param_initializer_range": "initializer_range",
     }
+
+    only_2x: ClassVar[Mapping[str, Translate]] = {**Paradigm.only_2x, "dropout_prob": unused}
+    order_2x = ("hidden_size", "vocab_size", "hidden_act", "dropout_prob", "initializer_range", "phase")
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.checks import count_problems, positive_problems, raise_any
+from palm.component import Translate, unused
 from palm.contract import Tensors, TensorSpec
 from palm.layers import init_weights
 from palm.paradigm.base import PARADIGMS, Paradigm
@@ -27,6 +29,8 @@ class MRC(Paradigm):
         hidden_size: width of the backbone's encoder outputs.
         max_answer_len: longest answer, in tokens.
         n_best_size: number of best starts, and of best ends, that are paired into spans.
+        with_negative: whether a question may have no answer, which `[CLS]` stands for.
+        null_score_diff_threshold: predict no answer where its score is above the best one's by more.
         initializer_range: sigma of the normal that the weights start from.
 
     Raises:
@@ -39,12 +43,23 @@ class MRC(Paradigm):
         "param_initializer_range": "initializer_range",
     }
 
+    only_2x: ClassVar[Mapping[str, Translate]] = {
+        **Paradigm.only_2x,
+        **dict.fromkeys(["max_query_len", "pred_output_path", "verbose", "do_lower_case"], unused),
+    }
+    order_2x = (
+        *("max_query_len", "hidden_size", "pred_output_path", "verbose", "with_negative", "do_lower_case"),
+        *("max_answer_len", "null_score_diff_threshold", "n_best_size", "phase"),
+    )
+
     def __init__(
         self,
         hidden_size: int,
         *,
         max_answer_len: int = 30,
         n_best_size: int = 20,
+        with_negative: bool = False,
+        null_score_diff_threshold: float = 0.0,
         initializer_range: float = 0.02,
     ) -> None:
         super().__init__()
@@ -58,6 +73,8 @@ class MRC(Paradigm):
         )
         self.max_answer_len = max_answer_len
         self.n_best_size = n_best_size
+        self.with_negative = with_negative
+        self.null_score_diff_threshold = null_score_diff_threshold
         per_token = TensorSpec(("batch", "seq"), torch.float)
         self.inputs_attr = {
             "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
@@ -91,7 +108,8 @@ class MRC(Paradigm):
             Per row `spans`, a list of (start, end, start_logit, end_logit) with both ends included:
             the `n_best_size` best starts times the best ends that make an answer of 1 to
             `max_answer_len` tokens, by rank of the start, then of the end, ties to the lower
-            position. And `null_score`, the sum of both logits of the first token.
+            position. And `null_score`, the sum of both logits of the first token; with negatives also
+            `null`, these logits, and `null_threshold`.
         """
         starts, start_logits = self._best(outputs["start_logits"])
         ends, end_logits = self._best(outputs["end_logits"])
@@ -105,11 +123,22 @@ class MRC(Paradigm):
             end_logits[rows, e].tolist(),
             strict=True,
         )
-        null_scores = (outputs["start_logits"][:, 0].float() + outputs["end_logits"][:, 0].float()).tolist()
-        decoded: list[dict[str, Any]] = [{"spans": [], "null_score": score} for score in null_scores]
+        decoded = [self._null(start, end) for start, end in self._first_logits(outputs)]
         for row, span in zip(rows.tolist(), spans, strict=True):
             decoded[row]["spans"].append(span)
         return decoded
+
+    def _first_logits(self, outputs: Tensors) -> list[list[float]]:
+        firsts = [outputs[name][:, 0].float() for name in ("start_logits", "end_logits")]
+        logits: list[list[float]] = torch.stack(firsts, 1).tolist()
+        return logits
+
+    def _null(self, start: float, end: float) -> dict[str, Any]:
+        """A row without spans yet."""
+        row: dict[str, Any] = {"spans": [], "null_score": start + end}
+        if self.with_negative:
+            row |= {"null": (start, end), "null_threshold": self.null_score_diff_threshold}
+        return row
 
     def _best(self, logits: Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Positions and logits of the best `n_best_size` of every row, each [batch, n_best]."""

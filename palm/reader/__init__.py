@@ -7,6 +7,7 @@ from palm.reader.match import MatchReader
 from palm.reader.mrc import MRCReader
 from palm.reader.predictions import Predictions, Record
 from palm.reader.rows import Column, Rows
+from palm.reader.seq_label import SequenceLabelReader
 
 __all__ = [
     "READERS",
@@ -20,4 +21,5 @@ __all__ = [
     "Reader",
     "Record",
     "Rows",
+    "SequenceLabelReader",
 ]

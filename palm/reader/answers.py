@@ -33,7 +33,11 @@ class ContextWindow:
 
 
 def best_answers(
-    context: str, windows: Sequence[ContextWindow], spans: Sequence[Sequence[Any]], n_best_size: int
+    context: str,
+    windows: Sequence[ContextWindow],
+    spans: Sequence[Sequence[Any]],
+    n_best_size: int,
+    null: tuple[float, float] | None = None,
 ) -> list[Record]:
     """The `n_best_size` best different answers, best first, with probabilities among them.
 
@@ -44,6 +48,8 @@ def best_answers(
         windows: of one question, in order.
         spans: for every window its candidates (start column, end column, start logit, end logit).
         n_best_size: how many answers are kept.
+        null: start and end logit of there being no answer, which then is one of the answers, an
+            empty text, also beyond `n_best_size`.
 
     Returns:
         `text`, `probability`, `start_logit` and `end_logit` of each; one empty text if no span counts.
@@ -53,14 +59,27 @@ def best_answers(
     found = [
         piece for window, chosen in zip(windows, spans, strict=True) for piece in _pieces(window, chosen)
     ]
+    no_answer = [] if null is None else [(0, 0, *null)]
+    found += no_answer
     found.sort(key=lambda piece: piece[2] + piece[3], reverse=True)
     answers = list(islice(_different(context, found), n_best_size))
+    if all(answer["text"] for answer in answers):
+        answers += _different(context, no_answer)
     answers = answers or [{"text": "", "start_logit": 0.0, "end_logit": 0.0}]
     probabilities = _softmax([answer["start_logit"] + answer["end_logit"] for answer in answers])
     return [
         {"text": answer["text"], "probability": probability, **answer}
         for answer, probability in zip(answers, probabilities, strict=True)
     ]
+
+
+def null_odds(nbest: Sequence[Record], null: tuple[float, float]) -> float:
+    """By how much the score of there being no answer is above that of the best answer.
+
+    Source: Devlin et al., 2018, the authors' program for SQuAD 2.0 (`null_odds`).
+    """
+    scores = (answer["start_logit"] + answer["end_logit"] for answer in nbest if answer["text"])
+    return float(sum(null) - max(scores, default=0.0))
 
 
 def _pieces(window: ContextWindow, spans: Iterable[Sequence[Any]]) -> Iterator[tuple[int, int, float, float]]:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from palm.component import Component
-from palm.contract import Specs, Tensors
+from palm.component import Component, Translate, checked_phase, unused
+from palm.contract import Specs, Tensors, mismatches
+from palm.errors import PalmError, WiringError
+from palm.reader.loaded import (
+    HasInputs,
+    LoadedData,
+    for_cn_of,
+    num_prediction_rows,
+    seeded,
+    training_rows,
+)
 from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows import Rows
 from palm.registry import Registry
+
+R = TypeVar("R", bound="Reader")
 
 Draw = Callable[[int], np.random.Generator]
 """The generator of the k-th row of a batch; only readers that draw call it."""
@@ -32,10 +44,21 @@ class Reader(Component, ABC):
         targets_attr: tensors that only a batch with labels carries.
     """
 
+    only_2x: ClassVar[Mapping[str, Translate]] = {
+        "tokenizer": unused,
+        "lang": for_cn_of,
+        "seed": seeded,
+        "phase": checked_phase,
+        "dev_count": unused,
+        "print_prefix": unused,
+    }
     vocab_path: Path
     vocab_size: int
     outputs_attr: Specs
     targets_attr: Specs
+    _loaded: LoadedData | None = None
+    _rows: Rows | None = None
+    _backbone: HasInputs | None = None
 
     @abstractmethod
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
@@ -80,6 +103,92 @@ class Reader(Component, ABC):
             StorageError: the directory cannot be written.
         """
         return write_records(records, directory)
+
+    def results(self, records: Iterable[Record]) -> Iterator[Any]:
+        """The records in the form in which `Trainer.predict` gives and writes them, that of 2.x."""
+        yield from records
+
+    # What PaddlePALM 2.x tells a reader: the file to serve, and the backbone to serve it to.
+
+    def load_data(
+        self,
+        input_file: str | Path,
+        batch_size: int,
+        num_epochs: int | None = None,
+        file_format: str = "tsv",  # noqa: ARG002 - every reader has one format
+        shuffle_train: bool = True,
+    ) -> None:
+        """Serve a data file; for training, it is read and encoded at once.
+
+        Args:
+            input_file: the data.
+            batch_size: rows per batch.
+            num_epochs: passes over it while training; None in several tasks, whose trainer counts.
+            file_format: accepted; each reader knows its format.
+            shuffle_train: draw a new order for every epoch of training.
+
+        Raises:
+            ConfigError: a number out of its range.
+            DataError: no such file, or a row that cannot be used, with its file and line.
+        """
+        loaded = LoadedData(Path(input_file), batch_size, num_epochs, shuffle_train)
+        self._rows = training_rows(self, loaded.path) if self.phase == "train" else None
+        self._loaded = loaded
+
+    def register_with(self, backbone: HasInputs) -> None:
+        """Serve a backbone.
+
+        Raises:
+            WiringError: it takes tensors that this reader does not give.
+        """
+        if problems := list(mismatches("backbone", backbone.inputs_attr, "reader", self.outputs_attr)):
+            raise WiringError("\n".join(problems))
+        self._backbone = backbone
+
+    def get_registered_backbone(self) -> HasInputs | None:
+        """What `register_with` was given."""
+        return self._backbone
+
+    def clone(self: R, phase: str = "train") -> R:
+        """A copy for another phase, which serves nothing yet."""
+        checked_phase(phase)
+        other = copy.copy(self)
+        other.given_2x = {**self.given_2x, "phase": phase}
+        other._loaded, other._rows = None, None
+        return other
+
+    @property
+    def loaded(self) -> LoadedData:
+        """What `load_data` was told.
+
+        Raises:
+            PalmError: nothing yet.
+        """
+        if self._loaded is None:
+            raise PalmError(f"{type(self).__name__}: call load_data(input_file, batch_size) first")
+        return self._loaded
+
+    @property
+    def rows(self) -> Rows | None:
+        """The encoded rows of a training file, None for prediction."""
+        return self._rows
+
+    @property
+    def num_examples(self) -> int:
+        """How many rows the loaded file has; a document counts once for each of its windows."""
+        path = self.loaded.path
+        return num_prediction_rows(self, path) if self._rows is None else len(self._rows)
+
+    @property
+    def num_epochs(self) -> int | None:
+        """What `load_data` was told."""
+        return self.loaded.num_epochs
+
+    @property
+    def seed(self) -> int | None:
+        """What the constructor was told."""
+        seed: int | None = self.given_2x.get("seed")
+        return seed
 
 
 READERS: Registry[type[Reader]] = Registry("reader")

@@ -18,7 +18,8 @@ class ClassifyReader(TextReader):
     """Reads TSV files with the columns `label` and `text_a`, and `text_b` where there is one.
 
     A row is `[CLS] text_a [SEP]` or `[CLS] text_a [SEP] text_b [SEP]`, cut to `max_seq_len`. A
-    record is `{"index": 0, "label": 3, "probs": [...]}`, with `label_name` if there is a `label_map`.
+    record is `{"index": 0, "label": 3, "logits": [...], "probs": [...]}`, with `label_name` if there is
+    a `label_map`.
 
     Args:
         vocab_path: the vocabulary, one token a line.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,7 @@ class MaskLMReader(TextReader):
     Source: PaddlePALM 0.2.1, appendix A, `mlm`.
     """
 
+    order_2x = (*TextReader.order_2x, "dev_count", "print_prefix")
     optional_columns = ("text_b",)
     parsed_form = "a string or {'text_a': …} (and 'text_b')"
     labels = None
@@ -91,6 +92,12 @@ class MaskLMReader(TextReader):
     ) -> Iterator[Record]:
         for row, value in enumerate(decoded):
             yield {"index": first + row, "words": self._guesses(rows["token_ids"][row], value)}
+
+    def results(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The guesses of all rows one after another, as `{"index": 0, "word_id": 17}`."""
+        guesses = (word["predicted"] for record in records for word in record["words"])
+        for index, guess in enumerate(guesses):
+            yield {"index": index, "word_id": self.tokenizer.id_of(guess)}
 
     def _guesses(self, token_ids: Ints, value: Record) -> list[Record]:
         positions = value["positions"]

@@ -1,16 +1,40 @@
-"""The `match` reader: two texts per line, and whether they match."""
+"""The `match` reader: two texts per line, and whether they match, or a third that does not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import torch
+
+from palm.checks import choice_problems, raise_any
 from palm.config import FilePath
-from palm.reader.base import READERS
+from palm.contract import Tensors, TensorSpec
+from palm.reader.base import READERS, Draw
+from palm.reader.collate import padded_batch
 from palm.reader.labels import Labels
 from palm.reader.predictions import Record
-from palm.reader.rows import Rows
+from palm.reader.rows import Column, Ints, Rows
 from palm.reader.text import TextExample, TextReader, labelled_records
+from palm.reader.tsv import read_table
+
+PAIR_COLUMNS = ("token_ids", "first_segment")
+
+
+@dataclass(frozen=True, slots=True)
+class RankedExample:
+    """One line of a table for pairwise training.
+
+    Args:
+        right: `text_a` with `text_b`.
+        wrong: `text_a` with `text_b_neg`.
+    """
+
+    right: TextExample
+    wrong: TextExample
 
 
 @READERS.register("match")
@@ -20,6 +44,11 @@ class MatchReader(TextReader):
     A row is `[CLS] text_a [SEP] text_b [SEP]`; where both do not fit, the longer one loses its last
     token until they do. Records are those of `ClassifyReader`.
 
+    Pairwise, a training file has `text_a`, `text_b` and, instead of a label, `text_b_neg`, which
+    belongs less to `text_a`. A training batch holds twice as many rows as examples, first all pairs
+    with `text_b`, then those with `text_b_neg`, marked by `is_negative`. A record is
+    `{"index": 0, "probs": 0.7}`.
+
     Args:
         vocab_path: the vocabulary, one token a line.
         max_seq_len: the longest row in tokens, `[CLS]` and both `[SEP]` included.
@@ -28,15 +57,17 @@ class MatchReader(TextReader):
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; 0 for no match and 1 for a match.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
+        learning_strategy: 'pointwise' or 'pairwise'.
 
     Raises:
         ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
         DataError: the vocabulary or label_map cannot be read.
 
-    Source: PaddlePALM 0.2.1, appendix A, `match`.
+    Source: PaddlePALM 0.2.1, appendix A, `match`; pairwise PaddlePALM 2.0.2, `MatchReader`.
     """
 
     aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
+    order_2x = (*TextReader.order_2x[:-1], "learning_strategy", "phase", "dev_count", "print_prefix")
     text_columns = ("text_a", "text_b")
     parsed_form = "a pair of strings or {'text_a': …, 'text_b': …}"
     min_seq_len = 5
@@ -51,14 +82,49 @@ class MatchReader(TextReader):
         task_id: int = 0,
         n_classes: int = 2,
         label_map: FilePath | dict[str, int] | None = None,
+        learning_strategy: str = "pointwise",
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
-        self.labels: Labels = Labels(n_classes, label_map)
+        raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy))
+        self.is_pairwise = learning_strategy == "pairwise"
+        self.names: Labels = Labels(n_classes, label_map)
+        self.labels: Labels | None = None if self.is_pairwise else self.names
+        if self.is_pairwise:
+            self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
+
+    def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
+        if not (with_targets and self.is_pairwise):
+            yield from super().read(path, with_targets)
+            return
+        for row in read_table(Path(path), (*self.text_columns, "text_b_neg")):
+            right = self._example(row, None)
+            wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
+            yield RankedExample(right, replace(right, text_b=wrong))
 
     def cells_of(self, text: Any) -> dict[str, Any] | None:
         if isinstance(text, (tuple, list)) and len(text) == 2:
             return {"text_a": text[0], "text_b": text[1]}
         return text if isinstance(text, dict) else None
+
+    def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
+        if not (with_targets and self.is_pairwise):
+            return super().encode(examples, with_targets)
+        right = super().encode([example.right for example in examples], with_targets=False)
+        wrong = super().encode([example.wrong for example in examples], with_targets=False)
+        return Rows({**right.columns, **{f"wrong_{name}": wrong[name] for name in PAIR_COLUMNS}})
+
+    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
+        if "wrong_token_ids" not in rows:
+            return super().collate(rows, indices, draw)
+        both = Rows(
+            {
+                "token_ids": Column.ragged(_both(rows, "token_ids", indices)),
+                "first_segment": Column.scalar(np.asarray(_both(rows, "first_segment", indices))),
+            }
+        )
+        batch = padded_batch(both, range(len(both)), self.tokenizer.pad_id, self.task_id)
+        batch["is_negative"] = torch.arange(len(both)) >= len(indices)
+        return batch
 
     def records(
         self,
@@ -67,4 +133,9 @@ class MatchReader(TextReader):
         decoded: Sequence[Record],
         first: int,
     ) -> Iterator[Record]:
-        yield from labelled_records(decoded, self.labels, first)
+        yield from labelled_records(decoded, self.names, first)
+
+
+def _both(rows: Rows, name: str, indices: Sequence[int]) -> list[Ints]:
+    """A column of the right pairs, then of the wrong ones."""
+    return [rows[place][index] for place in (name, f"wrong_{name}") for index in indices]

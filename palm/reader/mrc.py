@@ -13,7 +13,7 @@ import torch
 from palm.config import FilePath
 from palm.contract import Tensors
 from palm.errors import ConfigError, DataError
-from palm.reader.answers import ContextWindow, best_answers
+from palm.reader.answers import ContextWindow, best_answers, null_odds
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
 from palm.reader.predictions import Predictions, Record, write_answers
@@ -49,9 +49,10 @@ class MRCReader(Reader):
     """Reads SQuAD's JSON: contexts, questions, and answers as pieces of the context.
 
     A row is `[CLS] question [SEP] window [SEP]`; a context that does not fit is cut into windows that
-    overlap. For training every question needs an answer; windows without the whole answer are left
-    out. Predicted answers are pieces of the context, character by character. A record is
-    `{"id": "q1", "text": "Rome", "nbest": [{"text", "probability", "start_logit", "end_logit"}, ...]}`.
+    overlap. For training every question needs an answer, and windows without the whole answer are left
+    out, unless `remove_noanswer` is off. Predicted answers are pieces of the context, character by
+    character. A record is `{"id": "q1", "text": "Rome", "nbest": [{"text", "probability",
+    "start_logit", "end_logit"}, ...]}`, with `null_odds` where the output layer reckons with no answer.
 
     Args:
         vocab_path: the vocabulary, one token a line.
@@ -62,6 +63,8 @@ class MRCReader(Reader):
         for_cn: accepted, changes nothing: Chinese characters stand alone in any case.
         task_id: the number that ERNIE's task embedding gets.
         n_best_size: how many answers a question has in `nbest_predictions.json`.
+        remove_noanswer: train only on windows with the answer; otherwise on all of them, and on
+            questions without an answer, with `[CLS]` for the answer.
 
     Raises:
         ConfigError: a setting out of its range, or no room for a context.
@@ -71,6 +74,10 @@ class MRCReader(Reader):
     """
 
     aliases: ClassVar[dict[str, str]] = {"max_len": "max_seq_len", "max_seqlen": "max_seq_len"}
+    order_2x = (
+        *("vocab_path", "max_seq_len", "max_query_len", "doc_stride"),
+        *("tokenizer", "lang", "seed", "do_lower_case", "remove_noanswer", "phase"),
+    )
 
     def __init__(
         self,
@@ -83,6 +90,7 @@ class MRCReader(Reader):
         for_cn: bool = False,  # noqa: ARG002
         task_id: int = 0,
         n_best_size: int = 20,
+        remove_noanswer: bool = True,
     ) -> None:
         _check_settings(max_seq_len, max_query_len, doc_stride, n_best_size)
         self.vocab_path = Path(vocab_path)
@@ -93,12 +101,14 @@ class MRCReader(Reader):
         self.doc_stride = doc_stride
         self.task_id = task_id
         self.n_best_size = n_best_size
+        self.remove_noanswer = remove_noanswer
         self.outputs_attr = {**SEQUENCE_ATTR, "unique_ids": ONE_PER_ROW}
         self.targets_attr = {"start_positions": ONE_PER_ROW, "end_positions": ONE_PER_ROW}
 
     def read(self, path: Path, with_targets: bool) -> Iterator[Question]:
-        questions = read_questions(Path(path))
-        return map(answerable, questions) if with_targets else questions
+        for question in read_questions(Path(path)):
+            may_lack_answers = not with_targets or not (question.answers or self.remove_noanswer)
+            yield question if may_lack_answers else answerable(question)
 
     def parse(self, texts: Iterable[Any]) -> Iterator[Question]:
         return parsed_questions(texts)
@@ -111,7 +121,7 @@ class MRCReader(Reader):
         unheld = []
         for index, example in enumerate(examples):
             document = documents[example.context]
-            answer = _answer_span(example, document) if with_targets else None
+            answer = _answer_span(example, document) if with_targets and example.answers else None
             windows = self._rows_of(index, queries[index][: self.max_query_len], document, answer)
             if not windows:
                 unheld.append(example)
@@ -137,22 +147,33 @@ class MRCReader(Reader):
         owners = rows["example"].values
         bounds = np.searchsorted(owners, np.arange(len(examples) + 1))
         for example, start, end in zip(examples, bounds, bounds[1:], strict=False):
-            spans = [value["spans"] for value in decoded[start:end]]
             windows = _context_windows(rows, range(start, end))
-            nbest = best_answers(example.context, windows, spans, self.n_best_size)
-            yield {"id": example.id, "text": nbest[0]["text"], "nbest": nbest}
+            yield {"id": example.id, **self._answer(example.context, windows, decoded[start:end])}
 
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
         return write_answers(records, directory)
+
+    def _answer(self, context: str, windows: list[ContextWindow], decoded: Sequence[Record]) -> Record:
+        """The fields of a question's record, from what was decoded for its windows."""
+        spans = [value["spans"] for value in decoded]
+        if "null" not in decoded[0]:
+            nbest = best_answers(context, windows, spans, self.n_best_size)
+            return {"text": nbest[0]["text"], "nbest": nbest}
+        null = min((tuple(value["null"]) for value in decoded), key=sum)
+        nbest = best_answers(context, windows, spans, self.n_best_size, null)
+        odds = null_odds(nbest, null)
+        best = next((answer["text"] for answer in nbest if answer["text"]), "")
+        text = "" if odds > decoded[0]["null_threshold"] else best
+        return {"text": text, "nbest": nbest, "null_odds": odds}
 
     def _rows_of(
         self, example: int, query: list[int], document: Pieces, answer: _Span | None
     ) -> list[_WindowRow]:
         capacity = self.max_seq_len - len(query) - 3
         return [
-            _WindowRow(example, query, document, window, answer)
+            _WindowRow(example, query, document, window, _held(window, answer))
             for window in windows_of(len(document), capacity, self.doc_stride)
-            if answer is None or _holds(window, answer)
+            if answer is None or not self.remove_noanswer or _held(window, answer)
         ]
 
     def _columns(self, rows: Sequence[_WindowRow], with_targets: bool) -> Rows:
@@ -165,14 +186,9 @@ class MRCReader(Reader):
             "char_ends": Column.ragged([_cut(row.document.ends, row.window) for row in rows]),
         }
         if with_targets:
-            shifts = [len(row.query) + 2 - row.window.start for row in rows]
-            answers = [row.answer for row in rows if row.answer is not None]
-            columns["start_positions"] = Column.scalar(
-                [answer.first + shift for answer, shift in zip(answers, shifts, strict=True)]
-            )
-            columns["end_positions"] = Column.scalar(
-                [answer.last + shift for answer, shift in zip(answers, shifts, strict=True)]
-            )
+            answers = [_answer_columns(row) for row in rows]
+            columns["start_positions"] = Column.scalar([answer.first for answer in answers])
+            columns["end_positions"] = Column.scalar([answer.last for answer in answers])
         return Rows(columns)
 
     def _token_ids(self, row: _WindowRow) -> list[int]:
@@ -202,8 +218,19 @@ def _answer_span(example: Question, document: Pieces) -> _Span:
     return _Span(first, last)
 
 
-def _holds(window: Window, answer: _Span) -> bool:
-    return window.start <= answer.first and answer.last < window.start + window.length
+def _held(window: Window, answer: _Span | None) -> _Span | None:
+    """The answer, if the window has all of it."""
+    if answer is None or answer.first < window.start or answer.last >= window.start + window.length:
+        return None
+    return answer
+
+
+def _answer_columns(row: _WindowRow) -> _Span:
+    """Where the answer is in the row; at `[CLS]` where there is none."""
+    if row.answer is None:
+        return _Span(0, 0)
+    shift = len(row.query) + 2 - row.window.start
+    return _Span(row.answer.first + shift, row.answer.last + shift)
 
 
 def _report_unheld(unheld: Sequence[Question], total: int) -> None:

@@ -106,14 +106,17 @@ def write_records(records: Iterable[Record], directory: Path) -> SavedRecords:
 def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
     """Write `predictions.json` (id -> text) and `nbest_predictions.json` (id -> answers) into `directory`.
 
+    Beside them `null_odds.json` (id -> number) if the records have such a number.
+
     Args:
-        records: with `id`, `text` and `nbest`.
+        records: with `id`, `text` and `nbest`, and perhaps `null_odds`.
         directory: is made if it is missing.
 
     Raises:
         StorageError: the directory cannot be written.
     """
     path = directory / "predictions.json"
+    odds: dict[str, float] = {}
     with _new_file(path) as texts, _new_file(directory / "nbest_predictions.json") as nbests:
         opening = "{\n    "
         for record in records:
@@ -122,9 +125,14 @@ def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
             texts.write(f"{opening}{name}: {json.dumps(record['text'], ensure_ascii=False)}")
             nbests.write(f"{opening}{name}: {nbest}")
             opening = ",\n    "
+            if "null_odds" in record:
+                odds[record["id"]] = record["null_odds"]
         closing = "{}\n" if opening.startswith("{") else "\n}\n"
         texts.write(closing)
         nbests.write(closing)
+    if odds:
+        with _new_file(directory / "null_odds.json") as file:
+            json.dump(odds, file, ensure_ascii=False, indent=4)
     return SavedAnswers(path)
 
 

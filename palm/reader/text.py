@@ -48,6 +48,9 @@ class TextReader(Reader):
     """
 
     aliases: ClassVar[dict[str, str]] = {"max_len": "max_seq_len", "max_seqlen": "max_seq_len"}
+    order_2x: ClassVar[tuple[str, ...]] = (
+        *("vocab_path", "max_seq_len", "tokenizer", "lang", "seed", "do_lower_case", "phase"),
+    )
     text_columns: ClassVar[tuple[str, ...]] = ("text_a",)
     optional_columns: ClassVar[tuple[str, ...]] = ()
     parsed_form: ClassVar[str]
@@ -134,13 +137,13 @@ def labelled_records(decoded: Sequence[Record], labels: Labels, first: int) -> I
     """Numbered records of decoded labels, with the label's name where it has one.
 
     Args:
-        decoded: `label` and `probs` of every example, in order.
+        decoded: `label`, `logits` and `probs` of every example, in order.
         labels: where the names come from.
         first: the number of the first.
     """
     for index, value in enumerate(decoded, start=first):
         record = {"index": index, **value}
-        if value["label"] in labels.names:
+        if value.get("label") in labels.names:
             record["label_name"] = labels.names[value["label"]]
         yield record
 

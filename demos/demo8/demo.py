@@ -1,0 +1,58 @@
+"""Demo 8: a training loop of one's own: after every epoch a look at the dev data; the best model is kept."""
+
+import argparse
+import json
+from pathlib import Path
+
+import palm
+
+ROOT = Path(__file__).parents[2]
+VOCAB, DATA = ROOT / "data" / "vocab.txt", ROOT / "data" / "intent"
+LENGTH, BATCH_SIZE = 64, 16
+
+
+def main(num_epochs: int, save_path: Path) -> None:
+    config = json.loads((ROOT / "configs" / "bert_small.json").read_text(encoding="utf-8"))
+    width, label_map = (
+        config["hidden_size"],
+        json.loads((DATA / "label_map.json").read_text(encoding="utf-8")),
+    )
+    true = [line.split("\t")[0] for line in (DATA / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+
+    reader = palm.reader.ClassifyReader(VOCAB, LENGTH, seed=1, do_lower_case=True, label_map=label_map)
+    reader.load_data(DATA / "train.tsv", BATCH_SIZE, num_epochs=num_epochs)
+    dev = reader.clone(phase="predict")
+    dev.load_data(DATA / "dev.tsv", BATCH_SIZE)
+    bert = palm.backbone.BERT.from_config(config)
+    reader.register_with(bert)
+    dev.register_with(bert)
+
+    trainer = palm.Trainer("intent")
+    loss_var = trainer.build_forward(bert, palm.head.Classify(len(label_map), width, 0.1))
+    trainer.build_backward(palm.optimizer.Adam(loss_var, 5e-4))
+    trainer.build_predict_forward(bert, palm.head.Classify(len(label_map), width, phase="predict"))
+    batches = trainer.fit_reader(reader)
+    trainer.fit_reader(dev, phase="predict")
+
+    best = 0.0
+    for step, batch in enumerate(batches, start=1):
+        loss = trainer.train_one_step(batch)["intent.loss"].item()
+        if step % trainer.steps_pur_epoch == 0:
+            results = trainer.predict()
+            right = sum(result["label_name"] == name for result, name in zip(results, true, strict=True))
+            print(f"epoch {trainer.cur_train_epoch}: loss {loss:.3f}, accuracy {right / len(true):.4f}")
+            if right / len(true) > best:
+                best = right / len(true)
+                trainer.save(save_path / "best", save_type="predict")
+
+    model = palm.load_model(save_path / "best")
+    text = "wake me up at half past seven"
+    print(f"best accuracy {best:.4f}; {text!r} is {model.predict([text])[0]['label_name']}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--num_epochs", type=int, default=4)
+    parser.add_argument("--save_path", type=Path, default=Path(__file__).parent / "output_model")
+    options = parser.parse_args()
+    main(options.num_epochs, options.save_path)

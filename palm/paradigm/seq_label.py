@@ -1,0 +1,130 @@
+"""Sequence labelling: one label per word, each by itself or as one likely sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from palm.checks import count_problems, dropout_problems, positive_problems, raise_any
+from palm.component import Translate, unused
+from palm.contract import Tensors, TensorSpec
+from palm.errors import WiringError
+from palm.layers import init_weights
+from palm.paradigm.base import PARADIGMS, Paradigm
+from palm.paradigm.crf import LinearChainCRF
+
+
+@PARADIGMS.register("seq_label")
+class SequenceLabel(Paradigm):
+    """Dropout and one linear layer on every word's first piece (Devlin et al., 2018, section 4.3).
+
+    Args:
+        n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
+        hidden_size: width of the backbone's encoder outputs.
+        dropout_prob: probability of zeroing a feature while training.
+        initializer_range: sigma of the normal that the linear layer's weights start from.
+        use_crf: score a text's labels together, with a linear-chain CRF over its words.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+
+    Source: PaddlePALM 2.0.2, `SequenceLabel`, with the CRF and without dropout.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {
+        "num_classes": "n_classes",
+        "input_dim": "hidden_size",
+        "param_initializer_range": "initializer_range",
+    }
+
+    only_2x: ClassVar[Mapping[str, Translate]] = {**Paradigm.only_2x, "learning_rate": unused}
+    order_2x = ("n_classes", "hidden_size", "dropout_prob", "learning_rate", "initializer_range", "phase")
+
+    def __init__(
+        self,
+        n_classes: int,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        use_crf: bool = False,
+    ) -> None:
+        super().__init__()
+        raise_any(
+            [
+                *count_problems(least=2, n_classes=n_classes),
+                *count_problems(hidden_size=hidden_size),
+                *dropout_problems(dropout_prob=dropout_prob),
+                *positive_problems(initializer_range=initializer_range),
+            ]
+        )
+        word_mask = TensorSpec(("batch", "seq"), torch.bool)
+        self.inputs_attr = {
+            "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
+            "word_mask": word_mask,
+        }
+        self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
+        self.outputs_attr = {
+            "logits": TensorSpec(("batch", "seq", n_classes), torch.float),
+            "word_mask": word_mask,
+        }
+        self.dropout = nn.Dropout(dropout_prob)
+        self.out = nn.Linear(hidden_size, n_classes)
+        self.crf = LinearChainCRF(n_classes) if use_crf else None
+        init_weights(self, initializer_range)
+
+    def forward(self, features: Tensors) -> Tensors:
+        """`logits` [batch, seq, n_classes] and, as it came, `word_mask` [batch, seq]: which of them count."""
+        logits = self.out(self.dropout(features["encoder_outputs"]))
+        return {"logits": logits, "word_mask": features["word_mask"]}
+
+    def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
+        """Mean cross-entropy of the words; with the CRF, mean negative log-likelihood of the rows.
+
+        Raises:
+            WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
+        """
+        mask, labels = outputs["word_mask"], targets["label_ids"]
+        _check_labels(labels[mask], outputs["logits"].shape[-1])
+        if self.crf is None:
+            return F.cross_entropy(outputs["logits"][mask], labels[mask])
+        emissions, words = words_first(outputs["logits"], mask)
+        return self.crf.negative_log_likelihood(emissions, words_first(labels, mask)[0], words).mean()
+
+    def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
+        """Per row `labels`, one for every word in order: the likeliest each, or with the CRF together."""
+        mask = outputs["word_mask"]
+        if self.crf is None:
+            labels = outputs["logits"][mask].argmax(-1)
+        else:
+            emissions, words = words_first(outputs["logits"], mask)
+            labels = self.crf.best_labels(emissions, words)[words]
+        return [{"labels": row.tolist()} for row in torch.split(labels, mask.sum(1).tolist())]
+
+
+def _check_labels(labels: Tensor, n_classes: int) -> None:
+    if labels.device.type == "cpu" and int(labels.max()) >= n_classes:
+        strange = sorted(set(labels[labels >= n_classes].tolist()))
+        raise WiringError(f"label_ids: {strange} are outside 0..{n_classes - 1}; n_classes is {n_classes}")
+
+
+def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """What is marked, moved to the front of every row.
+
+    Args:
+        values: [batch, seq, ...].
+        mask: bool [batch, seq].
+
+    Returns:
+        The marked values in order, then zeros, [batch, words, ...], and a mask of the former, bool
+        [batch, words]; `words` is the largest number of marks in a row.
+    """
+    counts = mask.sum(1, keepdim=True)
+    words = torch.arange(int(counts.max()), device=mask.device) < counts
+    front = values.new_zeros(*words.shape, *values.shape[2:])
+    front[words] = values[mask]
+    return front, words

@@ -1,0 +1,105 @@
+"""Which file a reader serves, as `load_data` of PaddlePALM 2.x tells it, and files encoded by the chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from palm.contract import Specs
+from palm.errors import ConfigError, DataError
+from palm.reader.rows import Rows
+
+CHUNK_EXAMPLES = 4096
+"""Examples that are text in memory at a time."""
+
+
+@dataclass(frozen=True)
+class LoadedData:
+    """What `load_data` was told.
+
+    Args:
+        path: the data file.
+        batch_size: rows per batch.
+        num_epochs: passes over the file while training; None for as many as the trainer wants.
+        shuffle: draw a new order of the training rows for every epoch.
+    """
+
+    path: Path
+    batch_size: int
+    num_epochs: int | None
+    shuffle: bool
+
+    def __post_init__(self) -> None:
+        counts = {"batch_size": self.batch_size, "num_epochs": self.num_epochs}
+        wrong = {name: value for name, value in counts.items() if value is not None and value < 1}
+        if wrong:
+            raise ConfigError(
+                [f"load_data: {name} should be 1 or more, not {wrong[name]!r}" for name in wrong]
+            )
+        if not self.path.is_file():
+            raise DataError(f"{self.path}: no such data file")
+
+
+class HasInputs(Protocol):
+    """What a reader has to know of a backbone."""
+
+    inputs_attr: Specs
+
+
+class Encoder(Protocol):
+    """What encoding a file takes of a reader."""
+
+    def read(self, path: Path, with_targets: bool) -> Iterator[Any]: ...
+    def encode(self, examples: list[Any], with_targets: bool) -> Rows: ...
+
+
+def encoded_chunks(
+    reader: Encoder, examples: Iterable[Any], with_targets: bool, size: int = CHUNK_EXAMPLES
+) -> Iterator[tuple[list[Any], Rows]]:
+    """The examples, `size` at a time, each piece with its encoded rows."""
+    examples = iter(examples)
+    while chunk := list(islice(examples, size)):
+        yield chunk, reader.encode(chunk, with_targets)
+
+
+def training_rows(reader: Encoder, path: Path) -> Rows:
+    """All rows of a training file.
+
+    Raises:
+        DataError: a row that cannot be used, or no rows.
+    """
+    chunks = encoded_chunks(reader, reader.read(path, with_targets=True), with_targets=True)
+    parts = [rows for _, rows in chunks if len(rows)]
+    if not parts:
+        raise DataError(f"{path}: no rows to train on")
+    return Rows.concatenate(parts)
+
+
+def num_prediction_rows(reader: Encoder, path: Path) -> int:
+    """How many rows a file has for prediction, in bounded memory."""
+    examples = reader.read(path, with_targets=False)
+    return sum(len(rows) for _, rows in encoded_chunks(reader, examples, with_targets=False))
+
+
+def for_cn_of(lang: object) -> dict[str, Any]:
+    """The argument `lang` of 2.x: 'cn' or 'chinese', 'en' or 'english'.
+
+    Raises:
+        ConfigError: for any other value.
+    """
+    known = {"en": False, "english": False, "cn": True, "chinese": True}
+    if str(lang).lower() not in known:
+        raise ConfigError([f"lang should be one of {', '.join(known)}, not {lang!r}"])
+    return {"for_cn": known[str(lang).lower()]}
+
+
+def seeded(seed: int | None) -> dict[str, Any]:
+    """The argument `seed` of 2.x; what is built after it, backbone and heads, starts as it decides."""
+    if seed is not None:
+        torch.manual_seed(seed)
+    return {}

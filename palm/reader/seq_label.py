@@ -1,0 +1,221 @@
+"""The `seq_label` reader: a text of words per line, and a label for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+
+from palm.config import FilePath
+from palm.contract import Tensors, TensorSpec
+from palm.errors import ConfigError, DataError
+from palm.reader.base import READERS, Draw, Reader
+from palm.reader.collate import SEQUENCE_ATTR, padded_batch
+from palm.reader.labels import Labels
+from palm.reader.predictions import Record
+from palm.reader.rows import Column, Rows
+from palm.reader.sequence import sequence_of
+from palm.reader.tsv import read_table
+from palm.reader.words import word_windows, words_of
+from palm.tokenizer import WordPieceTokenizer
+
+NO_LABEL = -100
+"""The label id of every token that is not the first piece of a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedExample:
+    """One line of a table.
+
+    Args:
+        words: the text's words.
+        labels: their labels' ids; None where they are not known or not read.
+        place: `file:line`, for messages.
+    """
+
+    words: list[str]
+    labels: list[int] | None
+    place: str
+
+
+class _WindowRow(NamedTuple):
+    """Some consecutive words of an example, as one row."""
+
+    example: int
+    pieces: list[list[int]]
+    labels: list[int]
+
+
+@READERS.register("seq_label")
+class SequenceLabelReader(Reader):
+    """Reads TSV files with the columns `text_a` and `label`, a label for every word.
+
+    Words, and labels, are separated by spaces or by U+0002. A row is `[CLS] text_a [SEP]`, every
+    word cut into pieces by itself; a text that does not fit goes on in further rows, so every word
+    is read. A word is labelled at its first piece, which `word_mask` marks; `label_ids` is -100
+    elsewhere. A record is `{"index": 0, "labels": ["O", "B-city", ...]}`, as many as words.
+
+    Args:
+        vocab_path: the vocabulary, one token a line.
+        max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
+        label_map: label name -> id, or a JSON file with it.
+        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it.
+        for_cn: accepted, changes nothing: blanks keep words apart.
+        task_id: the number that ERNIE's task embedding gets.
+        n_classes: number of labels; the `label_map` must name all of them.
+
+    Raises:
+        ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
+        DataError: the vocabulary or label_map cannot be read.
+
+    Source: PaddlePALM 2.0.2, `SequenceLabelReader`.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {
+        "max_len": "max_seq_len",
+        "max_seqlen": "max_seq_len",
+        "label_map_config": "label_map",
+        "num_classes": "n_classes",
+    }
+    order_2x = (
+        *("vocab_path", "max_seq_len", "label_map", "tokenizer", "lang", "seed", "do_lower_case"),
+        *("phase", "dev_count", "print_prefix"),
+    )
+
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        label_map: FilePath | dict[str, int],
+        *,
+        do_lower_case: bool = False,
+        for_cn: bool = False,  # noqa: ARG002
+        task_id: int = 0,
+        n_classes: int | None = None,
+    ) -> None:
+        if max_seq_len < 3:
+            raise ConfigError([f"max_seq_len should be at least 3, not {max_seq_len!r}"])
+        self.vocab_path = Path(vocab_path)
+        self.tokenizer = WordPieceTokenizer(self.vocab_path, do_lower_case)
+        self.vocab_size = self.tokenizer.vocab_size
+        self.max_seq_len = max_seq_len
+        self.labels = Labels(n_classes, label_map)
+        _check_names(self.labels.names, n_classes)
+        self.task_id = task_id
+        self.outputs_attr = {**SEQUENCE_ATTR, "word_mask": TensorSpec(("batch", "seq"), torch.bool)}
+        self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
+
+    def read(self, path: Path, with_targets: bool) -> Iterator[TaggedExample]:
+        columns = ("text_a", "label") if with_targets else ("text_a",)
+        for row in read_table(Path(path), columns):
+            words = _words(row.cells["text_a"], row.place)
+            labels = self._label_ids(row.cells["label"], words, row.place) if with_targets else None
+            yield TaggedExample(words, labels, row.place)
+
+    def parse(self, texts: Iterable[Any]) -> Iterator[TaggedExample]:
+        for number, text in enumerate(texts):
+            place = f"text {number}"
+            cell = text["text_a"] if isinstance(text, dict) and text.keys() == {"text_a"} else text
+            yield TaggedExample(_words(cell, place), None, place)
+
+    def encode(self, examples: Sequence[TaggedExample], with_targets: bool) -> Rows:
+        words = list(dict.fromkeys(chain.from_iterable(example.words for example in examples)))
+        pieces = dict(zip(words, map(self._row_pieces, self.tokenizer.encode(words)), strict=True))
+        rows = [
+            row
+            for number, example in enumerate(examples)
+            for row in self._rows_of(number, example, [pieces[word] for word in example.words])
+        ]
+        sequences = [
+            sequence_of(self.tokenizer, list(chain(*row.pieces)), None, self.max_seq_len) for row in rows
+        ]
+        columns = {
+            "token_ids": Column.ragged([sequence.token_ids for sequence in sequences]),
+            "first_segment": Column.scalar([sequence.first_segment for sequence in sequences]),
+            "example": Column.scalar([row.example for row in rows]),
+            "word_starts": Column.ragged([_first_pieces(row.pieces) for row in rows]),
+        }
+        if with_targets:
+            columns["label_ids"] = Column.ragged([row.labels for row in rows])
+        return Rows(columns)
+
+    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
+        batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
+        mask = np.zeros(batch["token_ids"].shape, dtype=bool)  # [batch, seq]
+        for row, index in enumerate(indices):
+            mask[row, rows["word_starts"][index]] = True
+        batch["word_mask"] = torch.from_numpy(mask)
+        if "label_ids" in rows:
+            label_ids = np.full(mask.shape, NO_LABEL, dtype=np.int64)
+            label_ids[mask] = np.concatenate([rows["label_ids"][index] for index in indices])
+            batch["label_ids"] = torch.from_numpy(label_ids)
+        return batch
+
+    def records(
+        self, examples: Sequence[TaggedExample], rows: Rows, decoded: Sequence[Record], first: int
+    ) -> Iterator[Record]:
+        labels: list[list[str]] = [[] for _ in examples]
+        for example, value in zip(rows["example"].values.tolist(), decoded, strict=True):
+            labels[example] += [self.labels.names.get(label, str(label)) for label in value["labels"]]
+        for index, names in enumerate(labels, start=first):
+            yield {"index": index, "labels": names}
+
+    def results(self, records: Iterable[Record]) -> Iterator[list[int]]:
+        """A list of label ids a text: those of its words between two of `[CLS]` and `[SEP]`, the last id."""
+        ids = {name: number for number, name in self.labels.names.items()}
+        for record in records:
+            words = [ids[name] if name in ids else int(name) for name in record["labels"]]
+            yield [max(ids.values()), *words, max(ids.values())]
+
+    def _label_ids(self, cell: str, words: list[str], place: str) -> list[int]:
+        labels = words_of(cell)
+        if len(labels) != len(words):
+            raise DataError(
+                f"{place}: {_counted(len(labels), 'label')} for {_counted(len(words), 'word')}; every word "
+                f"of text_a needs one label, both separated by spaces or by U+0002; the text starts with "
+                f"{' '.join(words)[:40]!r}"
+            )
+        return [self.labels.id_of(label, place) for label in labels]
+
+    def _row_pieces(self, ids: list[int]) -> list[int]:
+        """A word's pieces as rows hold them: at least one, and no more than a row has room for."""
+        return ids[: self.max_seq_len - 2] or [self.tokenizer.unk_id]
+
+    def _rows_of(self, number: int, example: TaggedExample, pieces: list[list[int]]) -> Iterator[_WindowRow]:
+        for start, length in word_windows([len(ids) for ids in pieces], self.max_seq_len - 2):
+            window = slice(start, start + length)
+            yield _WindowRow(number, pieces[window], (example.labels or [])[window])
+
+
+def _check_names(names: dict[int, str], n_classes: int | None) -> None:
+    unnamed = [number for number in range(n_classes or 0) if number not in names]
+    if unnamed:
+        listed = ", ".join(map(str, unnamed[:10])) + (", …" if len(unnamed) > 10 else "")
+        raise ConfigError(
+            [f"label_map: no label has the id {listed}; n_classes {n_classes} needs all their names"]
+        )
+
+
+def _words(text: Any, place: str) -> list[str]:
+    words = words_of(text) if isinstance(text, str) else text
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+        raise DataError(
+            f"{place}: expected a string of words, a list of words or {{'text_a': …}}, not {text!r}"
+        )
+    if not words:
+        raise DataError(f"{place}: text_a is empty; every row needs its words")
+    return list(words)
+
+
+def _first_pieces(pieces: list[list[int]]) -> list[int]:
+    """The columns of the words' first pieces, after `[CLS]`."""
+    return list(accumulate((len(ids) for ids in pieces[:-1]), initial=1))
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,58 @@
+"""Predicting under PaddlePALM 2.x: its log line, its forms of results, its messages about files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palm.backbone import Backbone
+from palm.contract import Tensors
+from palm.inference import InferenceModel
+from palm.logging import logger
+from palm.model import outputs_of
+from palm.observers import Pace
+from palm.paradigm import Paradigm
+from palm.reader import Predictions, Reader, Record
+
+
+def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterator[list[Record]]:
+    """The steps of predicting the file of the model's reader, with a log line every so many batches."""
+    pace, batches = Pace(), 0
+    for records in model.steps(model.reader.read(model.reader.loaded.path, with_targets=False)):
+        yield records
+        if records:
+            continue
+        batches += 1
+        pace.count()
+        if every > 0 and batches % every == 0:
+            total = math.ceil(model.reader.num_examples / model.batch_size)
+            logger.info("%sbatch %d/%d, speed: %.2f steps/s", heading, batches, total, pace.speed())
+
+
+@torch.inference_mode()
+def predicted(backbone: Backbone, head: Paradigm, batch: Tensors) -> Tensors:
+    """The head's outputs for a batch, on the CPU."""
+    device = next(backbone.parameters()).device
+    outputs = outputs_of(backbone, head, {name: value.to(device) for name, value in batch.items()})
+    return {name: value.cpu() for name, value in outputs.items()}
+
+
+def delivered(
+    reader: Reader, records: Iterable[Record], output_dir: str | Path | None
+) -> Sequence[Any] | Predictions:
+    """Records in the form of 2.x, in a list or written to files."""
+    results = reader.results(records)
+    if output_dir is None:
+        return list(results)
+    folder = Path(output_dir)
+    written = reader.write(results, folder)
+    if isinstance(written, Mapping):
+        logger.info("Writing predictions to: %s", folder / "predictions.json")
+        logger.info("Writing nbest to: %s", folder / "nbest_predictions.json")
+    else:
+        logger.info("Predictions saved at %s", folder / "predictions.json")
+    return written

@@ -1,0 +1,136 @@
+"""The CRF's likelihoods and best sequences equal those found by trying every sequence."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from palm.paradigm.crf import LinearChainCRF
+
+
+def crf_of(weight: Tensor) -> LinearChainCRF:
+    crf = LinearChainCRF(weight.shape[1])
+    with torch.no_grad():
+        crf.weight.copy_(weight)
+    return crf
+
+
+def scores(weight: Tensor, emissions: Tensor) -> dict[tuple[int, ...], float]:
+    """The score of every sequence of labels, added up one by one; `emissions` [words, classes]."""
+    found = {}
+    for labels in product(range(weight.shape[1]), repeat=len(emissions)):
+        score = weight[0, labels[0]] + weight[1, labels[-1]]
+        score += sum(emissions[word, label] for word, label in enumerate(labels))
+        score += sum(weight[2 + a, b] for a, b in pairwise(labels))
+        found[labels] = float(score)
+    return found
+
+
+def random(classes: int, lengths: list[int], seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights [classes + 2, classes], emissions and mask of texts of these lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(classes + 2, classes, generator=generator)
+    emissions = torch.randn(len(lengths), max(lengths), classes, generator=generator)
+    return weight, emissions, torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+
+
+def check_against_enumeration(classes: int, lengths: list[int], seed: int) -> None:
+    weight, emissions, mask = random(classes, lengths, seed)
+    crf = crf_of(weight)
+    best = crf.best_labels(emissions, mask)
+    for row, length in enumerate(lengths):
+        every = scores(weight, emissions[row, :length])
+        total = torch.tensor(list(every.values()), dtype=torch.double).logsumexp(0).item()
+        assert tuple(best[row, :length].tolist()) == max(every, key=every.__getitem__)
+        assert (best[row, length:] == best[row, length - 1]).all()
+        for labels in every:
+            padded = torch.tensor([[*labels, *[0] * (mask.shape[1] - length)]])
+            nll = crf.negative_log_likelihood(emissions[row : row + 1], padded, mask[row : row + 1])
+            assert nll.item() == pytest.approx(total - every[labels], abs=2e-5)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_all_sequences_of_up_to_five_words(classes: int) -> None:
+    check_against_enumeration(classes, [1, 2, 3, 4, 5], seed=classes)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 4), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.integers(0, 2**31))
+def test_any_batch_of_short_texts(classes: int, lengths: list[int], seed: int) -> None:
+    check_against_enumeration(classes, lengths, seed)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 6), st.lists(st.integers(1, 30), min_size=2, max_size=5), st.integers(0, 2**31))
+def test_a_text_in_a_batch_is_treated_as_alone(classes: int, lengths: list[int], seed: int) -> None:
+    weight, emissions, mask = random(classes, lengths, seed)
+    crf = crf_of(weight)
+    labels = torch.randint(classes, mask.shape, generator=torch.Generator().manual_seed(seed))
+    together, best = crf.negative_log_likelihood(emissions, labels, mask), crf.best_labels(emissions, mask)
+    for row, length in enumerate(lengths):
+        one = (slice(row, row + 1), slice(length))
+        alone = crf.negative_log_likelihood(emissions[one], labels[one], mask[one])
+        assert together[row].item() == pytest.approx(alone.item(), abs=1e-4)
+        assert best[row, :length].tolist() == crf.best_labels(emissions[one], mask[one])[0].tolist()
+
+
+def test_two_words_by_hand() -> None:
+    # Labels a and b; e(a) = 1 at both words, and "a after a" costs 3. Scores: aa 2 - 3, ab 1, ba 1, bb 0.
+    crf = crf_of(torch.tensor([[0.0, 0.0], [0.0, 0.0], [-3.0, 0.0], [0.0, 0.0]]))
+    emissions, mask = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), torch.ones(1, 2, dtype=torch.bool)
+    total = torch.tensor([-1.0, 1.0, 1.0, 0.0]).exp().sum().log().item()
+    nll = crf.negative_log_likelihood(emissions, torch.tensor([[0, 1]]), mask)
+    assert nll.item() == pytest.approx(total - 1, abs=1e-6)
+    assert crf.best_labels(emissions, mask).tolist() == [[1, 0]]  # as good as [0, 1]: the last label decides
+
+
+def test_new_weights_make_every_word_independent() -> None:
+    _, emissions, mask = random(3, [4, 2], seed=0)
+    labels = torch.tensor([[0, 2, 1, 1], [2, 0, 0, 0]])
+    nll = LinearChainCRF(3).negative_log_likelihood(emissions, labels, mask)
+    words = torch.nn.functional.cross_entropy(emissions.mT, labels, reduction="none") * mask
+    torch.testing.assert_close(nll, words.sum(1))
+    assert LinearChainCRF(3).best_labels(emissions, mask)[mask].equal(emissions.argmax(-1)[mask])
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    weight, emissions, mask = random(3, [3, 2], seed=4)
+    crf, labels = crf_of(weight), torch.tensor([[0, 2, 1], [1, 1, 0]])
+    crf.negative_log_likelihood(emissions, labels, mask).sum().backward()
+    assert crf.weight.grad is not None
+    step = 1e-2
+    for row, column in product(range(5), range(3)):
+        sides = []
+        for sign in (1, -1):
+            moved = weight.clone()
+            moved[row, column] += sign * step
+            nll = crf_of(moved).negative_log_likelihood(emissions, labels, mask)
+            sides.append(nll.sum().item())
+        slope = (sides[0] - sides[1]) / (2 * step)
+        assert crf.weight.grad[row, column].item() == pytest.approx(slope, abs=2e-3)
+
+
+def test_long_texts_and_large_scores_stay_finite() -> None:
+    weight, emissions, mask = random(5, [512, 300], seed=1)
+    emissions = (100 * emissions).requires_grad_()
+    nll = crf_of(weight).negative_log_likelihood(emissions, torch.zeros(2, 512, dtype=torch.long), mask)
+    nll.sum().backward()
+    assert nll.isfinite().all()
+    assert (nll > 0).all()
+    assert emissions.grad is not None
+    assert emissions.grad.isfinite().all()
+    assert (emissions.grad[1, 300:] == 0).all()
+
+
+def test_half_precision_is_computed_in_single() -> None:
+    weight, emissions, mask = random(4, [6, 3], seed=2)
+    crf, halves = crf_of(weight), emissions.bfloat16()
+    labels = torch.arange(12).reshape(2, 6) % 4
+    nll = crf.negative_log_likelihood(halves, labels, mask)
+    assert nll.dtype == torch.float
+    assert nll.equal(crf.negative_log_likelihood(halves.float(), labels, mask))

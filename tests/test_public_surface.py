@@ -1,0 +1,168 @@
+"""What users may write: a change here is a change of the public interface."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+import palm
+from palm.backbone import BACKBONES
+from palm.lr_sched import LR_SCHEDULES
+from palm.optimizer import OPTIMIZERS
+from palm.paradigm import PARADIGMS
+from palm.reader import READERS
+
+PACKAGES = {
+    "reader": ["ClassifyReader", "MatchReader", "SequenceLabelReader", "MRCReader", "MaskLMReader"],
+    "backbone": ["BERT", "ERNIE"],
+    "head": ["Classify", "Match", "SequenceLabel", "MRC", "MaskLM"],
+    "optimizer": ["Adam", "AdamW"],
+    "lr_sched": [
+        *("TriangularSchedualer", "WarmupSchedualer"),
+        *("TriangularScheduler", "WarmupScheduler"),
+    ],
+    "downloader": ["ls", "download"],
+    "distribute": ["gpu_dev_count", "cpu_dev_count", "yield_pieces", "data_feeder", "decode_fake"],
+}
+
+REGISTERED = {
+    "reader": (READERS, ["cls", "match", "mlm", "mrc", "seq_label"]),
+    "paradigm": (PARADIGMS, ["cls", "match", "mlm", "mrc", "seq_label"]),
+    "backbone": (BACKBONES, ["bert", "ernie"]),
+    "optimizer": (OPTIMIZERS, ["adam", "adamw"]),
+    "schedule": (LR_SCHEDULES, ["constant", "linear_warmup_decay", "noam", "noam_decay"]),
+}
+
+TRAINER = {
+    "build_forward": "backbone, task_head",
+    "build_predict_forward": "pred_backbone, pred_head",
+    "build_backward": "optimizer, weight_decay=None, use_ema=False, ema_decay=None",
+    "fit_reader": "reader, phase='train'",
+    "load_pretrain": "model_path, convert=False",
+    "load_ckpt": "model_path",
+    "load_predict_model": "model_path, convert=False",
+    "set_saver": "save_path, save_steps, save_type='ckpt'",
+    "save": "save_path, save_type='ckpt'",
+    "train": "print_steps=5",
+    "train_one_step": "batch",
+    "get_one_batch": "phase='train'",
+    "predict": "output_dir=None, print_steps=1000",
+    "predict_one_batch": "batch",
+    "set_as_aux": "",
+}
+SEVERAL = {
+    **{name: TRAINER[name] for name in ("build_backward", "load_pretrain", "load_ckpt", "set_saver", "save")},
+    **{name: TRAINER[name] for name in ("train", "train_one_step", "get_one_batch", "predict")},
+    "build_forward": "",
+    "build_predict_forward": "",
+    "fit_readers": "readers, phase='train'",
+    "fit_readers_with_mixratio": "readers, sampling_reference, num_epochs, phase='train'",
+    "merge_inference_readers": "readers",
+    "predict_one_batch": "task_name, batch",
+}
+READER = {
+    "load_data": "input_file, batch_size, num_epochs=None, file_format='tsv', shuffle_train=True",
+    "register_with": "backbone",
+    "get_registered_backbone": "",
+    "clone": "phase='train'",
+}
+
+PROPERTIES = [
+    (palm.Trainer, ["name", "num_examples", "mix_ratio", "num_epochs"]),
+    (palm.Trainer, ["cur_train_step", "cur_train_epoch", "steps_pur_epoch"]),
+    (palm.MultiHeadTrainer, ["name", "cur_train_step", "overall_train_steps"]),
+    (palm.reader.Reader, ["num_examples", "num_epochs"]),
+]
+
+
+def parameters(function: Any) -> str:
+    """A method's parameters without annotations, as they are written."""
+    signature = inspect.signature(function)
+    bare = [p.replace(annotation=p.empty) for name, p in signature.parameters.items() if name != "self"]
+    return ", ".join(map(str, bare))
+
+
+def test_palm_offers_these_names() -> None:
+    assert palm.__all__ == [
+        *("ConfigError", "Controller", "DataError", "InferenceModel", "MultiHeadTrainer", "PalmError"),
+        *("StorageError", "Task", "Trainer", "TrainingError", "WiringError", "__version__", "backbone"),
+        *("distribute", "downloader", "head", "load_backbone", "load_model", "lr_sched", "metrics"),
+        *("optimizer", "reader"),
+    ]
+    assert all(hasattr(palm, name) for name in palm.__all__)
+
+
+@pytest.mark.parametrize(("package", "names"), PACKAGES.items())
+def test_the_packages_of_2_x_have_their_names(package: str, names: list[str]) -> None:
+    assert [name for name in names if not hasattr(getattr(palm, package), name)] == []
+
+
+@pytest.mark.parametrize("kind", REGISTERED)
+def test_a_configuration_may_name_these(kind: str) -> None:
+    registry, names = REGISTERED[kind]
+    assert sorted(registry) == names
+
+
+@pytest.mark.parametrize(
+    ("cls", "methods"),
+    [(palm.Trainer, TRAINER), (palm.MultiHeadTrainer, SEVERAL), (palm.reader.Reader, READER)],
+)
+def test_methods_have_the_parameters_of_2_x(cls: type, methods: dict[str, str]) -> None:
+    assert {name: parameters(getattr(cls, name)) for name in methods} == methods
+
+
+@pytest.mark.parametrize(("cls", "names"), PROPERTIES)
+def test_progress_can_be_read(cls: type, names: list[str]) -> None:
+    assert all(isinstance(inspect.getattr_static(cls, name), property) for name in names)
+
+
+def test_constructors_of_trainers_are_those_of_2_x() -> None:
+    assert parameters(palm.Trainer.__init__) == "name, mix_ratio=1.0, reuse_head_with=None"
+    assert parameters(palm.MultiHeadTrainer.__init__) == "trainers"
+
+
+LAYERS = "hidden_size num_hidden_layers num_attention_heads vocab_size max_position_embeddings "
+DROPOUT = "hidden_act hidden_dropout_prob attention_probs_dropout_prob initializer_range is_pairwise phase"
+
+PLACES = {
+    palm.reader.ClassifyReader: "vocab_path max_seq_len tokenizer lang seed do_lower_case phase",
+    palm.reader.MatchReader: "vocab_path max_seq_len tokenizer lang seed do_lower_case "
+    "learning_strategy phase dev_count print_prefix",
+    palm.reader.SequenceLabelReader: "vocab_path max_seq_len label_map tokenizer lang seed do_lower_case "
+    "phase dev_count print_prefix",
+    palm.reader.MRCReader: "vocab_path max_seq_len max_query_len doc_stride tokenizer lang seed "
+    "do_lower_case remove_noanswer phase",
+    palm.reader.MaskLMReader: "vocab_path max_seq_len tokenizer lang seed do_lower_case phase "
+    "dev_count print_prefix",
+    palm.backbone.BERT: f"{LAYERS}type_vocab_size {DROPOUT}",
+    palm.backbone.ERNIE: f"{LAYERS}sent_type_vocab_size task_type_vocab_size {DROPOUT}",
+    palm.head.Classify: "n_classes hidden_size dropout_prob initializer_range phase",
+    palm.head.Match: "n_classes hidden_size dropout_prob initializer_range learning_strategy margin phase",
+    palm.head.SequenceLabel: "n_classes hidden_size dropout_prob learning_rate initializer_range phase",
+    palm.head.MRC: "max_query_len hidden_size pred_output_path verbose with_negative do_lower_case "
+    "max_answer_len null_score_diff_threshold n_best_size phase",
+    palm.head.MaskLM: "hidden_size vocab_size hidden_act dropout_prob initializer_range phase",
+}
+
+SPELLINGS = {
+    "max_len": "max_seq_len",
+    "max_seqlen": "max_seq_len",
+    "label_map_config": "label_map",
+    "num_classes": "n_classes",
+    "input_dim": "hidden_size",
+    "param_initializer_range": "initializer_range",
+    "max_ans_len": "max_answer_len",
+}
+
+
+@pytest.mark.parametrize("component", PLACES, ids=lambda component: component.__name__)
+def test_components_take_the_positional_arguments_of_2_x(component: Any) -> None:
+    own = inspect.signature(component).parameters
+    named = [name for name, p in own.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    extra = [name for name in component.only_2x if name not in own]
+    assert " ".join(component.order_2x or (*named, *extra)) == PLACES[component]
+    assert set(PLACES[component].split()) <= {*own, *component.only_2x}
+    assert component.aliases.items() <= {**SPELLINGS, **component.aliases}.items()
+    assert all(SPELLINGS[other] == name for other, name in component.aliases.items() if other in SPELLINGS)
