@@ -1,0 +1,24 @@
+"""The command line that both accuracy benchmarks share, so that they are called alike."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def read_arguments(description: str | None) -> argparse.Namespace:
+    """Model, data and hyperparameters."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, required=True, help="a Hugging Face BERT directory")
+    parser.add_argument("--train", type=Path, required=True)
+    parser.add_argument("--dev", type=Path, required=True)
+    parser.add_argument("--test", type=Path)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--learning_rate", type=float, default=5e-5)
+    parser.add_argument("--weight_decay", type=float, default=0.01)
+    parser.add_argument("--max_seq_len", type=int, default=128)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    return parser.parse_args()
