@@ -17,7 +17,7 @@ from palm.contract import Specs, Tensors
 from palm.paradigm import PARADIGMS, Paradigm
 
 ARGUMENTS = {
-    "hidden_size": 16,
+    "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "vocab_size": 20,
