@@ -1,0 +1,1 @@
+"""The parts of the generator that writes the demos' data."""
