@@ -122,7 +122,10 @@ def _named(
 
 def _path_parameters(function: Callable[..., None]) -> set[str]:
     """Parameters annotated as a path: callers may give them as text."""
-    hints = get_type_hints(function)
+    try:
+        hints = get_type_hints(function)
+    except NameError:  # an annotation that only a type checker can read: text stays text
+        return set()
     return {name for name, hint in hints.items() if Path in (hint, *get_args(hint))}
 
 
