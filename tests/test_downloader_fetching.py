@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import hashlib
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -190,6 +191,15 @@ def test_an_address_that_is_none_is_an_error(tmp_path: Path, url: str) -> None:
         fetch(url, tmp_path / "m.bin")
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt; a process that a shell starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_after_an_interruption_the_next_try_continues(server: FileServer, tmp_path: Path) -> None:
     part = tmp_path / "m.bin.part"
 
