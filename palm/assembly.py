@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from palm.backbone import BACKBONES, Backbone
-from palm.config import Config, Consumer
+from palm.config import Config, Consumer, settings_of
 from palm.errors import ConfigError, PalmError
 from palm.lr_sched import LR_SCHEDULES
 from palm.optimizer import OPTIMIZERS, Optimizer
@@ -115,6 +115,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
         chosen = arguments(TaskParts, name)
         reader = component(READERS, name, chosen.get("reader"))
         paradigm = component(PARADIGMS, name, chosen.get("paradigm"))
+        reader = _as_wanted(reader, paradigm)
         tasks.append(TaskPlan(name, reader, paradigm, arguments(Task, name, TASK_PARTS)))
     for name in {task.name for task in given} & {*config.tasks}:
         config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
@@ -122,6 +123,14 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
         _check_training_files(config, [*tasks, *map(TaskPlan.of, given)])
     config.finish()
     return Plan(settings, backbone, optimizer, tasks, given)
+
+
+def _as_wanted(reader: Any, paradigm: Any) -> Any:
+    """The reader with the settings that the paradigm wants of it, where the configuration says nothing."""
+    if reader is None or paradigm is None:
+        return reader
+    (cls, arguments), wanted = reader, getattr(paradigm[0], "reader_settings", {})
+    return cls, {name: wanted[name] for name in wanted if name in settings_of(cls)} | arguments
 
 
 def _known(registry: Registry[T], name: str | None, config: Config, scope: str | None) -> T | None:

@@ -63,8 +63,8 @@ class TaskParts:
     """The components of one task.
 
     Args:
-        reader: reads its data: cls, match, mrc or mlm, or the dotted path of a class.
-        paradigm: its output layer: cls, match, mrc or mlm, or the dotted path of a class.
+        reader: reads its data: cls, match, mrc, mlm or seq_label, or the dotted path of a class.
+        paradigm: its output layer: cls, match, mrc, mlm, seq_label, regression, or the path of a class.
     """
 
     reader: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +93,25 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
     """What does not fit between reader, backbone and paradigm of one task; empty where all is well."""
     reader, paradigm = task.reader, task.paradigm
     features = {**reader.outputs_attr, **backbone.outputs_attr}
-    targets = paradigm.targets_attr
     found = [
         *mismatches("backbone", backbone.inputs_attr, "reader", reader.outputs_attr),
         *mismatches("paradigm", paradigm.inputs_attr, "backbone", features),
-        *(mismatches("paradigm's loss", targets, "reader", reader.targets_attr) if for_train else ()),
+        *(_target_problems(reader, paradigm) if for_train else ()),
         *_size_problems(reader, backbone),
     ]
     return [f"task {task.name!r}: {line}" for line in found]
+
+
+LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
+"""What a batch calls its labels -> the reader's `label_type` that gives them."""
+
+
+def _target_problems(reader: Reader, paradigm: Paradigm) -> Iterator[str]:
+    wanted, given = paradigm.targets_attr, reader.targets_attr
+    for line in mismatches("paradigm's loss", wanted, "reader", given):
+        types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
+        fits = "label_type" in reader.settings and types
+        yield f"{line}; set label_type: {types.pop()}" if fits else line
 
 
 def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:

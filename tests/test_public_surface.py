@@ -17,7 +17,7 @@ from palm.reader import READERS
 PACKAGES = {
     "reader": ["ClassifyReader", "MatchReader", "SequenceLabelReader", "MRCReader", "MaskLMReader"],
     "backbone": ["BERT", "ERNIE"],
-    "head": ["Classify", "Match", "SequenceLabel", "MRC", "MaskLM"],
+    "head": ["Classify", "Match", "SequenceLabel", "MRC", "MaskLM", "Regression"],
     "optimizer": ["Adam", "AdamW"],
     "lr_sched": [
         *("TriangularSchedualer", "WarmupSchedualer"),
@@ -29,7 +29,7 @@ PACKAGES = {
 
 REGISTERED = {
     "reader": (READERS, ["cls", "match", "mlm", "mrc", "seq_label"]),
-    "paradigm": (PARADIGMS, ["cls", "match", "mlm", "mrc", "seq_label"]),
+    "paradigm": (PARADIGMS, ["cls", "match", "mlm", "mrc", "regression", "seq_label"]),
     "backbone": (BACKBONES, ["bert", "ernie"]),
     "optimizer": (OPTIMIZERS, ["adam", "adamw"]),
     "schedule": (LR_SCHEDULES, ["constant", "linear_warmup_decay", "noam", "noam_decay"]),
@@ -143,6 +143,7 @@ PLACES = {
     palm.head.SequenceLabel: "n_classes hidden_size dropout_prob learning_rate initializer_range phase",
     palm.head.MRC: "max_query_len hidden_size pred_output_path verbose with_negative do_lower_case "
     "max_answer_len null_score_diff_threshold n_best_size phase",
+    palm.head.Regression: "hidden_size dropout_prob initializer_range phase",
     palm.head.MaskLM: "hidden_size vocab_size hidden_act dropout_prob initializer_range phase",
 }
 

@@ -20,9 +20,11 @@ class Paradigm(Component, nn.Module):
         inputs_attr: tensors that `forward` reads, from the backbone or, where it lacks them, from the batch.
         targets_attr: tensors that `loss` reads, from the batch.
         outputs_attr: tensors that `forward` gives.
+        reader_settings: settings that a reader has for this layer where a configuration does not name them.
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"phase": checked_phase}
+    reader_settings: ClassVar[Mapping[str, Any]] = {}
     inputs_attr: Specs
     targets_attr: Specs
     outputs_attr: Specs

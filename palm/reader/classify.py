@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from palm.config import FilePath
 from palm.reader.base import READERS
-from palm.reader.labels import Labels
 from palm.reader.predictions import Record
+from palm.reader.real_labels import labels_of
 from palm.reader.rows import Rows
 from palm.reader.text import TextExample, TextReader, labelled_records
 
@@ -19,7 +19,7 @@ class ClassifyReader(TextReader):
 
     A row is `[CLS] text_a [SEP]` or `[CLS] text_a [SEP] text_b [SEP]`, cut to `max_seq_len`. A
     record is `{"index": 0, "label": 3, "logits": [...], "probs": [...]}`, with `label_name` if there is
-    a `label_map`.
+    a `label_map`; for real labels it is `{"index": 0, "value": 3.2}`.
 
     Args:
         vocab_path: the vocabulary, one token a line.
@@ -28,8 +28,9 @@ class ClassifyReader(TextReader):
         for_cn: take all blanks out of the texts, as Chinese data that is cut into words wants it.
             Chinese characters stand alone with or without it.
         task_id: the number that ERNIE's task embedding gets.
-        n_classes: number of labels, against which the file's labels are checked.
+        n_classes: number of labels, against which the file's labels are checked; not used for real ones.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
+        label_type: 'class', or 'real' for labels that are real numbers.
 
     Raises:
         ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
@@ -52,9 +53,11 @@ class ClassifyReader(TextReader):
         task_id: int = 0,
         n_classes: int | None = None,
         label_map: FilePath | dict[str, int] | None = None,
+        label_type: str = "class",
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
-        self.labels: Labels = Labels(n_classes, label_map)
+        self.names = labels_of(label_type, n_classes, label_map)
+        self.carry(self.names)
 
     def records(
         self,
@@ -63,4 +66,4 @@ class ClassifyReader(TextReader):
         decoded: Sequence[Record],
         first: int,
     ) -> Iterator[Record]:
-        yield from labelled_records(decoded, self.labels, first)
+        yield from labelled_records(decoded, self.names, first)

@@ -51,5 +51,5 @@ def padded_batch(rows: Rows, indices: Sequence[int], pad_id: int, task_id: int) 
 
 
 def row_values(rows: Rows, name: str, indices: Sequence[int]) -> torch.Tensor:
-    """One number a row, int64[batch], from the scalar column `name`."""
-    return torch.from_numpy(np.asarray([rows[name][index] for index in indices], dtype=np.int64))
+    """One number a row, [batch], from the scalar column `name` and of its dtype."""
+    return torch.from_numpy(rows[name].values[np.asarray(indices)])

@@ -1,4 +1,4 @@
-"""Labels as a data file writes them, as numbers from 0 or as names, and their ids."""
+"""Labels of classes as a data file writes them, as numbers from 0 or as names, and their ids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+import torch
 
 from palm.errors import ConfigError, DataError
 from palm.registry import did_you_mean
@@ -22,12 +24,17 @@ class Labels:
         label_map: name -> id, or the JSON file that holds this; None where labels are written as ids.
 
     Attributes:
+        target: what a batch calls the ids.
+        dtype: the dtype they have there.
         names: id -> name; empty where labels are written as ids.
 
     Raises:
         ConfigError: a mapping of another form, or with ids that `n_classes` leaves out.
         DataError: the file cannot be read.
     """
+
+    target: ClassVar[str] = "label_ids"
+    dtype: ClassVar[torch.dtype] = torch.long
 
     def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
         if n_classes is not None and n_classes < 1:
@@ -36,7 +43,7 @@ class Labels:
         self.names = {number: name for name, number in self._ids.items()}
         self._n_classes = n_classes
 
-    def id_of(self, text: str, place: str) -> int:
+    def value_of(self, text: str, place: str) -> int:
         """The id of the label `text`.
 
         Raises:

@@ -46,7 +46,6 @@ class MaskLMReader(TextReader):
     order_2x = (*TextReader.order_2x, "dev_count", "print_prefix")
     optional_columns = ("text_b",)
     parsed_form = "a string or {'text_a': …} (and 'text_b')"
-    labels = None
 
     def __init__(
         self,

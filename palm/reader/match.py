@@ -13,10 +13,11 @@ import torch
 from palm.checks import choice_problems, raise_any
 from palm.config import FilePath
 from palm.contract import Tensors, TensorSpec
+from palm.errors import ConfigError
 from palm.reader.base import READERS, Draw
 from palm.reader.collate import padded_batch
-from palm.reader.labels import Labels
 from palm.reader.predictions import Record
+from palm.reader.real_labels import labels_of
 from palm.reader.rows import Column, Ints, Rows
 from palm.reader.text import TextExample, TextReader, labelled_records
 from palm.reader.tsv import read_table
@@ -55,12 +56,14 @@ class MatchReader(TextReader):
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it.
         for_cn: take all blanks out of the texts, as Chinese data that is cut into words wants it.
         task_id: the number that ERNIE's task embedding gets.
-        n_classes: number of labels; 0 for no match and 1 for a match.
+        n_classes: number of labels; 0 for no match and 1 for a match. Not used for real ones.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
         learning_strategy: 'pointwise' or 'pairwise'.
+        label_type: 'class', or 'real' for labels that are real numbers, such as similarities.
 
     Raises:
-        ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
+        ConfigError: a setting out of its range, real labels in pairwise training, or a
+            label_map that does not fit `n_classes`.
         DataError: the vocabulary or label_map cannot be read.
 
     Source: PaddlePALM 0.2.1, appendix A, `match`; pairwise PaddlePALM 2.0.2, `MatchReader`.
@@ -83,14 +86,18 @@ class MatchReader(TextReader):
         n_classes: int = 2,
         label_map: FilePath | dict[str, int] | None = None,
         learning_strategy: str = "pointwise",
+        label_type: str = "class",
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
         raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy))
         self.is_pairwise = learning_strategy == "pairwise"
-        self.names: Labels = Labels(n_classes, label_map)
-        self.labels: Labels | None = None if self.is_pairwise else self.names
-        if self.is_pairwise:
-            self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
+        self.names = labels_of(label_type, n_classes, label_map)
+        if not self.is_pairwise:
+            self.carry(self.names)
+            return
+        if label_type == "real":
+            raise ConfigError(["label_type: pairwise training has no labels; leave it out, or set pointwise"])
+        self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
 
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
         if not (with_targets and self.is_pairwise):

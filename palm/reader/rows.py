@@ -1,14 +1,16 @@
-"""Encoded examples as flat integer arrays with offsets: small, quick to slice, ready to be mapped."""
+"""Encoded examples as flat arrays with offsets: small, quick to slice, ready to be mapped."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.integer]
+Numbers = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -16,11 +18,12 @@ class Column:
     """One field of all rows.
 
     Args:
-        values: all rows' numbers one after another; one per row where `offsets` is None.
+        values: all rows' numbers one after another; one per row where `offsets` is None. They are
+            integers, but for labels that are real numbers.
         offsets: row i is `values[offsets[i] : offsets[i + 1]]`; None for one number a row.
     """
 
-    values: Ints
+    values: Numbers
     offsets: Ints | None = None
 
     def __len__(self) -> int:
@@ -41,9 +44,9 @@ class Column:
         return cls(flat.astype(np.int32), offsets)
 
     @classmethod
-    def scalar(cls, values: Sequence[int] | Ints) -> Column:
-        """A column of one number a row."""
-        return cls(np.asarray(values, dtype=np.int64).reshape(-1))
+    def scalar(cls, values: Sequence[float] | Numbers, dtype: npt.DTypeLike = np.int64) -> Column:
+        """A column of one number a row, whole ones unless `dtype` says otherwise."""
+        return cls(np.asarray(values, dtype=dtype).reshape(-1))
 
 
 class Rows:

@@ -180,7 +180,7 @@ class SequenceLabelReader(Reader):
                 f"of text_a needs one label, both separated by spaces or by U+0002; the text starts with "
                 f"{' '.join(words)[:40]!r}"
             )
-        return [self.labels.id_of(label, place) for label in labels]
+        return [self.labels.value_of(label, place) for label in labels]
 
     def _row_pieces(self, ids: list[int]) -> list[int]:
         """A word's pieces as rows hold them: at least one, and no more than a row has room for."""

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from palm.contract import Tensors
+import numpy as np
+
+from palm.contract import Tensors, TensorSpec
 from palm.errors import ConfigError, DataError
 from palm.reader.base import Draw, Reader
-from palm.reader.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
+from palm.reader.collate import SEQUENCE_ATTR, padded_batch, row_values
 from palm.reader.labels import Labels
 from palm.reader.predictions import Record
+from palm.reader.real_labels import RealLabels
 from palm.reader.rows import Column, Rows
 from palm.reader.sequence import sequence_of
 from palm.reader.tsv import TableRow, read_table
@@ -26,13 +29,13 @@ class TextExample:
     Args:
         text_a: the text.
         text_b: the second text, where there is one.
-        label: its label's id; None where it is not known or not read.
+        label: its label's id, or its label where labels are real; None where it is not known or not read.
         place: `file:line`, for messages.
     """
 
     text_a: str
     text_b: str | None
-    label: int | None
+    label: float | None
     place: str
 
 
@@ -55,7 +58,7 @@ class TextReader(Reader):
     optional_columns: ClassVar[tuple[str, ...]] = ()
     parsed_form: ClassVar[str]
     min_seq_len: ClassVar[int] = 3
-    labels: Labels | None
+    labels: Labels | RealLabels | None = None
 
     def __init__(
         self, vocab_path: Path, max_seq_len: int, do_lower_case: bool, for_cn: bool, task_id: int
@@ -69,13 +72,17 @@ class TextReader(Reader):
         self.for_cn = for_cn
         self.task_id = task_id
         self.outputs_attr = SEQUENCE_ATTR
-        self.targets_attr = {"label_ids": ONE_PER_ROW}
+
+    def carry(self, labels: Labels | RealLabels) -> None:
+        """Have files with such labels, and give them to training."""
+        self.labels = labels
+        self.targets_attr = {labels.target: TensorSpec(("batch",), labels.dtype)}
 
     def read(self, path: Path, with_targets: bool) -> Iterator[TextExample]:
         labels = self.labels if with_targets else None
         columns = self.text_columns if labels is None else ("label", *self.text_columns)
         for row in read_table(Path(path), columns):
-            label = None if labels is None else labels.id_of(row.cells["label"], row.place)
+            label = None if labels is None else labels.value_of(row.cells["label"], row.place)
             yield self._example(row, label)
 
     def parse(self, texts: Iterable[Any]) -> Iterator[TextExample]:
@@ -108,16 +115,18 @@ class TextReader(Reader):
             "example": Column.scalar(range(len(examples))),
         }
         if with_targets and self.labels is not None:
-            columns["label_ids"] = Column.scalar([_label(example) for example in examples])
+            labels = [_label(example) for example in examples]
+            dtype = np.float32 if self.labels.dtype.is_floating_point else np.int64
+            columns[self.labels.target] = Column.scalar(labels, dtype)
         return Rows(columns)
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
         batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
-        if "label_ids" in rows:
-            batch["label_ids"] = row_values(rows, "label_ids", indices)
+        if self.labels is not None and self.labels.target in rows:
+            batch[self.labels.target] = row_values(rows, self.labels.target, indices)
         return batch
 
-    def _example(self, row: TableRow, label: int | None) -> TextExample:
+    def _example(self, row: TableRow, label: float | None) -> TextExample:
         texts = {
             name: self._text(row.cells[name], name, row.place)
             for name in (*self.text_columns, *self.optional_columns)
@@ -133,11 +142,11 @@ class TextReader(Reader):
         return text.replace(" ", "") if self.for_cn else text
 
 
-def labelled_records(decoded: Sequence[Record], labels: Labels, first: int) -> Iterator[Record]:
+def labelled_records(decoded: Sequence[Record], labels: Labels | RealLabels, first: int) -> Iterator[Record]:
     """Numbered records of decoded labels, with the label's name where it has one.
 
     Args:
-        decoded: `label`, `logits` and `probs` of every example, in order.
+        decoded: `label`, `logits` and `probs`, or `value`, of every example, in order.
         labels: where the names come from.
         first: the number of the first.
     """
@@ -148,6 +157,6 @@ def labelled_records(decoded: Sequence[Record], labels: Labels, first: int) -> I
         yield record
 
 
-def _label(example: TextExample) -> int:
+def _label(example: TextExample) -> float:
     assert example.label is not None, "rows with targets are made of examples that were read with them"
     return example.label
