@@ -1,5 +1,19 @@
-"""One thread per test process: tiny models are slower with more."""
+"""What holds for all tests: one thread a process (tiny models are slower with more); shared fixtures."""
 
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt; a process that a shell starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

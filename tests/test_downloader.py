@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import tarfile
+from _thread import interrupt_main
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from file_server import FileServer, file_server
 from palm.backbone import BERT, ERNIE, Backbone
+from palm.cli import main as command
 from palm.downloader import MODELS, download, items, ls
 from palm.downloader.staging import staging
 from palm.errors import PalmError, StorageError
@@ -497,3 +499,54 @@ def test_the_script_explains_an_error_in_one_line(
     error = capsys.readouterr().err
     assert error.startswith("error: nothing to download is called 'bert-en-uncased-larg'; known: ")
     assert error.endswith("; did you mean 'bert-en-uncased-large'?\n")
+
+
+# palm download
+
+
+def test_the_command_downloads_by_name_to_a_path(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))
+    words = ["download", "BERT-en-uncased-base", "--path", str(tmp_path), "--no-convert"]
+    assert command(words) == 0
+    folder = tmp_path / "pretrain" / "BERT-en-uncased-base"
+    assert [path.name for path in sorted(folder.iterdir())] == ["bert_config.json", "params", "vocab.txt"]
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_goes_on_where_a_broken_download_stopped(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))
+    server.breaks = [100, 0]
+    words = ["download", "-d", "BERT-en-uncased-base", "--path", str(tmp_path)]
+    assert command(words) == 2
+    assert "the connection broke off after 100 of " in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "pretrain").iterdir()] == ["BERT-en-uncased-base.part"]
+    assert command(words) == 0
+    assert server.ranges == [None, "bytes=100-", "bytes=100-"]
+    assert [path.name for path in (tmp_path / "pretrain").iterdir()] == ["BERT-en-uncased-base"]
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupted_command_says_how_to_go_on(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))
+
+    server.halfway = interrupt_main
+    assert command(["download", "BERT-en-uncased-base", "--path", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "interrupted; run the same again, and it goes on from there\n"
+
+
+def test_the_command_lists_and_knows_its_words(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        assert command(["download", "--list"]) == 0
+    assert "  => XLNet-cased-base (its backbone is not supported)" in caplog.messages
+    with pytest.raises(SystemExit) as ended:
+        command(["download", "BERT-en-uncased-base", "--batch_size", "8"])
+    assert ended.value.code == 2
+    assert "palm download does not know --batch_size 8" in capsys.readouterr().err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import hashlib
 import random
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,14 +188,6 @@ def test_a_server_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_an_address_that_is_none_is_an_error(tmp_path: Path, url: str) -> None:
     with pytest.raises(StorageError, match="cannot be reached"):
         fetch(url, tmp_path / "m.bin")
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt; a process that a shell starts in the background ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -1,0 +1,46 @@
+"""The command `palm`: what can be done from a shell, one module a command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from palm.cli import download, predict, train
+from palm.errors import PalmError
+from palm.logging import show_on_console
+from palm.version import __version__
+
+COMMANDS = (train.COMMAND, predict.COMMAND, download.COMMAND)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code: 0, or 2 with one message for what a user can mend."""
+    show_on_console()
+    parser = _parser()
+    options, settings = parser.parse_known_args(arguments)
+    if settings and not options.command.takes_settings:
+        parser.error(f"palm {options.command.name} does not know {' '.join(settings)}")
+    try:
+        options.command.run(options, settings)
+    except PalmError as error:
+        sys.stdout.flush()
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except KeyboardInterrupt as stop:
+        sys.stderr.write("; ".join(["interrupted", *map(str, stop.args)]) + "\n")
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="palm", description="Multi-task training on one shared BERT or ERNIE encoder."
+    )
+    parser.add_argument("--version", action="version", version=f"palm {__version__}")
+    commands = parser.add_subparsers(metavar="command", required=True)
+    for command in COMMANDS:
+        own = commands.add_parser(command.name, help=command.help)
+        command.fill(own)
+        own.set_defaults(command=command)
+    return parser

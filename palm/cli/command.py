@@ -1,0 +1,35 @@
+"""What makes one word a command of `palm`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Settings = Sequence[str]
+"""`--SETTING VALUE ...`, which only the configuration can understand."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    Args:
+        name: the word after `palm`.
+        help: its line in `palm --help`.
+        fill: adds its arguments to its parser, and what else its `--help` says.
+        run: does it; gets the arguments, and the settings that follow them.
+        takes_settings: whether settings of a configuration may follow.
+    """
+
+    name: str
+    help: str
+    fill: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Settings], None]
+    takes_settings: bool = False
+
+
+def add_config(parser: argparse.ArgumentParser, required: bool) -> None:
+    """The arguments that name a configuration."""
+    parser.add_argument("config", nargs=None if required else "?", help="the global YAML file")
+    parser.add_argument("--task_dir", default=".", help="the folder of the task files, beside CONFIG")

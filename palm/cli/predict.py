@@ -1,0 +1,48 @@
+"""`palm predict`: with the tasks of a configuration, or with one saved model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from palm.cli.command import Command, Settings, add_config
+from palm.controller import Controller
+from palm.errors import PalmError
+from palm.inference import load_model
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "palm predict CONFIG [--task NAME ...] [--inference_model_dir DIR] [--SETTING VALUE ...]\n"
+        "       palm predict --model DIR --input FILE --output DIR"
+    )
+    parser.description = (
+        "Predict the pred_file of tasks of a configuration (all of them where none is named), "
+        "or a file with a saved model, without any configuration."
+    )
+    add_config(parser, required=False)
+    parser.add_argument("--task", action="append", default=[], help="a task to predict; may be repeated")
+    parser.add_argument("--inference_model_dir", help="the saved model, for one task")
+    parser.add_argument("--model", type=Path, help="the saved model")
+    parser.add_argument("--input", type=Path, help="the data file to predict")
+    parser.add_argument("--output", type=Path, help="the folder for the predictions")
+
+
+def run(options: argparse.Namespace, settings: Settings) -> None:
+    if options.config is None:
+        _predict_file(options, settings)
+        return
+    controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
+    for task in options.task or controller.config.tasks:
+        controller.pred(task, options.inference_model_dir)
+
+
+def _predict_file(options: argparse.Namespace, settings: Settings) -> None:
+    missing = [name for name in ("model", "input", "output") if getattr(options, name) is None]
+    if missing or settings:
+        wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"
+        raise PalmError(f"palm predict needs CONFIG, or --model, --input and --output; {wrong}")
+    load_model(options.model).predict_file(options.input, options.output)
+
+
+COMMAND = Command("predict", "predict with trained tasks", fill, run, takes_settings=True)

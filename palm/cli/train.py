@@ -1,0 +1,24 @@
+"""`palm train`: a configuration's tasks, trained."""
+
+from __future__ import annotations
+
+import argparse
+
+from palm import assembly
+from palm.cli.command import Command, Settings, add_config
+from palm.config import help_text
+from palm.controller import Controller
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "palm train CONFIG [--task_dir DIR] [--SETTING VALUE ...]"
+    parser.epilog = help_text(assembly.HELP, assembly.TASK_PARTS)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_config(parser, required=True)
+
+
+def run(options: argparse.Namespace, settings: Settings) -> None:
+    Controller(options.config, options.task_dir, argv=settings).train()
+
+
+COMMAND = Command("train", "train the tasks of a configuration", fill, run, takes_settings=True)
