@@ -1,7 +1,7 @@
 """Config-driven multi-task training on one shared BERT or ERNIE encoder."""
 
 from palm.version import __version__  # isort: skip
-from palm import backbone, distribute, downloader, head, lr_sched, metrics, optimizer, reader
+from palm import backbone, distribute, downloader, head, lr_sched, metrics, mixing, optimizer, reader
 from palm.controller import Controller
 from palm.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
 from palm.inference import InferenceModel, load_model
@@ -31,6 +31,7 @@ __all__ = [
     "load_model",
     "lr_sched",
     "metrics",
+    "mixing",
     "optimizer",
     "reader",
 ]

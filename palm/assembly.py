@@ -13,6 +13,7 @@ from palm.backbone import BACKBONES, Backbone
 from palm.config import Config, Consumer, settings_of
 from palm.errors import ConfigError, PalmError
 from palm.lr_sched import LR_SCHEDULES
+from palm.mixing import MIXINGS, Mixing
 from palm.optimizer import OPTIMIZERS, Optimizer
 from palm.paradigm import PARADIGMS, Paradigm
 from palm.reader import READERS, Reader
@@ -23,7 +24,10 @@ from palm.task import Task, wiring_problems
 T = TypeVar("T")
 
 HELP: dict[str, list[Consumer]] = {
-    "global settings": [RunSettings, *dict.fromkeys(OPTIMIZERS[name] for name in OPTIMIZERS)],
+    "global settings": [
+        RunSettings,
+        *dict.fromkeys(registry[name] for registry in (OPTIMIZERS, MIXINGS) for name in registry),
+    ],
     "task settings": [TaskParts, Task],
     "readers": [READERS[name] for name in READERS],
     "paradigms": [PARADIGMS[name] for name in PARADIGMS],
@@ -39,6 +43,7 @@ SETTING_OF = {
     "backbone": "backbone",
     "optimizer": "optimizer",
     "learning-rate schedule": "lr_scheduler",
+    "mixing strategy": "mixing",
     "reader": "reader",
     "paradigm": "paradigm",
 }
@@ -72,6 +77,7 @@ class Plan:
     settings: dict[str, Any]
     backbone: tuple[type[Backbone], dict[str, Any]]
     optimizer: tuple[type[Optimizer], dict[str, Any]]
+    mixing: tuple[type[Mixing], dict[str, Any]]
     tasks: list[TaskPlan]
     given: Sequence[Task]
 
@@ -83,6 +89,7 @@ class Parts:
     settings: RunSettings
     backbone: Backbone
     optimizer: Optimizer
+    mixing: Mixing
     tasks: list[Task]
 
 
@@ -109,6 +116,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
         config.problem(f"{_place(config, name)} {wrong}")
     backbone = component(BACKBONES, "backbone", settings.get("backbone"))
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
+    mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
     _known(LR_SCHEDULES, settings.get("lr_scheduler", "linear_warmup_decay"), config, None)
     tasks = []
     for name in config.tasks:
@@ -122,7 +130,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     if for_train:
         _check_training_files(config, [*tasks, *map(TaskPlan.of, given)])
     config.finish()
-    return Plan(settings, backbone, optimizer, tasks, given)
+    return Plan(settings, backbone, optimizer, mixing, tasks, given)
 
 
 def _as_wanted(reader: Any, paradigm: Any) -> Any:
@@ -170,6 +178,7 @@ def build(plan: Plan) -> Parts:
     problems: list[str] = []
     backbone = _built(plan.backbone, problems)
     optimizer = _built(plan.optimizer, problems)
+    mixing = _built(plan.mixing, problems)
     paradigms = _shared_paradigms(plan, settings, problems)
     tasks = []
     for k, (task, paradigm) in enumerate(zip(plan.tasks, paradigms, strict=True)):
@@ -192,7 +201,8 @@ def build(plan: Plan) -> Parts:
         raise ConfigError(dict.fromkeys(problems))
     assert backbone is not None
     assert optimizer is not None
-    return Parts(settings, backbone, optimizer, tasks)
+    assert mixing is not None
+    return Parts(settings, backbone, optimizer, mixing, tasks)
 
 
 def _built(part: tuple[type[T], dict[str, Any]], problems: list[str], place: str = "") -> T | None:

@@ -20,11 +20,10 @@ from palm.logging import logger, show_on_console
 from palm.loop import Training
 from palm.lr_sched import schedule_of_run
 from palm.model import MultiTaskModel
-from palm.observers import CheckpointSaver, Observer, StepLog, TargetSaver
+from palm.observers import CheckpointSaver, EpochLog, Observer, StepLog, TargetSaver, log_counts
 from palm.pretrained import load_pretrain
 from palm.pretrained.directory import settings_of_directory
 from palm.reader import Predictions
-from palm.sampling import plan_steps
 from palm.storage import write_text
 from palm.task import Task
 
@@ -105,12 +104,14 @@ class Controller:
         self._resume(training, identity)
         observers: list[Observer] = [
             StepLog(settings.print_every_n_steps),
+            EpochLog(training),
             TargetSaver(training, settings.save_path, settings.save_infermodel_every_n_steps, resolved),
             CheckpointSaver(training, settings.save_path, settings.save_every_n_steps, identity),
         ]
         for step in training.steps():
             for observe in observers:
                 observe(step)
+        log_counts(training)
 
     def pred(self, task: str, inference_model_dir: str | Path | None = None) -> Predictions:
         """Predict a task's `pred_file` with its saved model.
@@ -178,22 +179,26 @@ class Controller:
 
     def _prepare_tasks(self) -> None:
         parts = self._trainable()
-        settings, main = parts.settings, next(task for task in parts.tasks if task.is_target)
+        main = next(task for task in parts.tasks if task.is_target)
         logger.info("%s: set as main task", main.name)
         for task in parts.tasks:
-            task.stream, task.step = training_stream(task, settings.random_seed), 0
+            task.begin(training_stream(task, parts.settings.random_seed))
+            assert task.stream is not None
             logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
-        for task in parts.tasks:
-            task.expected_steps = plan_steps(settings.num_epochs, task.mix_ratio, main.steps_per_epoch)
-            if task.is_target and task.expected_steps == 0:
+        standings = [task.standing() for task in parts.tasks]
+        num_epochs, reference = parts.settings.num_epochs, parts.tasks.index(main)
+        expected = parts.mixing.expected_steps(standings, reference, num_epochs)
+        for task, steps in zip(parts.tasks, expected, strict=True):
+            if task.is_target and steps == 0:
                 raise ConfigError(
                     [
-                        f"task {task.name!r} would get no step: num_epochs {settings.num_epochs} x mix_ratio "
+                        f"task {task.name!r} would get no step: num_epochs {num_epochs} x mix_ratio "
                         f"{task.mix_ratio} x {main.steps_per_epoch} steps an epoch of {main.name!r} < 1"
                     ]
                 )
+            task.expected_steps = steps
             if task.is_target:
-                logger.info("%s: expected train steps %d.", task.name, task.expected_steps)
+                logger.info("%s: expected train steps %d.", task.name, steps)
 
     def training(self) -> Training:
         """The run that `train` makes, for a loop of your own: `for step in controller.training().steps(): …`.
@@ -205,7 +210,8 @@ class Controller:
         settings, total = parts.settings, sum(task.expected_steps for task in parts.tasks)
         logger.info("Estimated overall train steps %d.", total)
         schedule = schedule_of_run(settings.lr_scheduler, total, settings.warmup_proportion)
-        model = MultiTaskModel(parts.backbone, parts.tasks).to(device_of(settings.use_gpu))
+        device = device_of(settings.use_gpu)
+        model = MultiTaskModel(parts.backbone, parts.tasks).to(device)
         ema = (
             ExponentialMovingAverage(model.named_parameters(), settings.ema_decay)
             if settings.use_ema
@@ -219,6 +225,8 @@ class Controller:
             settings.random_seed,
             parts.optimizer.grad_clip,
             ema,
+            device,
+            parts.mixing,
         )
 
     def _resume(self, training: Training, identity: dict[str, Any]) -> None:
@@ -244,6 +252,7 @@ class Controller:
             **{name: getattr(settings, name) for name in names},
             "optimizer": parts.optimizer.settings,
             "backbone": parts.backbone.settings,
+            "mixing": {"name": settings.mixing, **parts.mixing.settings},
             "tasks": {task.name: task.identity() for task in parts.tasks},
         }
 

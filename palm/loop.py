@@ -14,10 +14,10 @@ from palm.contract import Tensors
 from palm.ema import ExponentialMovingAverage
 from palm.errors import TrainingError
 from palm.lr_sched import Schedule
+from palm.mixing import Mixing, MixRatio
 from palm.model import MultiTaskModel
 from palm.optimizer import clip
 from palm.rng import generator
-from palm.sampling import draw_task
 from palm.task import Task
 
 
@@ -46,6 +46,7 @@ def train_step(
     batch: Tensors,
     optimizer: torch.optim.Optimizer,
     grad_clip: float | None = None,
+    loss_weight: float = 1.0,
 ) -> Tensor:
     """One update of the backbone and one task's output layer, on that task's loss.
 
@@ -55,9 +56,10 @@ def train_step(
         batch: with targets, on the model's device.
         optimizer: parameters without a gradient do not move: no decay, no momentum.
         grad_clip: largest global norm of the gradient; None does not clip.
+        loss_weight: factor of the loss in the gradient.
 
     Returns:
-        The loss before the update, detached.
+        The loss before the update, without its weight, detached.
 
     Raises:
         FloatingPointError: the loss or the gradient is not a number; nothing was updated.
@@ -66,7 +68,7 @@ def train_step(
     loss = model.loss(task, batch)
     if not torch.isfinite(loss):
         raise FloatingPointError(f"the loss is {loss.item()}")
-    loss.backward()  # type: ignore[no-untyped-call]
+    (loss * loss_weight).backward()  # type: ignore[no-untyped-call]
     norm = clip(model.parameters(), grad_clip)
     if not torch.isfinite(norm):
         raise FloatingPointError(f"the gradient's norm is {norm.item()}")
@@ -86,6 +88,11 @@ class Training:
         grad_clip: largest global norm of the gradient; None does not clip.
         ema: averages of the parameters, updated after every step.
         device: where batches go.
+        mixing: which task a step trains; by `mix_ratio` where None.
+
+    Attributes:
+        step: global steps so far.
+        total_steps: the expected steps of all tasks together, as they were planned at first.
     """
 
     def __init__(
@@ -98,9 +105,12 @@ class Training:
         grad_clip: float | None = 1.0,
         ema: ExponentialMovingAverage | None = None,
         device: torch.device | str = "cpu",
+        mixing: Mixing | None = None,
     ) -> None:
         self.model, self.tasks, self.optimizer, self.schedule = model, list(tasks), optimizer, schedule
         self.seed, self.grad_clip, self.ema, self.device = seed, grad_clip, ema, torch.device(device)
+        self.mixing = MixRatio() if mixing is None else mixing
+        self.total_steps = sum(task.expected_steps for task in self.tasks)
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = 0
 
@@ -116,21 +126,21 @@ class Training:
 
     def next_step(self) -> Step:
         """Draw a task and train it on its next batch."""
-        task = self.tasks[draw_task(self.seed, self.step, [task.mix_ratio for task in self.tasks])]
+        task = self.tasks[self.mixing.draw(self.seed, self.step, [task.standing() for task in self.tasks])]
         assert task.stream is not None
         return self.step_on(task, task.stream.batch(task.step))
 
     def step_on(self, task: Task, batch: Tensors) -> Step:
         """Train a task on a batch that is not necessarily its next one."""
         batch = {name: value.to(self.device) for name, value in batch.items()}
-        factor = self.schedule(self.step)
+        factor = self.schedule(self.step) * task.learning_rate_factor
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         self.model.train()
         # Dropout too is a function of position: a resumed run repeats it, and nothing else disturbs it.
         torch.manual_seed(int(generator(self.seed, "dropout", self.step).integers(2**63)))
         try:
-            loss = train_step(self.model, task.name, batch, self.optimizer, self.grad_clip)
+            loss = train_step(self.model, task.name, batch, self.optimizer, self.grad_clip, task.loss_weight)
         except FloatingPointError as error:
             raise TrainingError(self._not_a_number(task, error)) from None
         if self.ema is not None:
@@ -140,19 +150,46 @@ class Training:
         rate = max(group["lr"] for group in self.optimizer.param_groups)
         return Step(self.step, task, loss, rate, finished=task.step == task.expected_steps)
 
+    def record_score(self, task: Task, score: float) -> None:
+        """Take a dev score in, for mixing strategies that follow scores.
+
+        Args:
+            task: whose score it is.
+            score: from 0 to 1, the higher the better.
+        """
+        task.scores.append(score)
+        if self.mixing.follows_scores:
+            self._share_out()
+
+    def _share_out(self) -> None:
+        """Plan the steps that are left anew; a target that had its steps keeps its count."""
+        weights = self.mixing.weights([task.standing() for task in self.tasks])
+        left = max(self.total_steps - self.step, 0)
+        for task, weight in zip(self.tasks, weights, strict=True):
+            if not task.done:
+                task.expected_steps = task.step + max(1, round(left * weight / sum(weights)))
+
     def averaged(self) -> AbstractContextManager[Any]:
         """Within this context the model has the averaged weights, where the run keeps averages."""
         return nullcontext() if self.ema is None else self.ema.applied()
 
     def state_dict(self) -> dict[str, Any]:
         """How far the run has come; weights and optimizer have state of their own."""
-        return {"step": self.step, "task_steps": {task.name: task.step for task in self.tasks}}
+        return {
+            "step": self.step,
+            "task_steps": {task.name: task.step for task in self.tasks},
+            "expected_steps": {task.name: task.expected_steps for task in self.tasks},
+            "scores": {task.name: task.scores for task in self.tasks},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from where `state_dict` was taken."""
         self.step = state["step"]
         for task in self.tasks:
             task.step = state["task_steps"][task.name]
+            task.scores = list(state["scores"][task.name])
+            if self.mixing.follows_scores:
+                task.expected_steps = state["expected_steps"][task.name]
 
     def _not_a_number(self, task: Task, error: FloatingPointError) -> str:
         return (

@@ -15,10 +15,10 @@ from palm.errors import ConfigError, PalmError, TrainingError, WiringError
 from palm.joint import SharedPass, versions
 from palm.logging import logger
 from palm.loop import Step, Training
+from palm.mixing import Mixing
 from palm.reader import Reader, Record
 from palm.registry import did_you_mean
 from palm.results import delivered, logged_steps, predicted
-from palm.sampling import plan_steps
 from palm.task import Task
 from palm.trainer import Trainer
 from palm.trainer_base import Forward, LossVariable, TrainerBase, needed, seed_of
@@ -33,14 +33,16 @@ class MultiHeadTrainer(TrainerBase):
     """Trains several tasks together and predicts them together.
 
     Args:
-        trainers: one per task; at every step one of them is drawn in proportion to its `mix_ratio`.
+        trainers: one per task; at every step one of them is drawn.
+        mixing: of `palm.mixing`, how they take turns; in proportion to their `mix_ratio` where None.
 
     Raises:
         ConfigError: none, or two of the same name.
     """
 
-    def __init__(self, trainers: Sequence[Trainer]) -> None:
+    def __init__(self, trainers: Sequence[Trainer], mixing: Mixing | None = None) -> None:
         super().__init__(" + ".join(trainer.name for trainer in trainers))
+        self._mixing = self._mixing if mixing is None else mixing
         self.trainers = {trainer.name: trainer for trainer in trainers}
         if not trainers or len(self.trainers) < len(trainers):
             raise ConfigError([f"MultiHeadTrainer needs trainers of different names, not {self.name!r}"])
@@ -104,7 +106,8 @@ class MultiHeadTrainer(TrainerBase):
     ) -> None:
         """Give every task its data, and its share of the steps.
 
-        A task is expected to get `int(num_epochs * its mix_ratio * steps per epoch of the reference)`.
+        A task is expected to get `int(num_epochs * its mix_ratio * steps per epoch of the reference)`,
+        if the mixing strategy does not say otherwise.
 
         Args:
             readers: in the order of the trainers, or by their names; loaded with `num_epochs=None`.
@@ -121,15 +124,17 @@ class MultiHeadTrainer(TrainerBase):
         if phase == "predict":
             self.merge_inference_readers(readers)
             return
-        reference = self._trainer(sampling_reference)
+        self._trainer(sampling_reference)
         for name, reader in self._by_name(readers).items():
             if reader.num_epochs is not None:
                 raise ConfigError(
                     [f"the reader of {name!r} was loaded with num_epochs {reader.num_epochs}; give None"]
                 )
         tasks = self._fitted(readers)
-        for task in tasks:
-            self._expect(task, plan_steps(num_epochs, task.mix_ratio, reference.steps_pur_epoch))
+        number = list(self.trainers).index(sampling_reference)
+        expected = self._mixing.expected_steps([task.standing() for task in tasks], number, num_epochs)
+        for task, steps in zip(tasks, expected, strict=True):
+            self._expect(task, steps)
         logger.info("Estimated overall train steps %d.", self.overall_train_steps)
 
     # Training

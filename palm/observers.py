@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,37 @@ class StepLog:
             step.task.epoch,
             step.loss.item(),
             self._pace.speed(),
+        )
+
+
+class EpochLog:
+    """A line at the end of every epoch of the main task, the first target: the steps of all tasks so far."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self.main = next(task for task in training.tasks if task.is_target)
+
+    def __call__(self, step: Step) -> None:
+        if step.task is self.main and self.main.step % self.main.steps_per_epoch == 0:
+            logger.info(
+                "%s: end of epoch %d; %s", self.main.name, self.main.epoch, counts(self.training.tasks)
+            )
+
+
+def counts(tasks: Sequence[Task]) -> str:
+    """The realised steps of tasks beside the planned ones: `steps so far / planned: slot 70/140, …`."""
+    told = ", ".join(f"{task.name} {task.step}/{task.expected_steps}" for task in tasks)
+    return f"steps so far / planned: {told}"
+
+
+def log_counts(training: Training) -> None:
+    """A line per task at the end of a run: its realised steps, planned steps and share of all steps."""
+    for task in training.tasks:
+        share = 100 * task.step / max(training.step, 1)
+        planned = 100 * task.expected_steps / max(training.total_steps, 1)
+        logger.info(
+            "%s: %d steps, %d planned (%.1f %% of all, %.1f %% planned)",
+            *(task.name, task.step, task.expected_steps, share, planned),
         )
 
 

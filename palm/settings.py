@@ -13,6 +13,8 @@ class RunSettings:
 
     Args:
         task_instance: the tasks to train or predict; each has a file `<task>.yaml` in the task folder.
+        mixing: how tasks take turns: mix_ratio, proportional, temperature, annealed, round_robin, dev_score,
+            or the dotted path of a class.
         mix_ratio: how often each task is drawn, relative to the others; 1.0 each where absent.
         target_tag: 1 for a target task, 0 for an auxiliary one, per task; all targets where absent.
         task_reuse_tag: tasks with equal tags share one output layer; none do where absent.
@@ -37,6 +39,7 @@ class RunSettings:
     aliases: ClassVar[dict[str, str]] = {"epoch": "num_epochs", "seed": "random_seed"}
 
     task_instance: list[str]
+    mixing: str = "mix_ratio"
     mix_ratio: list[float] | None = None
     target_tag: list[int] | None = None
     task_reuse_tag: list[str] | None = None

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from palm.backbone.base import Backbone
+from palm.checks import positive_problems, raise_any
 from palm.component import Component
 from palm.contract import mismatches
+from palm.mixing.base import Standing
 from palm.paradigm.base import Paradigm
 from palm.reader.base import Reader
 from palm.sampling import TaskStream
@@ -28,8 +30,19 @@ class Task(Component):
         pred_batch_size: rows per prediction step; `batch_size` where absent.
         shuffle: draw a new order of the training rows for every epoch.
         print_first_n: how many examples and their encoded rows to log before training.
+        loss_weight: factor of the task's loss in the gradient; losses are reported without it.
+        learning_rate_factor: factor of all learning rates, the encoder's too, in the steps of this task.
         mix_ratio: how often the task is drawn, relative to the others.
         is_target: whether it gets an exact number of steps and a saved model, or only helps.
+
+    Attributes:
+        stream: the batches of its training data, once that is loaded.
+        expected_steps: how many steps it is planned to get.
+        step: how many it has had.
+        scores: its dev scores so far, from 0 to 1, the higher the better.
+
+    Raises:
+        ConfigError: for values outside their range.
     """
 
     def __init__(
@@ -45,6 +58,8 @@ class Task(Component):
         pred_batch_size: int | None = None,
         shuffle: bool = True,
         print_first_n: int = 0,
+        loss_weight: float = 1.0,
+        learning_rate_factor: float = 1.0,
         mix_ratio: float = 1.0,
         is_target: bool = True,
     ) -> None:
@@ -53,10 +68,20 @@ class Task(Component):
         self.train_file, self.pred_file = train_file, pred_file
         self.pred_output_path = pred_output_path
         self.shuffle, self.print_first_n = shuffle, print_first_n
+        self.loss_weight, self.learning_rate_factor = loss_weight, learning_rate_factor
+        raise_any(
+            f"task {name!r}: {line}"
+            for line in positive_problems(loss_weight=loss_weight, learning_rate_factor=learning_rate_factor)
+        )
         self.mix_ratio, self.is_target = mix_ratio, is_target
         self.stream: TaskStream | None = None
         self.expected_steps = 0
         self.step = 0
+        self.scores: list[float] = []
+
+    def begin(self, stream: TaskStream) -> None:
+        """Start from the first batch of `stream`; how many steps there will be is still to be planned."""
+        self.stream, self.expected_steps, self.step, self.scores = stream, 0, 0, []
 
     @property
     def done(self) -> bool:
@@ -74,6 +99,20 @@ class Task(Component):
         """The epoch, from 0, of its last step."""
         return max(self.step - 1, 0) // self.steps_per_epoch
 
+    def standing(self, step: int | None = None) -> Standing:
+        """Where it stands for a mixing strategy, after `step` steps, or those that it has had."""
+        assert self.stream is not None, "the training data is not loaded"
+        return Standing(
+            self.name,
+            self.mix_ratio,
+            len(self.stream.rows),
+            self.steps_per_epoch,
+            self.is_target,
+            self.step if step is None else step,
+            self.expected_steps,
+            tuple(self.scores),
+        )
+
     def identity(self) -> dict[str, Any]:
         """What its losses depend on, JSON-ready: a resumed run must have the same."""
         assert self.stream is not None, "the training data is not loaded"
@@ -82,6 +121,8 @@ class Task(Component):
             "mix_ratio": self.mix_ratio,
             "is_target": self.is_target,
             "shuffle": self.shuffle,
+            "loss_weight": self.loss_weight,
+            "learning_rate_factor": self.learning_rate_factor,
             "expected_steps": self.expected_steps,
             "paradigm": self.paradigm.settings,
             "rows": len(self.stream.rows),

@@ -34,11 +34,25 @@ class Trainer(TrainerBase):
         name: the task's name; it stands in logs and checkpoints.
         mix_ratio: how often the task is drawn among several, relative to the others.
         reuse_head_with: the name of the trainer whose output layer this one shares.
+        loss_weight: as in `Task`.
+        learning_rate_factor: as in `Task`.
     """
 
-    def __init__(self, name: str, mix_ratio: float = 1.0, reuse_head_with: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        mix_ratio: float = 1.0,
+        reuse_head_with: str | None = None,
+        *,
+        loss_weight: float = 1.0,
+        learning_rate_factor: float = 1.0,
+    ) -> None:
         super().__init__(name)
         self._mix_ratio = mix_ratio
+        self._of_task: dict[str, Any] = {
+            "loss_weight": loss_weight,
+            "learning_rate_factor": learning_rate_factor,
+        }
         self.reuse_head_with = reuse_head_with
         self._is_aux = False
         self.forward: Forward | None = None
@@ -98,7 +112,7 @@ class Trainer(TrainerBase):
         """The task with its training data, for a run with this seed."""
         forward = needed(self.forward, self.name, "build_forward(backbone, head)", "fit_reader")
         task = self._task_of(reader, forward)
-        task.stream = training_stream(task, seed, reader.rows)
+        task.begin(training_stream(task, seed, reader.rows))
         self.task = task
         self._begin_anew()
         logger.info("ok!")
@@ -117,6 +131,7 @@ class Trainer(TrainerBase):
             shuffle=loaded.shuffle,
             mix_ratio=self.mix_ratio,
             is_target=not self._is_aux,
+            **self._of_task,
         )
         if problems := wiring_problems(task, forward.backbone, for_train):
             raise WiringError("\n".join(problems))

@@ -21,13 +21,13 @@ from palm.inference import InferenceModel
 from palm.logging import logger, show_on_console
 from palm.loop import Step, Training
 from palm.lr_sched import Schedule, WarmupScheduler
+from palm.mixing import Mixing, MixRatio
 from palm.model import MultiTaskModel
-from palm.observers import StepLog
+from palm.observers import StepLog, log_counts
 from palm.optimizer import Optimizer
 from palm.paradigm import Paradigm
 from palm.pretrained import load_pretrain
 from palm.reader import Reader
-from palm.sampling import draw_task
 from palm.saver import Saver, kinds_of
 from palm.storage import fill
 from palm.task import Task
@@ -70,6 +70,7 @@ class TrainerBase(ABC):
         self._saver: Saver | None = None
         self._checkpoint: Path | None = None
         self._draws: Iterator[tuple[int, Tensors]] | None = None
+        self._mixing: Mixing = MixRatio()
 
     @property
     def name(self) -> str:
@@ -189,6 +190,7 @@ class TrainerBase(ABC):
         for step in run.steps():
             log(step)
             self._after(step)
+        log_counts(run)
         if self._saver is not None:
             self._saver.finish(run.step)
 
@@ -230,7 +232,8 @@ class TrainerBase(ABC):
         seed = seed_of(task.reader for task in tasks)
         handed = Counter({task.name: task.step for task in tasks})
         for position in count(self.cur_train_step):
-            number = draw_task(seed, position, [task.mix_ratio for task in tasks])
+            standings = [task.standing(handed[task.name]) for task in tasks]
+            number = self._mixing.draw(seed, position, standings)
             task = tasks[number]
             assert task.stream is not None
             yield number, task.stream.batch(handed[task.name])
@@ -272,6 +275,7 @@ class TrainerBase(ABC):
             optimizer.grad_clip,
             None if self._ema_decay is None else ExponentialMovingAverage(parameters, self._ema_decay),
             device,
+            self._mixing,
         )
 
     def _settings(self) -> dict[str, Any]:
@@ -283,7 +287,8 @@ class TrainerBase(ABC):
             if isinstance(value, int | float | str)
         }
         kind = type(self._optimizer).__name__
-        return {"optimizer": {"name": kind, **settings}, "ema_decay": self._ema_decay}
+        mixing = {"name": type(self._mixing).__name__, **self._mixing.settings}
+        return {"optimizer": {"name": kind, **settings}, "ema_decay": self._ema_decay, "mixing": mixing}
 
     def _save(self, path: Path, kind: str) -> None:
         run = self._training("save")

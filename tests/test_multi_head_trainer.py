@@ -239,6 +239,32 @@ def test_an_auxiliary_task_ends_nothing(tmp_path: Path) -> None:
         trainer.fit_readers_with_mixratio(readers, "a", 4)
 
 
+def test_tasks_take_turns_as_a_mixing_strategy_says(tmp_path: Path) -> None:
+    alone, readers = plain_tasks(tmp_path, SETUP | {"num_examples": {"a": 24, "b": 48}})
+    trainer = palm.MultiHeadTrainer(list(alone.trainers.values()), palm.mixing.RoundRobin())
+    trainer.build_forward()
+    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
+    trainer.fit_readers_with_mixratio(readers, "a", 2)
+    assert [int(trainer.get_one_batch()["__task_id"]) for _ in range(5)] == [0, 1, 0, 1, 0]
+    trainer.train()
+    assert [one.cur_train_step for one in trainer.trainers.values()] == [6, 6]
+
+    by_size = palm.MultiHeadTrainer(list(alone.trainers.values()), palm.mixing.Proportional())
+    by_size.build_forward()
+    by_size.fit_readers_with_mixratio(readers, "a", 2)
+    assert [one.task.expected_steps for one in by_size.trainers.values()] == [6, 12]
+
+
+def test_a_task_has_a_loss_weight_and_a_factor_of_the_rate(folder: Path) -> None:
+    slot = palm.Trainer("slot", loss_weight=0.5, learning_rate_factor=2.0)
+    reader, _ = article.readers(folder)
+    ernie = palm.backbone.ERNIE.from_config(article.CONFIG)
+    reader.register_with(ernie)
+    slot.build_forward(ernie, palm.head.SequenceLabel(len(article.LABELS), article.HIDDEN))
+    task = slot.fit(reader, seed=1)
+    assert (task.loss_weight, task.learning_rate_factor) == (0.5, 2.0)
+
+
 def test_fit_readers_gives_every_task_its_own_epochs(tmp_path: Path) -> None:
     trainer, readers = plain_tasks(tmp_path, SETUP)
     readers["b"].load_data(tmp_path / "b.tsv", 8, num_epochs=4)

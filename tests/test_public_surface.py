@@ -10,6 +10,7 @@ import pytest
 import palm
 from palm.backbone import BACKBONES
 from palm.lr_sched import LR_SCHEDULES
+from palm.mixing import MIXINGS
 from palm.optimizer import OPTIMIZERS
 from palm.paradigm import PARADIGMS
 from palm.reader import READERS
@@ -23,6 +24,7 @@ PACKAGES = {
         *("TriangularSchedualer", "WarmupSchedualer"),
         *("TriangularScheduler", "WarmupScheduler"),
     ],
+    "mixing": ["MixRatio", "Proportional", "Temperature", "Annealed", "RoundRobin", "DevScore"],
     "downloader": ["ls", "download"],
     "distribute": ["gpu_dev_count", "cpu_dev_count", "yield_pieces", "data_feeder", "decode_fake"],
 }
@@ -32,6 +34,10 @@ REGISTERED = {
     "paradigm": (PARADIGMS, ["cls", "match", "mlm", "mrc", "regression", "seq_label"]),
     "backbone": (BACKBONES, ["bert", "ernie"]),
     "optimizer": (OPTIMIZERS, ["adam", "adamw"]),
+    "mixing": (
+        MIXINGS,
+        ["annealed", "dev_score", "mix_ratio", "proportional", "round_robin", "temperature"],
+    ),
     "schedule": (LR_SCHEDULES, ["constant", "linear_warmup_decay", "noam", "noam_decay"]),
 }
 
@@ -89,7 +95,7 @@ def test_palm_offers_these_names() -> None:
         *("ConfigError", "Controller", "DataError", "InferenceModel", "MultiHeadTrainer", "PalmError"),
         *("StorageError", "Task", "Trainer", "TrainingError", "WiringError", "__version__", "backbone"),
         *("distribute", "downloader", "head", "load_backbone", "load_model", "lr_sched", "metrics"),
-        *("optimizer", "reader"),
+        *("mixing", "optimizer", "reader"),
     ]
     assert all(hasattr(palm, name) for name in palm.__all__)
 
@@ -119,8 +125,9 @@ def test_progress_can_be_read(cls: type, names: list[str]) -> None:
 
 
 def test_constructors_of_trainers_are_those_of_2_x() -> None:
-    assert parameters(palm.Trainer.__init__) == "name, mix_ratio=1.0, reuse_head_with=None"
-    assert parameters(palm.MultiHeadTrainer.__init__) == "trainers"
+    of_2x = "name, mix_ratio=1.0, reuse_head_with=None"
+    assert parameters(palm.Trainer.__init__) == f"{of_2x}, loss_weight=1.0, learning_rate_factor=1.0"
+    assert parameters(palm.MultiHeadTrainer.__init__) == "trainers, mixing=None"
 
 
 LAYERS = "hidden_size num_hidden_layers num_attention_heads vocab_size max_position_embeddings "
