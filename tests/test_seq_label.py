@@ -18,9 +18,9 @@ import palm
 import tiny
 from palm.checkpoint import load_checkpoint, save_checkpoint
 from palm.controller import Controller
-from palm.entity_metrics import entity_scores
 from palm.errors import ConfigError, DataError, WiringError
 from palm.loop import Training
+from palm.metrics.entities import entity_scores
 from palm.paradigm import SequenceLabel
 from palm.paradigm.seq_label import words_first
 from palm.reader import SequenceLabelReader

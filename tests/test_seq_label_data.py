@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from palm.entity_metrics import entities
+from palm.metrics.entities import entities
 from palm.reader import ClassifyReader, SequenceLabelReader
 from palm.reader.seq_label import TaggedExample
 

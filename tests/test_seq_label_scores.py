@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from palm.entity_metrics import Entity, entities, entity_scores
 from palm.errors import PalmError
+from palm.metrics.entities import Entity, entities, entity_scores
 
 LABELS = ["O", "O", "B-x", "I-x", "B-y", "I-y", "B-y.z", "I-y.z", "S-x", "E-x", "UNK"]
 

@@ -1,0 +1,43 @@
+"""How good predictions are: metrics by name, and scores of files and lists."""
+
+from palm.metrics.base import METRICS, Metric, metrics_of, scores_of, unfit
+from palm.metrics.classification import Accuracy, MacroF1, MatthewsCorrelation, MicroF1
+from palm.metrics.cmrc import Cmrc
+from palm.metrics.entities import Entity, entities, entity_scores
+from palm.metrics.files import Question, cmrc_scores, squad2_scores, squad_questions, squad_scores
+from palm.metrics.mlm import Perplexity, WordAccuracy
+from palm.metrics.pairs import PairAccuracy
+from palm.metrics.regression import MeanSquaredError, Pearson, Spearman
+from palm.metrics.squad import Squad, Squad2
+from palm.metrics.tagging import EntityF1, TokenAccuracy
+
+__all__ = [
+    "METRICS",
+    "Accuracy",
+    "Cmrc",
+    "Entity",
+    "EntityF1",
+    "MacroF1",
+    "MatthewsCorrelation",
+    "MeanSquaredError",
+    "Metric",
+    "MicroF1",
+    "PairAccuracy",
+    "Pearson",
+    "Perplexity",
+    "Question",
+    "Spearman",
+    "Squad",
+    "Squad2",
+    "TokenAccuracy",
+    "WordAccuracy",
+    "cmrc_scores",
+    "entities",
+    "entity_scores",
+    "metrics_of",
+    "scores_of",
+    "squad2_scores",
+    "squad_questions",
+    "squad_scores",
+    "unfit",
+]

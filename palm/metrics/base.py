@@ -1,0 +1,99 @@
+"""What a metric is: it takes predictions beside the truth, one by one, and says how good they were."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from palm.errors import ConfigError, PalmError
+from palm.registry import Registry
+
+Prediction = Mapping[str, Any]
+"""A record, as prediction writes it."""
+
+Truth = Mapping[str, Any]
+"""What is true of the same example, as its reader tells it."""
+
+
+class Metric(ABC):
+    """Counts examples one by one; every example once.
+
+    Subclasses are built without arguments, before every evaluation.
+
+    Attributes:
+        needs: the fields of the truth that it reads.
+        main: the number of `compute` that decides which model is best.
+        higher_is_better: whether that number should rise; one that should fall is 0 or more.
+        perfect: its highest value, where it should rise.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    main: ClassVar[str]
+    higher_is_better: ClassVar[bool] = True
+    perfect: ClassVar[float] = 1.0
+
+    @abstractmethod
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        """Count one example."""
+
+    @abstractmethod
+    def compute(self) -> dict[str, float]:
+        """The numbers by name, of all examples so far."""
+
+    @classmethod
+    def goodness(cls, value: float) -> float:
+        """The main number on one scale for all metrics: it rises, and 1 is perfect.
+
+        So metrics of different tasks can be averaged: percent are divided by 100, and a number that
+        should fall counts as 1 / (1 + number).
+        """
+        return value / cls.perfect if cls.higher_is_better else 1 / (1 + value)
+
+
+METRICS: Registry[type[Metric]] = Registry("metric")
+
+
+def metrics_of(names: Sequence[str]) -> list[type[Metric]]:
+    """The metrics of these names, or dotted paths, in order.
+
+    Raises:
+        ConfigError: an unknown name, or two metrics that give numbers of the same name.
+    """
+    problems, found = [], []
+    for name in names:
+        try:
+            found.append(METRICS[name])
+        except PalmError as error:
+            problems.append(f"metrics: {error}")
+    by_number: dict[str, str] = {}
+    for name, metric in zip(names, found, strict=False):
+        if metric.main in by_number:
+            problems.append(
+                f"metrics: {by_number[metric.main]!r} and {name!r} both give {metric.main!r}; choose one"
+            )
+        by_number[metric.main] = name
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def unfit(names: Sequence[str], truth_names: Iterable[str]) -> list[str]:
+    """A sentence for every metric that needs what a reader with these fields of the truth cannot tell."""
+    known = set(truth_names)
+    fitting = ", ".join(sorted(name for name in METRICS if known.issuperset(METRICS[name].needs))) or "none"
+    return [
+        f"the metric {name!r} compares {' and '.join(map(repr, metric.needs))}, of which the reader tells "
+        f"nothing; metrics that fit: {fitting}"
+        for name, metric in zip(names, metrics_of(names), strict=True)
+        if not known.issuperset(metric.needs)
+    ]
+
+
+def scores_of(metrics: Sequence[type[Metric]], pairs: Iterable[tuple[Prediction, Truth]]) -> dict[str, float]:
+    """The numbers of several metrics over the same examples, those of the first metric first."""
+    counting = [metric() for metric in metrics]
+    for prediction, truth in pairs:
+        for metric in counting:
+            metric.update(prediction, truth)
+    return {name: value for metric in counting for name, value in metric.compute().items()}

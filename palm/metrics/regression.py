@@ -1,0 +1,82 @@
+"""How good predicted numbers are: two correlations, and the mean squared error."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from palm.metrics.base import METRICS, Metric, Prediction, Truth
+
+Floats = npt.NDArray[np.float64]
+
+
+class OfNumbers(Metric):
+    """Base of metrics of predicted and true numbers."""
+
+    needs: ClassVar[tuple[str, ...]] = ("value",)
+
+    def __init__(self) -> None:
+        self._predicted: list[float] = []
+        self._true: list[float] = []
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        self._predicted.append(prediction["value"])
+        self._true.append(truth["value"])
+
+    def compute(self) -> dict[str, float]:
+        return {self.main: self.number(np.asarray(self._predicted), np.asarray(self._true))}
+
+    @abstractmethod
+    def number(self, predicted: Floats, true: Floats) -> float:
+        """The metric of two arrays of the same length."""
+
+
+@METRICS.register("pearson")
+class Pearson(OfNumbers):
+    """The linear correlation, from -1 to 1; not a number where either side is constant."""
+
+    main = "pearson"
+
+    def number(self, predicted: Floats, true: Floats) -> float:
+        return correlation(predicted, true)
+
+
+@METRICS.register("spearman")
+class Spearman(OfNumbers):
+    """The correlation of ranks, from -1 to 1; equal numbers share the mean of their ranks."""
+
+    main = "spearman"
+
+    def number(self, predicted: Floats, true: Floats) -> float:
+        return correlation(ranks(predicted), ranks(true))
+
+
+@METRICS.register("mse")
+class MeanSquaredError(OfNumbers):
+    """The mean of the squared differences; 0 is perfect."""
+
+    main = "mse"
+    higher_is_better = False
+
+    def number(self, predicted: Floats, true: Floats) -> float:
+        return float(np.mean((predicted - true) ** 2))
+
+
+def correlation(one: Floats, other: Floats) -> float:
+    """Pearson's correlation of two arrays of the same length."""
+    if (one == one[0]).all() or (other == other[0]).all():
+        return float("nan")
+    one, other = one - one.mean(), other - other.mean()
+    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(np.clip(np.dot(one, other) / norms, -1, 1))
+
+
+def ranks(values: Floats) -> Floats:
+    """The rank of every value, from 1; equal ones have the mean of the ranks that they take up."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    mean: Floats = (last - (counts - 1) / 2)[which]
+    return mean

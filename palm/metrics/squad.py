@@ -1,0 +1,156 @@
+"""Exact match and F1 of answers, counted as the official scripts of SQuAD 1.1 and 2.0 count."""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from palm.metrics.base import METRICS, Metric, Prediction, Truth
+
+
+@METRICS.register("squad")
+class Squad(Metric):
+    """Exact match and F1 of words in percent, each with the best of a question's true answers.
+
+    Answers are compared in lower case, without punctuation and articles.
+
+    Source: Rajpurkar et al., 2016, arXiv:1606.05250, section 6.1.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("answers",)
+    main = "f1"
+    perfect = 100.0
+
+    def __init__(self) -> None:
+        self._exact = self._f1 = 0.0
+        self._total = 0
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        self._exact += best(exact, prediction["text"], truth["answers"])
+        self._f1 += best(word_f1, prediction["text"], truth["answers"])
+        self._total += 1
+
+    def compute(self) -> dict[str, float]:
+        return {"f1": 100 * self._f1 / self._total, "exact_match": 100 * self._exact / self._total}
+
+
+class Judged(NamedTuple):
+    """What SQuAD 2.0 has to know of one question.
+
+    Args:
+        has_answer: whether there is one.
+        exact: of the answer given, 0 or 1.
+        f1: of the answer given, from 0 to 1.
+        candidate: the best answer that is not empty.
+        candidate_exact: of the candidate.
+        candidate_f1: the same.
+        null_odds: the higher, the likelier there is no answer; None where nobody says.
+    """
+
+    has_answer: bool
+    exact: float
+    f1: float
+    candidate: str
+    candidate_exact: float
+    candidate_f1: float
+    null_odds: float | None
+
+
+@METRICS.register("squad2")
+class Squad2(Metric):
+    """The same where a question may have no answer: then only an empty one is right.
+
+    Beside the figures of all questions come those of questions with an answer (`HasAns_…`) and
+    without one (`NoAns_…`). Where predictions have `null_odds`, also the best figures that a choice
+    of `null_score_diff_threshold` would reach on these questions, and that choice.
+
+    Source: Rajpurkar et al., 2018, arXiv:1806.03822, and its authors' evaluation script.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("answers",)
+    main = "f1"
+    perfect = 100.0
+
+    def __init__(self) -> None:
+        self._judged: list[Judged] = []
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        answers = [answer for answer in truth["answers"] if words_of(answer)] or [""]
+        text = prediction["text"]
+        candidate = next((one["text"] for one in prediction.get("nbest", ()) if one["text"]), text)
+        self._judged.append(
+            Judged(
+                has_answer=bool(truth["answers"]),
+                exact=best(exact, text, answers),
+                f1=best(word_f1_or_empty, text, answers),
+                candidate=candidate,
+                candidate_exact=best(exact, candidate, answers),
+                candidate_f1=best(word_f1_or_empty, candidate, answers),
+                null_odds=prediction.get("null_odds"),
+            )
+        )
+
+    def compute(self) -> dict[str, float]:
+        found = _percents(self._judged, "")
+        for part, has_answer in (("HasAns_", True), ("NoAns_", False)):
+            questions = [question for question in self._judged if question.has_answer is has_answer]
+            found |= _percents(questions, part) if questions else {}
+        if all(question.null_odds is not None for question in self._judged):
+            found |= self._best_threshold("f1", [question.candidate_f1 for question in self._judged])
+            found |= self._best_threshold("exact", [question.candidate_exact for question in self._judged])
+        return found
+
+    def _best_threshold(self, name: str, scores: Sequence[float]) -> dict[str, float]:
+        """The best figure of any threshold; below it, a question is answered.
+
+        With no question answered, those without an answer are right. The questions are then
+        answered in the order of their odds, and where the figure is best, the threshold is.
+        """
+        current: float = sum(not question.has_answer for question in self._judged)
+        highest, threshold = current, 0.0
+        odds = [question.null_odds or 0.0 for question in self._judged]
+        for index in np.argsort(odds, kind="stable").tolist():
+            question = self._judged[index]
+            current += scores[index] if question.has_answer else -float(bool(question.candidate))
+            if current > highest:
+                highest, threshold = current, odds[index]
+        return {f"best_{name}": 100 * highest / len(scores), f"best_{name}_thresh": threshold}
+
+
+def _percents(questions: Sequence[Judged], part: str) -> dict[str, float]:
+    exacts, f1s = (math.fsum(values) for values in zip(*((q.exact, q.f1) for q in questions), strict=True))
+    return {f"{part}f1": 100 * f1s / len(questions), f"{part}exact_match": 100 * exacts / len(questions)}
+
+
+def words_of(answer: str) -> list[str]:
+    """The words that count: lower case, no punctuation (it joins what it parted), no articles."""
+    kept = "".join(character for character in answer.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+
+
+def exact(predicted: str, true: str) -> float:
+    """1 if the words that count are the same, else 0."""
+    return float(words_of(predicted) == words_of(true))
+
+
+def word_f1(predicted: str, true: str) -> float:
+    """F1 of the words in common; 0 if there is none."""
+    ours, theirs = words_of(predicted), words_of(true)
+    common = (Counter(ours) & Counter(theirs)).total()
+    return 2 * common / (len(ours) + len(theirs)) if common else 0.0
+
+
+def word_f1_or_empty(predicted: str, true: str) -> float:
+    """The same, but two answers without words agree."""
+    return word_f1(predicted, true) or float(not words_of(predicted) and not words_of(true))
+
+
+def best(score: Callable[[str, str], float], predicted: str, answers: Sequence[str]) -> float:
+    """The score with the best of the true answers; 0 where there is none."""
+    return max((score(predicted, true) for true in answers), default=0.0)
