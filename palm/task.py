@@ -163,10 +163,10 @@ def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
             f"the vocabulary {str(reader.vocab_path)!r} has {tokens} entries, the backbone's embedding "
             f"table only {rows} rows (vocab_size); give the vocabulary that belongs to the backbone"
         )
-    positions, length = backbone.settings.get("max_position_embeddings"), reader.settings.get("max_seq_len")
-    if positions is not None and length is not None and length > positions:
+    longest, length = backbone.max_tokens, reader.settings.get("max_seq_len")
+    if longest is not None and length is not None and length > longest:
         found.append(
-            f"max_seq_len is {length}, the backbone's position table ends at {positions} "
-            f"(max_position_embeddings); set max_seq_len to {positions} or less"
+            f"max_seq_len is {length}, the backbone's position table ends at {longest} "
+            f"(max_position_embeddings); set max_seq_len to {longest} or less"
         )
     return found

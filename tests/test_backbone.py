@@ -41,8 +41,8 @@ def tiny(cls: type[Backbone] = BERT, **settings: object) -> Backbone:
     return backbone.eval()
 
 
-def test_the_registered_backbones_are_bert_and_ernie() -> None:
-    assert list(BACKBONES) == ["bert", "ernie"]
+def test_the_registered_backbones_are_bert_and_its_kin() -> None:
+    assert list(BACKBONES) == ["bert", "distilbert", "electra", "ernie", "roberta"]
 
 
 @pytest.mark.parametrize(("kind", "lengths"), CASES)
@@ -298,7 +298,8 @@ def test_an_id_outside_its_table_is_named(change: dict[str, int], message: str) 
 
 def test_a_sequence_beyond_the_position_table_is_named() -> None:
     with pytest.raises(
-        WiringError, match=r"sequences of 13 tokens .* max_position_embeddings 12; lower max_seq_len"
+        WiringError,
+        match=r"sequences of 13 tokens .* the 12 that .* max_position_embeddings allows; lower max_seq_len",
     ):
         tiny()(batch((13,)))
 

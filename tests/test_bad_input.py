@@ -203,7 +203,8 @@ def test_an_unknown_component(run: Run, capsys: pytest.CaptureFixture[str]) -> N
     run.tasks["cls"]["paradigm"] = "clas"
     message = run.train(capsys, "--backbone", "bart")
     assert "tasks/cls.yaml:4: paradigm: no paradigm is called 'clas'; known: " in message
-    assert "--backbone: no backbone is called 'bart'; known: bert, ernie; did you mean 'bert'?" in message
+    known = "bert, distilbert, electra, ernie, roberta"
+    assert f"--backbone: no backbone is called 'bart'; known: {known}; did you mean 'bert'?" in message
 
 
 def test_components_that_do_not_fit_together(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from palm.reader import READERS
 
 PACKAGES = {
     "reader": ["ClassifyReader", "MatchReader", "SequenceLabelReader", "MRCReader", "MaskLMReader"],
-    "backbone": ["BERT", "ERNIE"],
+    "backbone": ["BERT", "ERNIE", "RoBERTa", "DistilBERT", "ELECTRA"],
     "head": ["Classify", "Match", "SequenceLabel", "MRC", "MaskLM", "Regression"],
     "optimizer": ["Adam", "AdamW"],
     "lr_sched": [
@@ -32,7 +32,7 @@ PACKAGES = {
 REGISTERED = {
     "reader": (READERS, ["cls", "match", "mlm", "mrc", "seq_label"]),
     "paradigm": (PARADIGMS, ["cls", "match", "mlm", "mrc", "regression", "seq_label"]),
-    "backbone": (BACKBONES, ["bert", "ernie"]),
+    "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta"]),
     "optimizer": (OPTIMIZERS, ["adam", "adamw"]),
     "mixing": (
         MIXINGS,

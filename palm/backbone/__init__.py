@@ -1,7 +1,10 @@
-"""Shared encoders by name: `bert` and `ernie`."""
+"""Shared encoders by name: `bert`, `distilbert`, `electra`, `ernie` and `roberta`."""
 
 from palm.backbone.base import BACKBONES, Backbone
 from palm.backbone.bert import BERT
+from palm.backbone.distilbert import DistilBERT
+from palm.backbone.electra import ELECTRA
 from palm.backbone.ernie import ERNIE
+from palm.backbone.roberta import RoBERTa
 
-__all__ = ["BACKBONES", "BERT", "ERNIE", "Backbone"]
+__all__ = ["BACKBONES", "BERT", "ELECTRA", "ERNIE", "Backbone", "DistilBERT", "RoBERTa"]

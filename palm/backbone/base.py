@@ -19,11 +19,13 @@ class Backbone(Component, nn.Module):
     Attributes:
         inputs_attr: tensors it takes from the reader.
         outputs_attr: features it gives.
+        max_tokens: the longest sequence it takes; None for any.
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"is_pairwise": unused, "phase": checked_phase}
     inputs_attr: Specs
     outputs_attr: Specs
+    max_tokens: int | None = None
 
     @abstractmethod
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:

@@ -5,21 +5,24 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from palm.backbone.packing import Packing
-from palm.backbone.shape import Shape
+from palm.backbone.shape import Shape, Table
 from palm.contract import Tensors
 from palm.errors import WiringError
 
 
 class Embeddings(nn.Module):
-    """The sum of a word's, its position's, its segment's (and task's) vectors."""
+    """The sum of a word's, its position's, its segment's (and task's) vectors, as wide as the layers."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.tables = shape.tables
+        width = shape.embedding_width
         for table in shape.tables:
-            self.add_module(table.name, nn.Embedding(table.rows, shape.hidden_size))
-        self.norm = nn.LayerNorm(shape.hidden_size, eps=shape.layer_norm_eps)
+            self.add_module(table.name, nn.Embedding(table.rows, width))
+        self.norm = nn.LayerNorm(width, eps=shape.layer_norm_eps)
         self.dropout = nn.Dropout(shape.hidden_dropout_prob)
+        same = width == shape.hidden_size
+        self.projection = nn.Identity() if same else nn.Linear(width, shape.hidden_size)
 
     @property
     def word_table(self) -> nn.Parameter:
@@ -34,18 +37,28 @@ class Embeddings(nn.Module):
         Raises:
             WiringError: if an id lies outside its table (on a CPU; a GPU cannot say which).
         """
-        ids = {table.name: packing.pack(inputs[table.ids]) for table in self.tables}
+        ids = {table.ids: packing.pack(inputs[table.ids]) for table in self.tables if table.ids is not None}
         try:
-            summed = sum(self.get_submodule(name)(rows) for name, rows in ids.items())
+            summed = sum(self._rows(table, ids) for table in self.tables)
         except IndexError:
             raise WiringError("\n".join(self._outside(ids))) from None
-        embedded: Tensor = self.dropout(self.norm(summed))
+        embedded: Tensor = self.projection(self.dropout(self.norm(summed)))
         return embedded
+
+    def _rows(self, table: Table, ids: Tensors) -> Tensor:
+        """A table's vectors for packed ids, [tokens, width]; [width] where every token has the same."""
+        embedding = self.get_submodule(table.name)
+        assert isinstance(embedding, nn.Embedding)
+        if table.ids is None:
+            return embedding.weight[0]
+        rows: Tensor = embedding(ids[table.ids] + table.unused if table.unused else ids[table.ids])
+        return rows
 
     def _outside(self, ids: Tensors) -> list[str]:
         return [
-            f"{table.ids}: {int(ids[table.name][bad][0])} is outside 0..{table.rows - 1}; "
+            f"{table.ids}: {int(ids[table.ids][bad][0])} is outside 0..{table.rows - table.unused - 1}; "
             f"the backbone has {table.setting} {table.rows}"
             for table in self.tables
-            if (bad := (ids[table.name] < 0) | (ids[table.name] >= table.rows)).any()
+            if table.ids is not None
+            and (bad := (ids[table.ids] < 0) | (ids[table.ids] >= table.rows - table.unused)).any()
         ]

@@ -1,4 +1,4 @@
-"""The Transformer encoder that BERT and ERNIE are: embeddings, layers and pooler, on packed tokens."""
+"""The Transformer encoder that BERT and its kin are: embeddings, layers and pooler, on packed tokens."""
 
 from __future__ import annotations
 
@@ -33,28 +33,32 @@ class Encoder(Backbone):
         shape: its measures.
     """
 
+    max_tokens: int
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         width = shape.hidden_size
         words, positions = shape.tables[:2]
-        self.max_position_embeddings = positions.rows
+        self.max_tokens = positions.rows - positions.unused
         padded, per_row = ("batch", "seq", width), ("batch", width)
-        self.inputs_attr = {table.ids: TensorSpec(("batch", "seq"), torch.long) for table in shape.tables}
+        ids = [table.ids for table in shape.tables if table.ids is not None]
+        self.inputs_attr = dict.fromkeys(ids, TensorSpec(("batch", "seq"), torch.long))
         self.inputs_attr["input_mask"] = TensorSpec(("batch", "seq"), torch.bool)
         self.outputs_attr = {
             "word_embedding": TensorSpec(padded, torch.float),
-            "embedding_table": TensorSpec((words.rows, width), torch.float),
+            "embedding_table": TensorSpec((words.rows, shape.embedding_width), torch.float),
             "encoder_outputs": TensorSpec(padded, torch.float),
             **{name: TensorSpec(per_row, torch.float) for name in SENTENCE},
         }
         self.embeddings = Embeddings(shape)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
         self.pooler = nn.Linear(width, width)
+        self.pooler_activation = ACTIVATIONS[shape.pooler_act]
         init_weights(self, shape.initializer_range)
 
     @classmethod
     def from_config(cls: type[E], config: Mapping[str, Any], phase: str = "train") -> E:
-        """The encoder that a BERT or ERNIE JSON file describes.
+        """The encoder that a JSON file of Hugging Face, Google or Paddle describes.
 
         Args:
             config: the file's content; keys that are not settings of this class are ignored.
@@ -62,6 +66,15 @@ class Encoder(Backbone):
 
         Raises:
             ConfigError: if settings are missing or wrong, with all of them.
+        """
+        return cls(**cls.settings_in(config), phase=phase)  # type: ignore[call-arg]
+
+    @classmethod
+    def settings_in(cls, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of the constructor that such a file names, by their own names.
+
+        Raises:
+            ConfigError: if settings are missing, with all of them.
         """
         parameters = inspect.signature(cls).parameters
         other_spellings = {cls.aliases[key]: value for key, value in config.items() if key in cls.aliases}
@@ -73,7 +86,7 @@ class Encoder(Backbone):
         ]
         if missing:
             raise ConfigError(missing)
-        return cls(**chosen, phase=phase)  # type: ignore[call-arg]
+        return chosen
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
         """The declared outputs of the declared inputs; where there is padding, they are zero.
@@ -108,7 +121,7 @@ class Encoder(Backbone):
         tokens = last(tokens, packing, first_only=not every_token)  # [tokens, width] or [batch, width]
         outputs = {"encoder_outputs": packing.unpack(tokens)} if every_token else {}
         if wanted & set(SENTENCE):
-            sentence = torch.tanh(self.pooler(tokens[packing.first] if every_token else tokens))
+            sentence = self.pooler_activation(self.pooler(tokens[packing.first] if every_token else tokens))
             outputs |= {name: sentence for name in SENTENCE if name in wanted}
         return outputs
 
@@ -121,10 +134,10 @@ class Encoder(Backbone):
         if len(set(shapes.values())) > 1:
             raise WiringError(f"the inputs of one batch should have one shape, not {shapes}")
         longest = shapes["input_mask"][1]
-        if longest > self.max_position_embeddings:
+        if longest > self.max_tokens:
             raise WiringError(
-                f"token_ids: sequences of {longest} tokens are longer than the backbone's "
-                f"max_position_embeddings {self.max_position_embeddings}; lower max_seq_len"
+                f"token_ids: sequences of {longest} tokens are longer than the {self.max_tokens} that the "
+                "backbone's max_position_embeddings allows; lower max_seq_len"
             )
 
 

@@ -14,15 +14,17 @@ class Table:
 
     Args:
         name: of the table among the parameters, `embeddings.<name>.weight`.
-        ids: the input that holds row numbers of it.
+        ids: the input that holds row numbers of it; None where every token has row 0.
         setting: the constructor's parameter that gives `rows`.
         rows: number of rows.
+        unused: how many first rows no id reaches: id 0 is the row after them.
     """
 
     name: str
-    ids: str
+    ids: str | None
     setting: str
     rows: int
+    unused: int = 0
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Shape:
     """Measures of an encoder, most under the names of BERT's JSON file.
 
     Args:
-        tables: the embedding tables that are summed; the word table is the first.
+        tables: the embedding tables that are summed: of words, of positions, then others.
+        embedding_size: width of the tables, projected to `hidden_size`; None for that width.
+        pooler_act: activation of the pooler.
 
     Raises:
         ConfigError: with every problem at once.
@@ -46,6 +50,8 @@ class Shape:
     attention_probs_dropout_prob: float
     initializer_range: float
     layer_norm_eps: float
+    embedding_size: int | None = None
+    pooler_act: str = "tanh"
 
     def __post_init__(self) -> None:
         tables = {table.setting: table.rows for table in self.tables}
@@ -54,6 +60,7 @@ class Shape:
             num_hidden_layers=self.num_hidden_layers,
             num_attention_heads=self.num_attention_heads,
             intermediate_size=1 if self.intermediate_size is None else self.intermediate_size,
+            embedding_size=1 if self.embedding_size is None else self.embedding_size,
             **tables,
         )
         dropouts = dropout_problems(
@@ -70,6 +77,11 @@ class Shape:
     def inner_width(self) -> int:
         """Inner width of the feed-forward networks."""
         return 4 * self.hidden_size if self.intermediate_size is None else self.intermediate_size
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the embedding tables."""
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
 
     def _undivided(self) -> list[str]:
         if self.hidden_size % self.num_attention_heads == 0:
