@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from palm.backbone import ERNIE, Backbone
 from palm.errors import StorageError
 from palm.pretrained import from_ours, load_backbone, read_weights, to_ours
-from palm.pretrained.encoders import CONFIG_FILES
+from palm.pretrained.configs import CONFIG_FILES
 from palm.storage import write_json
 
 

@@ -1,46 +1,112 @@
-"""What a directory of pretrained weights says of itself, as settings of a run."""
+"""What a directory of pretrained weights says of itself: format, encoder, sizes, vocabulary."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from palm.backbone import BACKBONES, Backbone
 from palm.errors import StorageError
-from palm.pretrained.encoders import CONFIG_FILES
+from palm.pretrained.configs import CONFIG_FILES, described, find_config, placed, read_config, sizes_of
+from palm.pretrained.files import read_weights
+from palm.pretrained.names import Renamed, to_ours
+from palm.pretrained.vocabularies import find_vocabulary, is_lower_case
 
 
-def settings_of_directory(path: str | Path) -> dict[str, str]:
-    """The settings that make a run start from a directory's weights.
+@dataclass(frozen=True)
+class ModelDirectory:
+    """A directory with an encoder's weights, read.
 
     Args:
-        path: a directory with weights, `vocab.txt` and the encoder's JSON file.
+        path: the directory, or the file of weights in it.
+        config_file: the JSON file that tells the sizes.
+        backbone: the encoder's name in a configuration.
+        settings: the arguments of its constructor.
+        vocab_path: the vocabulary; None where there is none.
+        do_lower_case: whether texts are lower-cased for it.
+        given: the weights under our names, and what else the files hold.
+    """
 
-    Returns:
-        `backbone`, `backbone_config_path`, `vocab_path` and `pretrain_path`, paths absolute.
+    path: Path
+    config_file: Path
+    backbone: str
+    settings: dict[str, Any]
+    vocab_path: Path | None
+    do_lower_case: bool
+    given: Renamed = field(repr=False)
+
+    def build(self) -> Backbone:
+        """The encoder with random weights.
+
+        Raises:
+            ConfigError: a size is wrong.
+        """
+        with placed(self.config_file):
+            return BACKBONES[self.backbone](**self.settings)
+
+
+def read_directory(path: str | Path) -> ModelDirectory:
+    """Find out what a directory holds.
+
+    Args:
+        path: a directory that Hugging Face, Google, PaddleNLP, PaddlePALM or palm wrote: weights, and a
+            JSON file with the sizes beside them or one level up; or the file of weights itself.
 
     Raises:
-        StorageError: a file is missing; says which.
+        StorageError: files are missing or damaged, or of a model that palm does not have.
+        ConfigError: sizes are missing in the JSON file.
     """
-    folder = Path(path).absolute()
-    if not folder.is_dir():
-        raise StorageError(f"--pretrain: no such directory: {folder}")
-    config = next((folder / name for name in CONFIG_FILES if (folder / name).is_file()), None)
-    if config is None:
-        raise StorageError(f"--pretrain: {folder} has none of {', '.join(CONFIG_FILES)}")
-    if not (vocabulary := folder / "vocab.txt").is_file():
-        raise StorageError(f"--pretrain: {folder} has no vocab.txt")
-    return {
-        "backbone": _kind(config),
-        "backbone_config_path": str(config),
-        "vocab_path": str(vocabulary),
-        "pretrain_path": str(folder),
-    }
+    path = Path(path)
+    given = to_ours(read_weights(path))
+    config_file = find_config(path)
+    if config_file is None:
+        raise StorageError(_without_config(path, given))
+    return ModelDirectory(
+        path, config_file, *described(config_file, given), *_vocabulary(path, config_file), given
+    )
 
 
-def _kind(config: Path) -> str:
-    try:
-        content = json.loads(config.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise StorageError(f"cannot read {config}: {error}") from error
-    ernie = config.name == "ernie_config.json" or "task_type_vocab_size" in content
-    return str(content.get("model_type", "ernie" if ernie else "bert"))
+def settings_of_directory(path: str | Path) -> dict[str, Any]:
+    """The settings that a run needs to start from a directory's weights, as `backbone: auto` takes them.
+
+    Args:
+        path: as for `read_directory`.
+
+    Returns:
+        `backbone`, the settings of its constructor, `vocab_path` (absolute; absent where there is no
+        vocabulary) and `do_lower_case`.
+
+    Raises:
+        StorageError, ConfigError: as `read_directory`.
+    """
+    directory = read_directory(Path(path).absolute())
+    settings = {"backbone": directory.backbone, **directory.settings}
+    if directory.vocab_path is None:
+        return settings
+    vocabulary = {"vocab_path": str(directory.vocab_path), "do_lower_case": directory.do_lower_case}
+    return {**settings, **vocabulary}
+
+
+def _vocabulary(path: Path, config_file: Path) -> tuple[Path | None, bool]:
+    """The vocabulary and whether it is lower-case; a model of our own says both."""
+    saved = read_config(config_file).get("reader")
+    if isinstance(saved, dict):
+        settings = saved.get("settings", {})
+        own = settings.get("vocab_path")
+        if isinstance(own, dict) and "file" in own:
+            return config_file.parent / own["file"], bool(settings.get("do_lower_case"))
+    found = find_vocabulary(path)
+    return (None, False) if found is None else (found, is_lower_case(found))
+
+
+def _without_config(path: Path, given: Renamed) -> str:
+    missing = f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which tell the sizes"
+    if not given.weights:
+        return missing
+    config = {"model_type": "bert", **sizes_of(given), "num_attention_heads": "?"}
+    return (
+        f"{missing}; the weights tell as much as this, so put it beside them as config.json, with the right "
+        f"model_type and number of heads: {json.dumps(config)}"
+    )

@@ -23,14 +23,15 @@ def read_weights(path: str | Path) -> Weights:
     """All tensors of a model directory, or of one of its files, under the names they have there.
 
     Args:
-        path: a directory that Hugging Face, PaddlePALM (the model's, or its `params`) or palm wrote.
+        path: a directory that Hugging Face, PaddlePALM (the model's, or its `params`) or palm wrote, or
+            one of its files.
 
     Raises:
         StorageError: nothing there is known, or a file is damaged.
     """
     path = Path(path)
-    if path.is_file() and path.name in READERS:
-        return READERS[path.name](path)
+    if path.is_file() and (read := READERS.get(path.name) or BY_SUFFIX.get(path.suffix)):
+        return read(path)
     for folder in (path, path / "params"):
         for name, read in READERS.items():
             if (folder / name).is_file():
@@ -87,5 +88,8 @@ READERS: dict[str, Callable[[Path], Weights]] = {
     fluid.ARCHIVE: fluid.read_archive,
 }
 """File name -> what reads it; the first that is there is taken."""
+
+BY_SUFFIX: dict[str, Callable[[Path], Weights]] = {".safetensors": _read_safetensors, ".bin": _read_torch}
+"""End of a file's name -> what reads it, where the file itself is given."""
 
 KNOWN = f"{', '.join(READERS)}, or PaddlePALM's params with one file per variable"

@@ -1,0 +1,152 @@
+"""The JSON file beside an encoder's weights: which encoder it is, and how large."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from palm.backbone import BACKBONES
+from palm.backbone.encoder import Encoder
+from palm.errors import ConfigError, StorageError
+from palm.pretrained.names import Renamed
+
+CONFIG_FILES = (
+    *("config.json", "bert_config.json", "ernie_config.json", "model_config.json"),
+    *("electra_config.json", "roberta_config.json", "xlnet_config.json"),
+)
+"""Files that tell an encoder's sizes; the first that is there counts."""
+
+BACKBONE_OF = {
+    "bert": "bert",
+    "ernie": "ernie",
+    "roberta": "roberta",
+    "xlm-roberta": "roberta",
+    "camembert": "roberta",
+    "distilbert": "distilbert",
+    "electra": "electra",
+}
+"""`model_type` of Hugging Face -> our name of the encoder that it is."""
+
+_SIZES = {
+    "hidden_size": ("layers.0.attention.query.weight", 0),
+    "intermediate_size": ("layers.0.ffn.inner.weight", 0),
+    "vocab_size": ("embeddings.word.weight", 0),
+    "max_position_embeddings": ("embeddings.position.weight", 0),
+    "type_vocab_size": ("embeddings.segment.weight", 0),
+}
+"""Setting -> the parameter, and its dimension, that has this size."""
+
+
+def find_config(path: Path) -> Path | None:
+    """The JSON file in a directory, or, as beside PaddlePALM's `params`, one level up; None without."""
+    folder = path if path.is_dir() else path.parent
+    places = (place / name for place in (folder, folder.parent) for name in CONFIG_FILES)
+    return next((place for place in places if place.is_file()), None)
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """The file's content; PaddleNLP's nested `init_args` are laid flat.
+
+    Raises:
+        StorageError: it is not a JSON object.
+    """
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise StorageError(f"cannot read {file}: {error}") from error
+    if not isinstance(config, dict):
+        raise StorageError(f"{file} should hold a JSON object with the encoder's settings")
+    inner = next((value for value in config.pop("init_args", ()) if isinstance(value, dict)), {})
+    return {**inner, **config}
+
+
+def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
+    """The encoder that a JSON file describes: its name in a configuration and its constructor's arguments.
+
+    Args:
+        file: a file of `CONFIG_FILES`, also that of a saved model of our own.
+        given: the weights beside it; they tell what the file leaves open.
+
+    Raises:
+        StorageError: it describes a model that palm does not have.
+        ConfigError: sizes are missing.
+    """
+    config = read_config(file)
+    saved = config.get("backbone")
+    if isinstance(saved, dict):
+        return saved["name"], saved["settings"]
+    name = _name(config, file, given)
+    encoder = BACKBONES[name]
+    assert issubclass(encoder, Encoder)
+    with placed(file):
+        return name, encoder.settings_in({**config, **_told_by(given, config)})
+
+
+@contextmanager
+def placed(file: Path) -> Iterator[None]:
+    """Name the file in front of every problem with settings of it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {problem}" for problem in error.problems) from None
+
+
+def sizes_of(given: Renamed) -> dict[str, int]:
+    """What weights tell of their encoder's settings; all but the number of attention heads."""
+    layers = {name.split(".")[1] for name in given.weights if name.startswith("layers.")}
+    sizes = {
+        setting: given.weights[name].shape[dimension]
+        for setting, (name, dimension) in _SIZES.items()
+        if name in given.weights
+    }
+    return {**sizes, "num_hidden_layers": len(layers)} if layers else sizes
+
+
+def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
+    if config.get("position_embedding_type", "absolute") != "absolute":
+        raise StorageError(f"{file}: position_embedding_type should be 'absolute'; palm has no other")
+    kind = _model_type(config) or _guessed_type(config, file, given)
+    if kind not in BACKBONE_OF:
+        known = ", ".join(BACKBONE_OF)
+        raise StorageError(
+            f"{file} describes a model of type {kind!r}; palm has no such encoder, but {known}"
+        )
+    # PaddleNLP calls BERTs that were trained as RoBERTa was by that name; only byte-level ones pad with 1.
+    is_bert = kind == "roberta" and given.layout == "paddlenlp" and not config.get("pad_token_id")
+    return "bert" if is_bert else BACKBONE_OF[kind]
+
+
+def _model_type(config: Mapping[str, Any]) -> str | None:
+    """What the file says itself: Hugging Face's `model_type`, or the name of a class of PaddleNLP."""
+    if "model_type" in config:
+        return str(config["model_type"])
+    classes = [config.get("init_class"), *(config.get("architectures") or ())]
+    names = [match[1].lower() for name in classes if name and (match := _CLASS.match(name))]
+    return names[0] if names else None
+
+
+_CLASS = re.compile(r"([A-Za-z]+?)(?:Model|For[A-Z]\w*)$")
+
+
+def _guessed_type(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
+    told = file.name.removesuffix("_config.json")
+    if told in ("ernie", "electra", "roberta", "xlnet"):
+        return told
+    if "task_type_vocab_size" in config or "embeddings.task.weight" in given.weights:
+        return "ernie"
+    if given.layout == "distilbert" or "embeddings.projection.weight" in given.weights:
+        return "distilbert" if given.layout == "distilbert" else "electra"
+    return "bert"
+
+
+def _told_by(given: Renamed, config: Mapping[str, Any]) -> dict[str, Any]:
+    """What weights know better: PaddlePALM's files may name an inner width that it did not use."""
+    sizes = sizes_of(given)
+    told: dict[str, Any] = {name: sizes[name] for name in ("intermediate_size",) if name in sizes}
+    if not {"use_task_id", "use_task_emb"} & config.keys():
+        told["use_task_id"] = "embeddings.task.weight" in given.weights
+    return told

@@ -1,0 +1,53 @@
+"""The vocabulary in a model's directory, and whether it is one of lower-case words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from palm.errors import StorageError
+
+VOCABULARIES = ("vocab.txt", "vocab.json", "tokenizer.json")
+"""Files that a vocabulary may be; the first that is there counts. Beside `vocab.json` lies `merges.txt`."""
+
+
+def find_vocabulary(path: Path) -> Path | None:
+    """The vocabulary in a directory, or one level up as its JSON file may be; None without."""
+    folder = path if path.is_dir() else path.parent
+    places = (place / name for place in (folder, folder.parent) for name in VOCABULARIES)
+    return next((place for place in places if place.is_file() and _is_whole(place)), None)
+
+
+def _is_whole(file: Path) -> bool:
+    return file.name != "vocab.json" or file.with_name("merges.txt").is_file()
+
+
+def is_lower_case(vocabulary: Path) -> bool:
+    """Whether texts should be lower-cased for a vocabulary.
+
+    `tokenizer_config.json` beside it says so; without it, a WordPiece vocabulary in which no word has a
+    capital letter is one of lower-case words. Vocabularies in JSON files know themselves: False.
+    """
+    if vocabulary.suffix == ".json":
+        return False
+    beside = vocabulary.with_name("tokenizer_config.json")
+    told = _read(beside).get("do_lower_case") if beside.is_file() else None
+    return _has_no_capital(vocabulary) if told is None else bool(told)
+
+
+def _has_no_capital(vocabulary: Path) -> bool:
+    try:
+        lines = vocabulary.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"cannot read {vocabulary}: {error}") from error
+    words = (line.split("\t")[0] for line in lines)
+    return not any(word != word.lower() for word in words if not word.startswith(("[", "<")))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise StorageError(f"cannot read {file}: {error}") from error
+    return content if isinstance(content, dict) else {}
