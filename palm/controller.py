@@ -227,6 +227,7 @@ class Controller:
             ema,
             device,
             parts.mixing,
+            parts.optimizer.grad_clip_type,
         )
 
     def _resume(self, training: Training, identity: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from palm.errors import TrainingError
 from palm.lr_sched import Schedule
 from palm.mixing import Mixing, MixRatio
 from palm.model import MultiTaskModel
-from palm.optimizer import clip
+from palm.optimizer import GradClipType, clip
 from palm.rng import generator
 from palm.task import Task
 
@@ -43,9 +43,10 @@ class Step:
 def train_step(
     model: MultiTaskModel,
     task: str,
-    batch: Tensors,
+    parts: Sequence[tuple[Tensors, float]],
     optimizer: torch.optim.Optimizer,
     grad_clip: float | None = None,
+    grad_clip_type: GradClipType = "global_norm",
     loss_weight: float = 1.0,
 ) -> Tensor:
     """One update of the backbone and one task's output layer, on that task's loss.
@@ -53,9 +54,11 @@ def train_step(
     Args:
         model: in training mode.
         task: the task's name.
-        batch: with targets, on the model's device.
+        parts: batches with targets, on the model's device, and the share of each in the loss; more
+            than one where gradients are accumulated. See `loss_shares`.
         optimizer: parameters without a gradient do not move: no decay, no momentum.
-        grad_clip: largest global norm of the gradient; None does not clip.
+        grad_clip: what the gradient is clipped to; None does not clip.
+        grad_clip_type: how, as in `palm.optimizer.clip`.
         loss_weight: factor of the loss in the gradient.
 
     Returns:
@@ -65,15 +68,27 @@ def train_step(
         FloatingPointError: the loss or the gradient is not a number; nothing was updated.
     """
     optimizer.zero_grad(set_to_none=True)
-    loss = model.loss(task, batch)
-    if not torch.isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss.item()}")
-    (loss * loss_weight).backward()  # type: ignore[no-untyped-call]
-    norm = clip(model.parameters(), grad_clip)
+    losses = []
+    for batch, share in parts:
+        loss = model.loss(task, batch) * share
+        if not torch.isfinite(loss):
+            raise FloatingPointError(f"the loss is {loss.item()}")
+        (loss * loss_weight).backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    norm = clip(model.parameters(), grad_clip, grad_clip_type)
     if not torch.isfinite(norm):
         raise FloatingPointError(f"the gradient's norm is {norm.item()}")
     optimizer.step()
-    return loss.detach()
+    return torch.stack(losses).sum()
+
+
+def loss_shares(terms: Sequence[int]) -> list[float]:
+    """What to multiply the mean losses of several batches by, so that they add up to the mean of all terms.
+
+    Args:
+        terms: over how many terms each batch's loss is the mean, see `Paradigm.num_terms`.
+    """
+    return [number / sum(terms) for number in terms]
 
 
 class Training:
@@ -85,10 +100,11 @@ class Training:
         optimizer: over the model's parameters.
         schedule: factor on the learning rate by global step, from 0.
         seed: the run's `random_seed`.
-        grad_clip: largest global norm of the gradient; None does not clip.
+        grad_clip: what the gradient is clipped to; None does not clip.
         ema: averages of the parameters, updated after every step.
         device: where batches go.
         mixing: which task a step trains; by `mix_ratio` where None.
+        grad_clip_type: how the gradient is clipped, as in `palm.optimizer.clip`.
 
     Attributes:
         step: global steps so far.
@@ -106,9 +122,11 @@ class Training:
         ema: ExponentialMovingAverage | None = None,
         device: torch.device | str = "cpu",
         mixing: Mixing | None = None,
+        grad_clip_type: GradClipType = "global_norm",
     ) -> None:
         self.model, self.tasks, self.optimizer, self.schedule = model, list(tasks), optimizer, schedule
         self.seed, self.grad_clip, self.ema, self.device = seed, grad_clip, ema, torch.device(device)
+        self.grad_clip_type = grad_clip_type
         self.mixing = MixRatio() if mixing is None else mixing
         self.total_steps = sum(task.expected_steps for task in self.tasks)
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
@@ -125,14 +143,14 @@ class Training:
             yield self.next_step()
 
     def next_step(self) -> Step:
-        """Draw a task and train it on its next batch."""
+        """Draw a task and train it on its next batches."""
         task = self.tasks[self.mixing.draw(self.seed, self.step, [task.standing() for task in self.tasks])]
-        assert task.stream is not None
-        return self.step_on(task, task.stream.batch(task.step))
+        return self.step_on(task, task.batches(task.step))
 
-    def step_on(self, task: Task, batch: Tensors) -> Step:
-        """Train a task on a batch that is not necessarily its next one."""
-        batch = {name: value.to(self.device) for name, value in batch.items()}
+    def step_on(self, task: Task, batches: Sequence[Tensors]) -> Step:
+        """Train a task, in one step, on batches that are not necessarily its next ones."""
+        shares = loss_shares([self.model.num_terms(task.name, batch) for batch in batches])
+        parts = [(self._placed(batch), share) for batch, share in zip(batches, shares, strict=True)]
         factor = self.schedule(self.step) * task.learning_rate_factor
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
@@ -140,7 +158,15 @@ class Training:
         # Dropout too is a function of position: a resumed run repeats it, and nothing else disturbs it.
         torch.manual_seed(int(generator(self.seed, "dropout", self.step).integers(2**63)))
         try:
-            loss = train_step(self.model, task.name, batch, self.optimizer, self.grad_clip, task.loss_weight)
+            loss = train_step(
+                self.model,
+                task.name,
+                parts,
+                self.optimizer,
+                self.grad_clip,
+                self.grad_clip_type,
+                task.loss_weight,
+            )
         except FloatingPointError as error:
             raise TrainingError(self._not_a_number(task, error)) from None
         if self.ema is not None:
@@ -149,6 +175,9 @@ class Training:
         task.step += 1
         rate = max(group["lr"] for group in self.optimizer.param_groups)
         return Step(self.step, task, loss, rate, finished=task.step == task.expected_steps)
+
+    def _placed(self, batch: Tensors) -> Tensors:
+        return {name: value.to(self.device) for name, value in batch.items()}
 
     def record_score(self, task: Task, score: float) -> None:
         """Take a dev score in, for mixing strategies that follow scores.

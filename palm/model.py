@@ -52,6 +52,10 @@ class MultiTaskModel(nn.Module):
         """The mean loss of one task on its batch, a scalar."""
         return self.paradigm(task).loss(self(task, batch), batch)
 
+    def num_terms(self, task: str, batch: Tensors) -> int:
+        """Over how many equal terms that loss is the mean."""
+        return self.paradigm(task).num_terms(batch)
+
 
 def share_parameters(source: nn.Module, target: nn.Module) -> None:
     """Make the parameters and buffers of `target` those of `source`, the same tensors, for good.

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from palm.backbone.base import Backbone
-from palm.checks import positive_problems, raise_any
+from palm.checks import count_problems, positive_problems, raise_any
 from palm.component import Component
-from palm.contract import mismatches
+from palm.contract import Tensors, mismatches
+from palm.errors import TrainingError
 from palm.mixing.base import Standing
 from palm.paradigm.base import Paradigm
 from palm.reader.base import Reader
@@ -24,6 +25,8 @@ class Task(Component):
         reader: reads its data.
         paradigm: its output layer; two tasks with the same object share its parameters.
         batch_size: rows per training step on each device.
+        gradient_accumulation_steps: batches per training step, where a larger `batch_size` does not fit into
+            memory; the step is that of one batch of all their rows.
         train_file: the training data.
         pred_file: the data that `controller.pred` predicts.
         pred_output_path: the folder for predictions; `<save_path>/<task>` where absent.
@@ -52,6 +55,7 @@ class Task(Component):
         paradigm: Paradigm,
         *,
         batch_size: int,
+        gradient_accumulation_steps: int = 1,
         train_file: Path | None = None,
         pred_file: Path | None = None,
         pred_output_path: Path | None = None,
@@ -69,10 +73,12 @@ class Task(Component):
         self.pred_output_path = pred_output_path
         self.shuffle, self.print_first_n = shuffle, print_first_n
         self.loss_weight, self.learning_rate_factor = loss_weight, learning_rate_factor
-        raise_any(
-            f"task {name!r}: {line}"
-            for line in positive_problems(loss_weight=loss_weight, learning_rate_factor=learning_rate_factor)
-        )
+        self.gradient_accumulation_steps = gradient_accumulation_steps
+        problems = [
+            *count_problems(gradient_accumulation_steps=gradient_accumulation_steps),
+            *positive_problems(loss_weight=loss_weight, learning_rate_factor=learning_rate_factor),
+        ]
+        raise_any(f"task {name!r}: {line}" for line in problems)
         self.mix_ratio, self.is_target = mix_ratio, is_target
         self.stream: TaskStream | None = None
         self.expected_steps = 0
@@ -80,7 +86,17 @@ class Task(Component):
         self.scores: list[float] = []
 
     def begin(self, stream: TaskStream) -> None:
-        """Start from the first batch of `stream`; how many steps there will be is still to be planned."""
+        """Start from the first batch of `stream`; how many steps there will be is still to be planned.
+
+        Raises:
+            TrainingError: too few rows for one step.
+        """
+        batches, per_step = stream.steps_per_epoch, self.gradient_accumulation_steps
+        if batches < per_step:
+            raise TrainingError(
+                f"task {self.name!r}: its rows fill {batches} batches, too few for one step; set "
+                f"gradient_accumulation_steps (now {per_step}) to {batches} or less, or add data"
+            )
         self.stream, self.expected_steps, self.step, self.scores = stream, 0, 0, []
 
     @property
@@ -90,14 +106,20 @@ class Task(Component):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in one pass over its training rows."""
+        """Full steps in one pass over its training rows."""
         assert self.stream is not None, "the training data is not loaded"
-        return self.stream.steps_per_epoch
+        return self.stream.steps_per_epoch // self.gradient_accumulation_steps
 
     @property
     def epoch(self) -> int:
         """The epoch, from 0, of its last step."""
         return max(self.step - 1, 0) // self.steps_per_epoch
+
+    def batches(self, step: int) -> list[Tensors]:
+        """What its step `step`, counted from 0, trains on."""
+        assert self.stream is not None, "the training data is not loaded"
+        first = step * self.gradient_accumulation_steps
+        return [self.stream.batch(first + k) for k in range(self.gradient_accumulation_steps)]
 
     def standing(self, step: int | None = None) -> Standing:
         """Where it stands for a mixing strategy, after `step` steps, or those that it has had."""
@@ -118,6 +140,7 @@ class Task(Component):
         assert self.stream is not None, "the training data is not loaded"
         return {
             "batch_size": self.batch_size,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
             "mix_ratio": self.mix_ratio,
             "is_target": self.is_target,
             "shuffle": self.shuffle,

@@ -36,6 +36,7 @@ class Trainer(TrainerBase):
         reuse_head_with: the name of the trainer whose output layer this one shares.
         loss_weight: as in `Task`.
         learning_rate_factor: as in `Task`.
+        gradient_accumulation_steps: as in `Task`.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Trainer(TrainerBase):
         *,
         loss_weight: float = 1.0,
         learning_rate_factor: float = 1.0,
+        gradient_accumulation_steps: int = 1,
     ) -> None:
         super().__init__(name)
         self._mix_ratio = mix_ratio
         self._of_task: dict[str, Any] = {
             "loss_weight": loss_weight,
             "learning_rate_factor": learning_rate_factor,
+            "gradient_accumulation_steps": gradient_accumulation_steps,
         }
         self.reuse_head_with = reuse_head_with
         self._is_aux = False

@@ -217,7 +217,8 @@ class TrainerBase(ABC):
         return nullcontext() if self._run is None else self._run.averaged()
 
     def _train_on(self, task: Task, batch: Tensors) -> Tensors:
-        step = self._training("train_one_step").step_on(task, batch)
+        _check_single([task], "train_one_step")
+        step = self._training("train_one_step").step_on(task, [batch])
         self._after(step)
         return {f"{task.name}.loss": step.loss.reshape(1).cpu()}
 
@@ -227,6 +228,7 @@ class TrainerBase(ABC):
 
     def _batches(self, tasks: list[Task]) -> Iterator[tuple[int, Tensors]]:
         """The number of the drawn task and its batch, step by step, as `train` would take them."""
+        _check_single(tasks, "get_one_batch")
         if self._checkpoint is not None:
             self._training("get_one_batch")  # which knows where it stopped
         seed = seed_of(task.reader for task in tasks)
@@ -235,8 +237,8 @@ class TrainerBase(ABC):
             standings = [task.standing(handed[task.name]) for task in tasks]
             number = self._mixing.draw(seed, position, standings)
             task = tasks[number]
-            assert task.stream is not None
-            yield number, task.stream.batch(handed[task.name])
+            (batch,) = task.batches(handed[task.name])
+            yield number, batch
             handed[task.name] += 1
 
     def _next_draw(self) -> tuple[int, Tensors]:
@@ -276,6 +278,7 @@ class TrainerBase(ABC):
             None if self._ema_decay is None else ExponentialMovingAverage(parameters, self._ema_decay),
             device,
             self._mixing,
+            optimizer.grad_clip_type,
         )
 
     def _settings(self) -> dict[str, Any]:
@@ -313,6 +316,15 @@ def needed(value: T | None, name: str, call: str, caller: str) -> T:
     if value is None:
         raise PalmError(f"trainer {name!r}: {caller} comes too early; call {call} first")
     return value
+
+
+def _check_single(tasks: Iterable[Task], caller: str) -> None:
+    for task in tasks:
+        if task.gradient_accumulation_steps > 1:
+            raise PalmError(
+                f"trainer {task.name!r}: {caller} concerns a step of one batch, and here a step has "
+                f"{task.gradient_accumulation_steps}; call train(), or set gradient_accumulation_steps to 1"
+            )
 
 
 def seed_of(readers: Iterable[Reader]) -> int:

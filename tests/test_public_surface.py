@@ -126,7 +126,8 @@ def test_progress_can_be_read(cls: type, names: list[str]) -> None:
 
 def test_constructors_of_trainers_are_those_of_2_x() -> None:
     of_2x = "name, mix_ratio=1.0, reuse_head_with=None"
-    assert parameters(palm.Trainer.__init__) == f"{of_2x}, loss_weight=1.0, learning_rate_factor=1.0"
+    own = "loss_weight=1.0, learning_rate_factor=1.0, gradient_accumulation_steps=1"
+    assert parameters(palm.Trainer.__init__) == f"{of_2x}, {own}"
     assert parameters(palm.MultiHeadTrainer.__init__) == "trainers, mixing=None"
 
 

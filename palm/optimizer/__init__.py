@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from palm.optimizer.adamw import Adam, AdamW
-from palm.optimizer.base import OPTIMIZERS, Optimizer, clip
+from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, clip
 
-__all__ = ["OPTIMIZERS", "Adam", "AdamW", "Optimizer", "clip"]
+__all__ = ["OPTIMIZERS", "Adam", "AdamW", "GradClipType", "Optimizer", "clip"]

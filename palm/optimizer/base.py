@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +13,19 @@ from torch.nn.utils import get_total_norm
 from palm.component import Component
 from palm.registry import Registry
 
+GradClipType = Literal["global_norm", "norm", "value"]
+
 
 class Optimizer(Component, ABC):
     """Settings of an optimizer, which become one when there is a model.
 
     Attributes:
-        grad_clip: the global norm that the training loop clips gradients to; None for no clipping.
+        grad_clip: what the training loop clips gradients to; None for no clipping.
+        grad_clip_type: how, see `clip`.
     """
 
     grad_clip: float | None
+    grad_clip_type: GradClipType = "global_norm"
 
     @abstractmethod
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
@@ -33,19 +38,31 @@ class Optimizer(Component, ABC):
 OPTIMIZERS: Registry[type[Optimizer]] = Registry("optimizer")
 
 
-def clip(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
-    """Scale all gradients together, in place, so that their global norm is at most `max_norm`.
+def clip(
+    parameters: Iterable[nn.Parameter], limit: float | None, kind: GradClipType = "global_norm"
+) -> Tensor:
+    """Make gradients smaller, in place, where they are above `limit`.
 
     Args:
         parameters: those without a gradient are passed over.
-        max_norm: the largest norm that is left alone; None to measure only.
+        limit: the largest norm, or size of an element, that is left alone; None to measure only.
+        kind: `global_norm` scales all gradients together by their common norm, `norm` each parameter's by
+            its own, `value` cuts every element off at ±`limit`.
 
     Returns:
-        The norm before clipping, a scalar on the gradients' device; reading it is the caller's choice,
-        because it makes a GPU wait. Where it is not finite, the gradients are not to be used.
+        The global norm before clipping, a scalar on the gradients' device; reading it is the caller's
+        choice, because it makes a GPU wait. Where it is not finite, the gradients are not to be used.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = get_total_norm(gradients)
-    if max_norm is not None and (norm.is_cuda or norm > max_norm):
-        torch._foreach_mul_(gradients, (max_norm / norm).clamp(max=1.0))
+    if limit is None:
+        return norm
+    if kind == "value":
+        torch._foreach_clamp_max_(gradients, limit)
+        torch._foreach_clamp_min_(gradients, -limit)
+    elif kind == "norm":
+        scales = [(limit / own).clamp(max=1.0) for own in torch._foreach_norm(gradients)]
+        torch._foreach_mul_(gradients, scales)
+    elif norm.is_cuda or norm > limit:
+        torch._foreach_mul_(gradients, (limit / norm).clamp(max=1.0))
     return norm

@@ -37,6 +37,14 @@ class Paradigm(Component, nn.Module):
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
         """The mean loss of the batch, a scalar."""
 
+    def num_terms(self, batch: Tensors) -> int:
+        """Over how many equal terms `loss` is the mean; here, one for each entry of the first target.
+
+        Batches that make one step together, on one device or several, make one mean by it. Without
+        targets, the entries of the batch's first tensor are counted.
+        """
+        return len(batch[next(iter([*self.targets_attr, *batch]))])
+
     @abstractmethod
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """One plain value per row of the batch, for `Reader.records`."""

@@ -95,6 +95,10 @@ class SequenceLabel(Paradigm):
         emissions, words = words_first(outputs["logits"], mask)
         return self.crf.negative_log_likelihood(emissions, words_first(labels, mask)[0], words).mean()
 
+    def num_terms(self, batch: Tensors) -> int:
+        """The words; with the CRF, the rows."""
+        return len(batch["word_mask"]) if self.crf is not None else int(batch["word_mask"].sum())
+
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row `labels`, one for every word in order: the likeliest each, or with the CRF together."""
         mask = outputs["word_mask"]
