@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from palm.checksum import checksum
 from palm.errors import StorageError
 
 MANIFEST = "manifest.json"
@@ -56,7 +56,7 @@ def _writable(path: Path) -> Iterator[None]:
 
 def _seal(folder: Path) -> None:
     files = sorted(file for file in folder.iterdir() if file.is_file())
-    entries = {file.name: {"size": file.stat().st_size, "sha256": _sha256(file)} for file in files}
+    entries = {file.name: {"size": file.stat().st_size, "sha256": checksum(file)} for file in files}
     write_json(folder / MANIFEST, entries)
     for file in (*files, folder / MANIFEST):
         with file.open("rb+") as handle:
@@ -69,14 +69,6 @@ def _replace(temporary: Path, path: Path) -> None:
         path.replace(old)
     temporary.replace(path)
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as handle:
-        while block := handle.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def verify(folder: Path) -> None:
@@ -92,7 +84,7 @@ def verify(folder: Path) -> None:
         file = folder / name
         if not file.is_file():
             raise StorageError(f"{folder} is damaged: {name} is missing; use another, or copy it anew")
-        if file.stat().st_size != entry["size"] or _sha256(file) != entry["sha256"]:
+        if file.stat().st_size != entry["size"] or checksum(file) != entry["sha256"]:
             raise StorageError(
                 f"{folder} is damaged: {name} differs from its checksum; use another, or copy it anew"
             )

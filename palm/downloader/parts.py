@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass
 from email.message import Message
 from http.client import HTTPResponse
 from pathlib import Path
 
+from palm.checksum import checksum
 from palm.errors import StorageError
 from palm.storage import read_json, write_json
 
@@ -88,7 +88,7 @@ class Part:
     def finish(self, url: str, known: Known | None) -> None:
         """Make it the file, after a look at its checksum."""
         expected = known.sha256 if known else self.whole.sha256
-        found = _sha256(self.path) if expected else None
+        found = checksum(self.path) if expected else None
         if found != expected:
             self.discard()
             raise StorageError(
@@ -107,11 +107,3 @@ def _validator(headers: Message) -> str | None:
     """What the server can recognize this very content by; a weak ETag says only that it means the same."""
     etag = headers.get("ETag")
     return headers.get("Last-Modified") if etag is None or etag.startswith("W/") else etag
-
-
-def _sha256(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as handle:
-        while block := handle.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
