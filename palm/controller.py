@@ -24,6 +24,8 @@ from palm.observers import CheckpointSaver, EpochLog, Observer, StepLog, TargetS
 from palm.pretrained import load_pretrain
 from palm.pretrained.directory import settings_of_directory
 from palm.reader import Predictions
+from palm.reader.cache import DataCache
+from palm.settings import RunSettings
 from palm.storage import write_text
 from palm.task import Task
 
@@ -179,10 +181,11 @@ class Controller:
 
     def _prepare_tasks(self) -> None:
         parts = self._trainable()
-        main = next(task for task in parts.tasks if task.is_target)
+        main, settings = next(task for task in parts.tasks if task.is_target), parts.settings
+        cache = _data_cache(settings)
         logger.info("%s: set as main task", main.name)
         for task in parts.tasks:
-            task.begin(training_stream(task, parts.settings.random_seed))
+            task.begin(training_stream(task, settings.random_seed, cache=cache))
             assert task.stream is not None
             logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
         standings = [task.standing() for task in parts.tasks]
@@ -275,6 +278,12 @@ def _with_pretrained(argv: Sequence[str]) -> list[str]:
 def _values(arguments: dict[str, Any]) -> dict[str, Any]:
     """Settings that may replace a saved model's: all but files, of which the model has its own."""
     return {name: value for name, value in arguments.items() if not isinstance(value, Path)}
+
+
+def _data_cache(settings: RunSettings) -> DataCache | None:
+    if not settings.use_data_cache:
+        return None
+    return DataCache.of_user() if settings.data_cache is None else DataCache(settings.data_cache)
 
 
 def _check_writable(folder: Path) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from palm.contract import Tensors
 from palm.logging import logger
 from palm.reader import Reader
-from palm.reader.loaded import encoded_chunks, training_rows
+from palm.reader.cache import DataCache, training_rows
+from palm.reader.loaded import encoded_chunks
 from palm.reader.rows import Rows
 from palm.rng import generator
 from palm.sampling import TaskStream
@@ -22,13 +23,16 @@ CHUNK_BATCHES = 32
 """Prediction batches that are text in memory at a time."""
 
 
-def training_stream(task: Task, seed: int, rows: Rows | None = None) -> TaskStream:
+def training_stream(
+    task: Task, seed: int, rows: Rows | None = None, cache: DataCache | None = None
+) -> TaskStream:
     """A task's training file, encoded.
 
     Args:
         task: with its `train_file`.
         seed: the run's `random_seed`.
         rows: the file's rows, where they are encoded already.
+        cache: where they are kept otherwise; None for nowhere.
 
     Raises:
         DataError: a row that cannot be used, or no rows.
@@ -38,7 +42,7 @@ def training_stream(task: Task, seed: int, rows: Rows | None = None) -> TaskStre
     if task.print_first_n > 0:
         _show(task, task.train_file)
     if rows is None:
-        rows = training_rows(task.reader, task.train_file)
+        rows = training_rows(task.reader, task.train_file, cache)
     return TaskStream(task.name, task.reader, rows, task.batch_size, seed, task.shuffle)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -73,16 +72,6 @@ class TaskStream:
     def steps_per_epoch(self) -> int:
         """PALM's accounting: full batches in one pass over the rows."""
         return len(self.rows) // self.batch_size
-
-    @property
-    def digest(self) -> str:
-        """A short hash of the encoded rows: equal data in equal order, equal digest."""
-        digest = hashlib.blake2b(digest_size=8)
-        for name, column in sorted(self.rows.columns.items()):
-            digest.update(name.encode())
-            for part in (column.values, column.offsets):
-                digest.update(b"" if part is None else np.ascontiguousarray(part).tobytes())
-        return digest.hexdigest()
 
     def picks(self, step: int) -> list[tuple[int, int]]:
         """(epoch, row) of every row of batch `step`, counted from 0."""

@@ -32,6 +32,9 @@ class RunSettings:
         save_every_n_steps: a checkpoint every so many global steps; -1: never.
         save_infermodel_every_n_steps: an inference model every so many steps of a target; -1: never.
         resume: a checkpoint to go on from, or auto for the newest whole one under save_path.
+        data_cache: the folder for encoded training files; that of the environment variable PALM_DATA_CACHE,
+            or `palm` among the user's caches, where absent.
+        use_data_cache: keep encoded training files for later runs; otherwise each run encodes in memory.
         use_gpu: use a GPU where there is one.
         random_seed: decides everything that is drawn; the same seed repeats a run.
     """
@@ -57,6 +60,8 @@ class RunSettings:
     save_every_n_steps: int = -1
     save_infermodel_every_n_steps: int = -1
     resume: str | None = None
+    data_cache: Path | None = None
+    use_data_cache: bool = True
     use_gpu: bool = True
     random_seed: int = 1
 

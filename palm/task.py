@@ -149,7 +149,7 @@ class Task(Component):
             "expected_steps": self.expected_steps,
             "paradigm": self.paradigm.settings,
             "rows": len(self.stream.rows),
-            "data": self.stream.digest,
+            "data": self.stream.rows.digest,
         }
 
 

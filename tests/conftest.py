@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -17,3 +18,14 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def data_cache() -> Iterator[None]:
+    """No test uses the data cache of whoever runs it."""
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("PALM_DATA_CACHE", folder)
+        yield

@@ -13,14 +13,8 @@ import numpy as np
 from palm.component import Component, Translate, checked_phase, unused
 from palm.contract import Specs, Tensors, mismatches
 from palm.errors import PalmError, WiringError
-from palm.reader.loaded import (
-    HasInputs,
-    LoadedData,
-    for_cn_of,
-    num_prediction_rows,
-    seeded,
-    training_rows,
-)
+from palm.reader.cache import DataCache, training_rows
+from palm.reader.loaded import HasInputs, LoadedData, for_cn_of, num_prediction_rows, seeded
 from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows import Rows
 from palm.registry import Registry
@@ -42,8 +36,12 @@ class Reader(Component, ABC):
         vocab_size: the vocabulary's largest token id + 1.
         outputs_attr: tensors of every batch, training or prediction.
         targets_attr: tensors that only a batch with labels carries.
+        cacheable: whether rows may be kept on disk, because they depend on nothing but the data file, the
+            settings (of a setting that is a `Path`, the file's content) and this class's module. It is
+            not inherited: a subclass says it again.
     """
 
+    cacheable: ClassVar[bool] = False
     only_2x: ClassVar[Mapping[str, Translate]] = {
         "tokenizer": unused,
         "lang": for_cn_of,
@@ -118,7 +116,7 @@ class Reader(Component, ABC):
         file_format: str = "tsv",  # noqa: ARG002 - every reader has one format
         shuffle_train: bool = True,
     ) -> None:
-        """Serve a data file; for training, it is read and encoded at once.
+        """Serve a data file; for training, it is encoded at once, or mapped from the user's cache.
 
         Args:
             input_file: the data.
@@ -132,7 +130,10 @@ class Reader(Component, ABC):
             DataError: no such file, or a row that cannot be used, with its file and line.
         """
         loaded = LoadedData(Path(input_file), batch_size, num_epochs, shuffle_train)
-        self._rows = training_rows(self, loaded.path) if self.phase == "train" else None
+        if self.phase == "train":
+            self._rows = training_rows(self, loaded.path, DataCache.of_user())
+        else:
+            self._rows = None
         self._loaded = loaded
 
     def register_with(self, backbone: HasInputs) -> None:

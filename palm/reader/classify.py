@@ -39,6 +39,7 @@ class ClassifyReader(TextReader):
     Source: PaddlePALM 0.2.1, appendix A, `cls`.
     """
 
+    cacheable = True
     aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
     optional_columns = ("text_b",)
     parsed_form = "a string or {'text_a': …} (and 'text_b')"

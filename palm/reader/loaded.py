@@ -54,6 +54,9 @@ class HasInputs(Protocol):
 class Encoder(Protocol):
     """What encoding a file takes of a reader."""
 
+    vocab_path: Path
+    settings: dict[str, Any]
+
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]: ...
     def encode(self, examples: list[Any], with_targets: bool) -> Rows: ...
 
@@ -67,17 +70,19 @@ def encoded_chunks(
         yield chunk, reader.encode(chunk, with_targets)
 
 
-def training_rows(reader: Encoder, path: Path) -> Rows:
-    """All rows of a training file.
+def training_parts(reader: Encoder, path: Path) -> Iterator[Rows]:
+    """All rows of a training file, a chunk at a time.
 
     Raises:
         DataError: a row that cannot be used, or no rows.
     """
-    chunks = encoded_chunks(reader, reader.read(path, with_targets=True), with_targets=True)
-    parts = [rows for _, rows in chunks if len(rows)]
-    if not parts:
+    empty = True
+    for _, rows in encoded_chunks(reader, reader.read(path, with_targets=True), with_targets=True):
+        if len(rows):
+            empty = False
+            yield rows
+    if empty:
         raise DataError(f"{path}: no rows to train on")
-    return Rows.concatenate(parts)
 
 
 def num_prediction_rows(reader: Encoder, path: Path) -> int:

@@ -43,6 +43,7 @@ class MaskLMReader(TextReader):
     Source: PaddlePALM 0.2.1, appendix A, `mlm`.
     """
 
+    cacheable = True
     order_2x = (*TextReader.order_2x, "dev_count", "print_prefix")
     optional_columns = ("text_b",)
     parsed_form = "a string or {'text_a': …} (and 'text_b')"

@@ -69,6 +69,7 @@ class MatchReader(TextReader):
     Source: PaddlePALM 0.2.1, appendix A, `match`; pairwise PaddlePALM 2.0.2, `MatchReader`.
     """
 
+    cacheable = True
     aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
     order_2x = (*TextReader.order_2x[:-1], "learning_strategy", "phase", "dev_count", "print_prefix")
     text_columns = ("text_a", "text_b")

@@ -73,6 +73,7 @@ class MRCReader(Reader):
     Source: PaddlePALM 0.2.1, appendix A, `mrc`; Devlin et al., 2018, the authors' SQuAD program.
     """
 
+    cacheable = True
     aliases: ClassVar[dict[str, str]] = {"max_len": "max_seq_len", "max_seqlen": "max_seq_len"}
     order_2x = (
         *("vocab_path", "max_seq_len", "max_query_len", "doc_stride"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +13,9 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.integer]
 Numbers = npt.NDArray[Any]
+
+Facts = dict[str, str | int]
+"""What tells one array from another: `dtype`, `count` and `blake2b`."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,12 @@ class Column:
             return self.values[row, ...]
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
+    @property
+    def facts(self) -> dict[str, Facts | None]:
+        """The type, the length and a hash of each of its arrays."""
+        arrays = {"values": self.values, "offsets": self.offsets}
+        return {name: None if array is None else facts_of(array) for name, array in arrays.items()}
+
     @classmethod
     def ragged(cls, rows: Sequence[Sequence[int] | Ints]) -> Column:
         """A column of rows of different lengths."""
@@ -54,10 +65,12 @@ class Rows:
 
     Args:
         columns: name -> column.
+        digest: what `digest` gives, where it is known.
     """
 
-    def __init__(self, columns: Mapping[str, Column]) -> None:
+    def __init__(self, columns: Mapping[str, Column], digest: str | None = None) -> None:
         self.columns = dict(columns)
+        self._digest = digest
         assert len({len(column) for column in self.columns.values()}) == 1, "columns of different lengths"
 
     def __len__(self) -> int:
@@ -75,6 +88,13 @@ class Rows:
         offsets = self.columns["token_ids"].offsets
         assert offsets is not None
         return np.diff(offsets)
+
+    @property
+    def digest(self) -> str:
+        """A short hash of all columns: equal rows in equal order, equal digest."""
+        if self._digest is None:
+            self._digest = digest_of({name: column.facts for name, column in self.columns.items()})
+        return self._digest
 
     @classmethod
     def concatenate(cls, parts: Sequence[Rows]) -> Rows:
@@ -95,3 +115,15 @@ def _joined(columns: Sequence[Column]) -> Column:
         if column.offsets is not None
     ]
     return Column(values, np.concatenate([np.zeros(1, np.int64), *shifted]))
+
+
+def facts_of(array: Ints) -> Facts:
+    """The type, length and hash of an array."""
+    content = hashlib.blake2b(np.ascontiguousarray(array).data)
+    return {"dtype": array.dtype.str, "count": len(array), "blake2b": content.hexdigest()}
+
+
+def digest_of(columns: Mapping[str, Mapping[str, Facts | None]]) -> str:
+    """A short hash of columns, from the facts about their arrays."""
+    told = json.dumps(columns, sort_keys=True).encode()
+    return hashlib.blake2b(told, digest_size=8).hexdigest()

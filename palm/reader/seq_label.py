@@ -76,6 +76,7 @@ class SequenceLabelReader(Reader):
     Source: PaddlePALM 2.0.2, `SequenceLabelReader`.
     """
 
+    cacheable = True
     aliases: ClassVar[dict[str, str]] = {
         "max_len": "max_seq_len",
         "max_seqlen": "max_seq_len",
