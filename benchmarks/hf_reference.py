@@ -1,8 +1,9 @@
 """Train Hugging Face's `BertForSequenceClassification` on a PALM data file: the yardstick of docs/results.md.
 
 Same weights, batch size, epochs, optimizer and schedule as `palm train` (AdamW without decay on
-biases and norms, clipping to norm 1, linear warm-up from 0, then `lr * (1 - step / N)`), fp32,
-padding to the longest row of the batch. One JSON line per seed.
+biases and norms, clipping to norm 1, linear warm-up from 0, then `lr * (1 - step / N)`), padding to
+the longest row of the batch, fp32 or, with `--precision bf16`, autocast while training. One JSON line
+per seed.
 
     python benchmarks/hf_reference.py --model DIR --train train.tsv --dev dev.tsv --epochs 3
 """
@@ -83,7 +84,9 @@ def train(args: argparse.Namespace, seed: int) -> dict[str, Any]:
         model.train()
         for step in range(per_epoch):
             chosen = [train_rows[i] for i in order[step * args.batch_size : (step + 1) * args.batch_size]]
-            loss = model(**batch_of(chosen, tokenizer, labels, args.max_seq_len)).loss
+            batch = batch_of(chosen, tokenizer, labels, args.max_seq_len)
+            with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"):
+                loss = model(**batch).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

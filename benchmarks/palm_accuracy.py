@@ -53,6 +53,7 @@ def config_of(args: argparse.Namespace, seed: int, folder: str) -> dict[str, Any
         "batch_size": args.batch_size,
         "num_epochs": args.epochs,
         "random_seed": seed,
+        "precision": args.precision,
         "print_every_n_steps": 200,
     }
 
@@ -68,13 +69,14 @@ def train(args: argparse.Namespace, seed: int) -> dict[str, Any]:
         started = time.process_time()
         controller.train()
         seconds = time.process_time() - started
-        model = palm.load_model(Path(folder) / "task" / "infer_model")
+        model = palm.load_model(Path(folder) / "task" / "infer_model", precision=args.precision)
         files = {"dev": args.dev, **({"test": args.test} if args.test else {})}
         scores = {
             name: accuracy(model.predict_file(path, Path(folder) / name), path)
             for name, path in files.items()
         }
-    return {"train": str(args.train), "seed": seed, "cpu_seconds": round(seconds), **scores}
+    told = {"train": str(args.train), "seed": seed, "precision": args.precision}
+    return {**told, "cpu_seconds": round(seconds), **scores}
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from palm.loop import Training
 from palm.lr_sched import schedule_of_run
 from palm.model import MultiTaskModel
 from palm.observers import CheckpointSaver, EpochLog, Observer, StepLog, TargetSaver, log_counts
+from palm.precision import resolved
 from palm.pretrained import load_pretrain
 from palm.pretrained.directory import settings_of_directory
 from palm.reader import Predictions
@@ -102,7 +103,7 @@ class Controller:
         training = self.training()
         resolved = self.config.resolved()
         write_text(settings.save_path / "resolved_config.yaml", yaml_text(resolved))
-        identity = self._identity()
+        identity = self._identity(training)
         self._resume(training, identity)
         observers: list[Observer] = [
             StepLog(settings.print_every_n_steps),
@@ -137,7 +138,12 @@ class Controller:
             came = "it has none" if pred_file is None else f"no such file: {pred_file}"
             raise ConfigError([f"task {task!r} needs a pred_file to predict; {came}"])
         folder = self._model_folder(task, inference_model_dir)
-        model = load_model(folder, reader=_values(plan.reader[1]), paradigm=_values(plan.paradigm[1]))
+        model = load_model(
+            folder,
+            precision=self.plan.settings.get("precision", "auto"),
+            reader=_values(plan.reader[1]),
+            paradigm=_values(plan.paradigm[1]),
+        )
         logger.info("%s: inference model loaded from %s", task, folder)
         model.batch_size = plan.task.get("pred_batch_size") or plan.task.get("batch_size") or model.batch_size
         output = plan.task.get("pred_output_path") or self._save_path() / task
@@ -214,7 +220,8 @@ class Controller:
         logger.info("Estimated overall train steps %d.", total)
         schedule = schedule_of_run(settings.lr_scheduler, total, settings.warmup_proportion)
         device = device_of(settings.use_gpu)
-        model = MultiTaskModel(parts.backbone, parts.tasks).to(device)
+        model = MultiTaskModel(parts.backbone, parts.tasks, resolved(settings.precision, device)).to(device)
+        logger.info("Computing in %s on %s.", model.precision, device.type)
         ema = (
             ExponentialMovingAverage(model.named_parameters(), settings.ema_decay)
             if settings.use_ema
@@ -247,13 +254,14 @@ class Controller:
         load_checkpoint(training, folder, identity)
         logger.info("resumed from %s at global step %d", folder, training.step)
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self, training: Training) -> dict[str, Any]:
         """What makes this run this run: whatever its losses depend on, JSON-ready."""
         parts = self._trainable()
         settings = parts.settings
         names = ("num_epochs", "lr_scheduler", "warmup_proportion", "use_ema", "ema_decay", "random_seed")
         return {
             **{name: getattr(settings, name) for name in names},
+            "precision": training.model.precision,
             "optimizer": parts.optimizer.settings,
             "backbone": parts.backbone.settings,
             "mixing": {"name": settings.mixing, **parts.mixing.settings},

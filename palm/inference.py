@@ -17,6 +17,7 @@ from palm.component import Component
 from palm.errors import StorageError
 from palm.model import outputs_of
 from palm.paradigm import PARADIGMS, Paradigm
+from palm.precision import checked, resolved
 from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.loaded import encoded_chunks
 from palm.registry import Registry
@@ -37,13 +38,23 @@ class InferenceModel:
         backbone: the trained encoder.
         paradigm: the trained output layer.
         batch_size: rows per prediction step.
+        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+
+    Raises:
+        ConfigError: another `precision`.
     """
 
     def __init__(
-        self, task: str, reader: Reader, backbone: Backbone, paradigm: Paradigm, batch_size: int = 32
+        self,
+        task: str,
+        reader: Reader,
+        backbone: Backbone,
+        paradigm: Paradigm,
+        batch_size: int = 32,
+        precision: str = "auto",
     ) -> None:
         self.task, self.reader, self.backbone, self.paradigm = task, reader, backbone, paradigm
-        self.batch_size = batch_size
+        self.batch_size, self.precision = batch_size, checked(precision)
 
     def to(self, device: torch.device | str) -> InferenceModel:
         """Move to a device."""
@@ -98,7 +109,8 @@ class InferenceModel:
             rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
         )
         batch = {name: value.to(device) for name, value in batch.items()}
-        return self.paradigm.decode(outputs_of(self.backbone, self.paradigm, batch))
+        precision = resolved(self.precision, device)
+        return self.paradigm.decode(outputs_of(self.backbone, self.paradigm, batch, precision))
 
     def save(self, folder: Path, run: dict[str, Any] | None = None) -> None:
         """Write one self-contained directory: weights, components and settings, vocabulary, labels.
@@ -132,11 +144,12 @@ class InferenceModel:
             write_json(part / "config.json", description)
 
 
-def load_model(folder: str | Path, **overrides: dict[str, Any]) -> InferenceModel:
+def load_model(folder: str | Path, *, precision: str = "auto", **overrides: dict[str, Any]) -> InferenceModel:
     """Load what a finished target task saved; nothing but the directory is needed.
 
     Args:
         folder: `<save_path>/<task>/infer_model`.
+        precision: as in `InferenceModel`.
         overrides: settings that replace the saved ones, as `reader={…}` or `paradigm={…}`.
 
     Raises:
@@ -156,6 +169,7 @@ def load_model(folder: str | Path, **overrides: dict[str, Any]) -> InferenceMode
         _rebuilt(BACKBONES, description["backbone"], folder, {}),
         _rebuilt(PARADIGMS, description["paradigm"], folder, overrides.get("paradigm", {})),
         description["batch_size"],
+        precision,
     )
     load_weights(model.backbone, model.paradigm, folder)
     return model

@@ -1,4 +1,4 @@
-"""What encoders and output layers have in common: activations by name, and how weights start."""
+"""What encoders and output layers have in common: activations, layers in any precision, how weights start."""
 
 from __future__ import annotations
 
@@ -30,6 +30,31 @@ def activation_problems(name: str) -> list[str]:
     known = ", ".join(ACTIVATIONS)
     hint = did_you_mean(str(name), ACTIVATIONS)
     return [f"hidden_act: no activation is called {name!r}; known: {known}{hint}"]
+
+
+def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
+    """Linear layers of one input as one product, in the dtype of `tokens`; parameters may have another.
+
+    Args:
+        tokens: [..., width].
+        layers: each with a bias.
+
+    Returns:
+        Their outputs side by side, [..., sum of the layers' outputs].
+    """
+    weights = [layer.weight.to(tokens.dtype) for layer in layers]
+    biases = [layer.bias.to(tokens.dtype) for layer in layers]
+    if len(layers) == 1:
+        return F.linear(tokens, weights[0], biases[0])
+    return F.linear(tokens, torch.cat(weights), torch.cat(biases))
+
+
+def normalized(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """A layer norm in the dtype of `tokens`; mean and variance are float32 in any."""
+    # A CPU takes float32 parameters beside bfloat16 tokens, a GPU does not.
+    dtype = tokens.dtype if tokens.is_cuda else norm.weight.dtype
+    weight, bias = norm.weight.to(dtype), norm.bias.to(dtype)
+    return F.layer_norm(tokens, norm.normalized_shape, weight, bias, norm.eps)
 
 
 def init_weights(module: nn.Module, initializer_range: float) -> None:

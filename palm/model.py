@@ -10,6 +10,7 @@ from palm.backbone.base import Backbone
 from palm.contract import Tensors
 from palm.errors import WiringError
 from palm.paradigm.base import Paradigm
+from palm.precision import Precision, computing
 from palm.task import Task
 
 
@@ -19,11 +20,12 @@ class MultiTaskModel(nn.Module):
     Args:
         backbone: the shared encoder.
         tasks: their paradigms are registered once each, under the first task that has them.
+        precision: what forward and backward compute with; parameters and losses are float32.
     """
 
-    def __init__(self, backbone: Backbone, tasks: Sequence[Task]) -> None:
+    def __init__(self, backbone: Backbone, tasks: Sequence[Task], precision: Precision = "fp32") -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.precision = backbone, precision
         self.paradigms = nn.ModuleDict()
         self._owners: dict[str, str] = {}
         keys: dict[Paradigm, str] = {}
@@ -46,7 +48,7 @@ class MultiTaskModel(nn.Module):
 
     def forward(self, task: str, batch: Tensors) -> Tensors:
         """The outputs of one task for its batch."""
-        return outputs_of(self.backbone, self.paradigm(task), batch)
+        return outputs_of(self.backbone, self.paradigm(task), batch, self.precision)
 
     def loss(self, task: str, batch: Tensors) -> Tensor:
         """The mean loss of one task on its batch, a scalar."""
@@ -77,9 +79,27 @@ def share_parameters(source: nn.Module, target: nn.Module) -> None:
         module._buffers.update(trained._buffers)
 
 
-def outputs_of(backbone: Backbone, paradigm: Paradigm, batch: Tensors) -> Tensors:
-    """The batch through the backbone and one output layer; only what that layer reads is computed."""
-    wanted = [name for name in paradigm.inputs_attr if name in backbone.outputs_attr]
-    features = {**batch, **backbone(batch, wanted)}
-    outputs: Tensors = paradigm({name: features[name] for name in paradigm.inputs_attr})
+def outputs_of(
+    backbone: Backbone, paradigm: Paradigm, batch: Tensors, precision: Precision = "fp32"
+) -> Tensors:
+    """The batch through the backbone and one output layer; only what that layer reads is computed.
+
+    Args:
+        backbone: computes in `precision`.
+        paradigm: reads its features as it declares them, float32 in any precision.
+        batch: on the device of both.
+        precision: fp32 or bf16.
+
+    Returns:
+        The output layer's outputs.
+    """
+    device = next(iter(batch.values())).device
+    declared = {
+        name: spec.dtype for name, spec in paradigm.inputs_attr.items() if name in backbone.outputs_attr
+    }
+    with computing(precision, device):
+        features = backbone(batch, list(declared))
+    features = {**batch, **{name: features[name].to(dtype) for name, dtype in declared.items()}}
+    with computing(precision if paradigm.computes_in_bf16 else "fp32", device):
+        outputs: Tensors = paradigm({name: features[name] for name in paradigm.inputs_attr})
     return outputs

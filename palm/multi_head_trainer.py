@@ -35,13 +35,16 @@ class MultiHeadTrainer(TrainerBase):
     Args:
         trainers: one per task; at every step one of them is drawn.
         mixing: of `palm.mixing`, how they take turns; in proportion to their `mix_ratio` where None.
+        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
     Raises:
-        ConfigError: none, or two of the same name.
+        ConfigError: none, or two of the same name; another `precision`.
     """
 
-    def __init__(self, trainers: Sequence[Trainer], mixing: Mixing | None = None) -> None:
-        super().__init__(" + ".join(trainer.name for trainer in trainers))
+    def __init__(
+        self, trainers: Sequence[Trainer], mixing: Mixing | None = None, *, precision: str = "auto"
+    ) -> None:
+        super().__init__(" + ".join(trainer.name for trainer in trainers), precision)
         self._mixing = self._mixing if mixing is None else mixing
         self.trainers = {trainer.name: trainer for trainer in trainers}
         if not trainers or len(self.trainers) < len(trainers):
@@ -207,7 +210,7 @@ class MultiHeadTrainer(TrainerBase):
         """
         forward = self._trainer(task_name).tied("predict_one_batch")
         with self.averaged():
-            return predicted(self._shared_pass("predict_one_batch"), forward.head, batch)
+            return predicted(self._shared_pass("predict_one_batch"), forward.head, batch, self._precision)
 
     def predict(self, output_dir: str | Path | None = None, print_steps: int = 1000) -> dict[str, Any]:
         """Predict the files of all tasks, batch by batch in turn; equal texts are encoded once.
@@ -224,7 +227,7 @@ class MultiHeadTrainer(TrainerBase):
         with self.averaged():
             shared = self._shared_pass("predict")
             for model in models.values():
-                model.backbone = shared
+                model.backbone, model.precision = shared, self._precision
             steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}
             for name, records in _in_turn(steps):
                 found[name] += records

@@ -16,6 +16,7 @@ from palm.logging import logger
 from palm.model import outputs_of
 from palm.observers import Pace
 from palm.paradigm import Paradigm
+from palm.precision import resolved
 from palm.reader import Predictions, Reader, Record
 
 
@@ -34,10 +35,11 @@ def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterat
 
 
 @torch.inference_mode()
-def predicted(backbone: Backbone, head: Paradigm, batch: Tensors) -> Tensors:
+def predicted(backbone: Backbone, head: Paradigm, batch: Tensors, precision: str) -> Tensors:
     """The head's outputs for a batch, on the CPU."""
     device = next(backbone.parameters()).device
-    outputs = outputs_of(backbone, head, {name: value.to(device) for name, value in batch.items()})
+    batch = {name: value.to(device) for name, value in batch.items()}
+    outputs = outputs_of(backbone, head, batch, resolved(precision, device))
     return {name: value.cpu() for name, value in outputs.items()}
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from palm import precision
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
@@ -36,6 +38,7 @@ class RunSettings:
             or `palm` among the user's caches, where absent.
         use_data_cache: keep encoded training files for later runs; otherwise each run encodes in memory.
         use_gpu: use a GPU where there is one.
+        precision: compute in fp32 or bf16; auto is bf16 on GPUs and CPUs that have it, otherwise fp32.
         random_seed: decides everything that is drawn; the same seed repeats a run.
     """
 
@@ -63,6 +66,7 @@ class RunSettings:
     data_cache: Path | None = None
     use_data_cache: bool = True
     use_gpu: bool = True
+    precision: precision.Setting = "auto"
     random_seed: int = 1
 
 

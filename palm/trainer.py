@@ -37,6 +37,10 @@ class Trainer(TrainerBase):
         loss_weight: as in `Task`.
         learning_rate_factor: as in `Task`.
         gradient_accumulation_steps: as in `Task`.
+        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+
+    Raises:
+        ConfigError: another `precision`.
     """
 
     def __init__(
@@ -48,8 +52,9 @@ class Trainer(TrainerBase):
         loss_weight: float = 1.0,
         learning_rate_factor: float = 1.0,
         gradient_accumulation_steps: int = 1,
+        precision: str = "auto",
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, precision)
         self._mix_ratio = mix_ratio
         self._of_task: dict[str, Any] = {
             "loss_weight": loss_weight,
@@ -227,7 +232,7 @@ class Trainer(TrainerBase):
         """
         forward = self.tied("predict_one_batch")
         with self.averaged():
-            return predicted(forward.backbone, forward.head, batch)
+            return predicted(forward.backbone, forward.head, batch, self._precision)
 
     def tied(self, caller: str) -> Forward:
         """What predicts, with the trained weights, in evaluation mode, where batches go."""
@@ -244,7 +249,9 @@ class Trainer(TrainerBase):
         forward = self.tied(caller)
         call = "fit_reader(reader, phase='predict')"
         reader = needed(self._predict_reader, self.name, call, caller)
-        return InferenceModel(self.name, reader, forward.backbone, forward.head, reader.loaded.batch_size)
+        return InferenceModel(
+            self.name, reader, forward.backbone, forward.head, reader.loaded.batch_size, self._precision
+        )
 
     def averaged(self) -> AbstractContextManager[Any]:
         return super().averaged() if self.run_of_all is None else self.run_of_all.averaged()

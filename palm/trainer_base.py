@@ -26,6 +26,7 @@ from palm.model import MultiTaskModel
 from palm.observers import StepLog, log_counts
 from palm.optimizer import Optimizer
 from palm.paradigm import Paradigm
+from palm.precision import checked, resolved
 from palm.pretrained import load_pretrain
 from palm.reader import Reader
 from palm.saver import Saver, kinds_of
@@ -59,11 +60,16 @@ class TrainerBase(ABC):
 
     Args:
         name: for messages.
+        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+
+    Raises:
+        ConfigError: another `precision`.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, precision: str) -> None:
         show_on_console()
         self._name = name
+        self._precision = checked(precision)
         self._optimizer: Optimizer | None = None
         self._ema_decay: float | None = None
         self._run: Training | None = None
@@ -266,7 +272,8 @@ class TrainerBase(ABC):
         forwards = self._forwards(caller)
         optimizer = needed(self._optimizer, self.name, "build_backward(optimizer)", caller)
         tasks, device = self._tasks(caller), device_of(use_gpu=True)
-        model = MultiTaskModel(next(iter(forwards.values())).backbone, tasks).to(device)
+        backbone = next(iter(forwards.values())).backbone
+        model = MultiTaskModel(backbone, tasks, resolved(self._precision, device)).to(device)
         parameters = list(model.named_parameters())
         return Training(
             model,
@@ -348,7 +355,13 @@ def _identity(run: Training, settings: Mapping[str, Any]) -> dict[str, Any]:
     tasks = {task.name: task.identity() for task in run.tasks}
     for told in tasks.values():
         del told["expected_steps"]
-    return {**settings, "random_seed": run.seed, "backbone": run.model.backbone.settings, "tasks": tasks}
+    return {
+        **settings,
+        "random_seed": run.seed,
+        "precision": run.model.precision,
+        "backbone": run.model.backbone.settings,
+        "tasks": tasks,
+    }
 
 
 def _fill(forwards: Mapping[str, Forward], path: Path) -> None:

@@ -124,11 +124,11 @@ def test_progress_can_be_read(cls: type, names: list[str]) -> None:
     assert all(isinstance(inspect.getattr_static(cls, name), property) for name in names)
 
 
-def test_constructors_of_trainers_are_those_of_2_x() -> None:
+def test_constructors_of_trainers_are_those_of_2_x_and_a_little_more() -> None:
     of_2x = "name, mix_ratio=1.0, reuse_head_with=None"
-    own = "loss_weight=1.0, learning_rate_factor=1.0, gradient_accumulation_steps=1"
+    own = "loss_weight=1.0, learning_rate_factor=1.0, gradient_accumulation_steps=1, precision='auto'"
     assert parameters(palm.Trainer.__init__) == f"{of_2x}, {own}"
-    assert parameters(palm.MultiHeadTrainer.__init__) == "trainers, mixing=None"
+    assert parameters(palm.MultiHeadTrainer.__init__) == "trainers, mixing=None, precision='auto'"
 
 
 LAYERS = "hidden_size num_hidden_layers num_attention_heads vocab_size max_position_embeddings "

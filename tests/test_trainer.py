@@ -35,12 +35,14 @@ def parts(phase: str = "train") -> tuple[Any, Any]:
     return backbone, palm.head.Classify(4, HIDDEN, 0.1, phase=phase)
 
 
-def trainer_of(folder: Path, num_epochs: int | None = 2, lr: float = 1e-3, **backward: Any) -> palm.Trainer:
+def trainer_of(
+    folder: Path, num_epochs: int | None = 2, lr: float = 1e-3, precision: str = "fp32", **backward: Any
+) -> palm.Trainer:
     """The steps before training; the learning rate rises and falls over all of them."""
     reader = reader_of(folder, num_epochs=num_epochs)
     backbone, head = parts()
     reader.register_with(backbone)
-    trainer = palm.Trainer("cls")
+    trainer = palm.Trainer("cls", precision=precision)
     loss_var = trainer.build_forward(backbone, head)
     sched = palm.lr_sched.TriangularSchedualer(2, 10 * (num_epochs or 1))
     trainer.build_backward(palm.optimizer.Adam(loss_var, lr, sched), weight_decay=0.01, **backward)
@@ -127,11 +129,14 @@ def _same(reader: Any, trainer: palm.Trainer) -> Any:
     return reader
 
 
-def test_a_trainer_and_a_controller_of_the_same_settings_make_the_same_losses(folder: Path) -> None:
-    settings = {"weight_decay": 0.01, "grad_clip": None, "warmup_proportion": 0.1}
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_trainer_and_a_controller_of_the_same_settings_make_the_same_losses(
+    folder: Path, precision: str
+) -> None:
+    settings = {"weight_decay": 0.01, "grad_clip": None, "warmup_proportion": 0.1, "precision": precision}
     controller = Controller(tiny.config(folder, "cls", **settings), argv=[])
     training = controller.training()
-    trainer = trainer_of(folder)
+    trainer = trainer_of(folder, precision=precision)
     assert trainer.forward is not None
     trainer.forward.backbone.load_state_dict(training.model.backbone.state_dict())
     trainer.forward.head.load_state_dict(training.tasks[0].paradigm.state_dict())
@@ -162,7 +167,7 @@ def test_load_ckpt_may_come_before_fit_reader(folder: Path) -> None:
     first.save(folder / "ckpt")
 
     backbone, head = parts()
-    second = palm.Trainer("cls")
+    second = palm.Trainer("cls", precision="fp32")
     loss_var = second.build_forward(backbone, head)
     sched = palm.lr_sched.TriangularSchedualer(2, 20)
     second.build_backward(palm.optimizer.Adam(loss_var, 1e-3, sched), weight_decay=0.01)
@@ -207,7 +212,7 @@ def test_averages_are_what_predicts_and_is_saved(folder: Path) -> None:
     by_hand = sum(0.5 ** (3 - k) * value for k, value in enumerate(history)) / sum(0.5**k for k in range(4))
     raw = weights(trainer)["head.out.bias"]
     trainer.save(folder / "model", save_type="predict")
-    saved = palm.load_model(folder / "model")
+    saved = palm.load_model(folder / "model", precision="fp32")
     torch.testing.assert_close(saved.paradigm.state_dict()["out.bias"], by_hand, atol=1e-7, rtol=0)
     assert torch.equal(weights(trainer)["head.out.bias"], raw)
     texts = [
@@ -220,7 +225,7 @@ def test_a_checkpoint_predicts_without_training(folder: Path) -> None:
     first = with_prediction(trainer_of(folder, use_ema=True, ema_decay=0.5), folder)
     losses(first, 6)
     first.save(folder / "ckpt")
-    second = with_prediction(palm.Trainer("cls"), folder)
+    second = with_prediction(palm.Trainer("cls", precision="fp32"), folder)
     second.load_ckpt(folder / "ckpt")
     assert second.predict() == first.predict()
 
@@ -243,7 +248,7 @@ def test_a_model_of_one_door_predicts_through_the_other(folder: Path) -> None:
     assert list(controller.pred("cls", folder / "model")) == trainer.predict()
 
     Controller(tiny.config(folder, "cls"), argv=[]).train()
-    other = with_prediction(palm.Trainer("cls"), folder)
+    other = with_prediction(palm.Trainer("cls", precision="fp32"), folder)
     other.load_predict_model(folder / "out" / "cls" / "infer_model")
     assert other.predict() == list(controller.pred("cls"))
 
@@ -251,7 +256,7 @@ def test_a_model_of_one_door_predicts_through_the_other(folder: Path) -> None:
 def test_a_checkpoint_of_a_controller_predicts_in_a_trainer(folder: Path) -> None:
     controller = Controller(tiny.config(folder, "cls", save_every_n_steps=20), argv=[])
     controller.train()
-    trainer = with_prediction(palm.Trainer("cls"), folder)
+    trainer = with_prediction(palm.Trainer("cls", precision="fp32"), folder)
     trainer.load_ckpt(folder / "out" / "step_20")
     assert trainer.predict() == list(controller.pred("cls"))
 
@@ -273,7 +278,7 @@ def test_a_task_built_in_python_is_trained_by_a_controller(folder: Path) -> None
     assert task.step == 20
     records = controller.pred("cls")
     assert len(records) == 40
-    model = palm.load_model(folder / "out" / "cls" / "infer_model")
+    model = palm.load_model(folder / "out" / "cls" / "infer_model", precision="fp32")
     assert torch.equal(model.paradigm.out.weight, task.paradigm.out.weight)
 
 
@@ -353,7 +358,7 @@ def test_wrong_values_are_told(folder: Path) -> None:
         reader_of(folder).load_data(folder / "nowhere.tsv", 4)
     with pytest.raises(palm.ConfigError, match=r"load_data: batch_size should be 1 or more, not 0"):
         reader_of(folder).load_data(folder / "cls.tsv", 0)
-    wrong = palm.Trainer("cls")
+    wrong = palm.Trainer("cls", precision="fp32")
     wrong.build_forward(parts()[0], palm.head.Classify(4, 16))
     with pytest.raises(palm.WiringError, match=r"task 'cls': the paradigm needs 'sentence_embedding'.*32"):
         wrong.fit_reader(_same(reader_of(folder), wrong))

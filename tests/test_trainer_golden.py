@@ -119,7 +119,7 @@ def test_twenty_steps_of_one_task_follow_the_original(
         palm.head.Classify(3, 16, 0.0),
     )
     load(arrays(folder / f"{run}.npz", "init."), backbone, c=head)
-    trainer = palm.Trainer("c")
+    trainer = palm.Trainer("c", precision="fp32")
     loss_var = trainer.build_forward(backbone, head)
     trainer.build_backward(
         HatAdam(loss_var, told["lr"], grad_clip=grad_clip), told["weight_decay"], **averages
@@ -157,10 +157,10 @@ def test_two_tasks_begin_as_in_the_original_and_the_head_that_is_not_drawn_rests
     slot_head = palm.head.SequenceLabel(init["slot.cls_out_b"].numel(), 16, 0.0, use_crf=True)
     intent_head = palm.head.Classify(init["intent.cls_out_b"].numel(), 16, 0.0)
     load(init, backbone, slot=slot_head, intent=intent_head)
-    slot, intent = palm.Trainer("slot"), palm.Trainer("intent")
+    slot, intent = (palm.Trainer(name, precision="fp32") for name in ("slot", "intent"))
     slot.build_forward(backbone, slot_head)
     intent.build_forward(backbone, intent_head)
-    trainer = palm.MultiHeadTrainer([slot, intent])
+    trainer = palm.MultiHeadTrainer([slot, intent], precision="fp32")
     trainer.build_backward(HatAdam(trainer.build_forward(), told["lr"]), told["weight_decay"])
     write_files(tmp_path)
     slot_reader = palm.reader.SequenceLabelReader(tmp_path / "vocab.txt", 16, tmp_path / "label_map.json")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.backbone.packing import Packing
+from palm.layers import linear
 
 
 class SelfAttention(nn.Module):
@@ -41,18 +42,17 @@ class SelfAttention(nn.Module):
             [tokens, width], or [batch, width] where `first_only`.
         """
         asking = tokens[packing.first] if first_only else tokens
-        query = self.query(asking)
+        query = linear(asking, self.query)
         query = query[:, None] if first_only else packing.unpack(query)  # [batch, queries, width]
         context = attend(
             self._heads(query),
-            self._heads(packing.unpack(self.key(tokens))),
-            self._heads(packing.unpack(self.value(tokens))),
+            self._heads(packing.unpack(linear(tokens, self.key))),
+            self._heads(packing.unpack(linear(tokens, self.value))),
             packing.key_mask,
             self.dropout_prob if self.training else 0.0,
         )
         context = context.transpose(1, 2).flatten(2)  # [batch, queries, width]
-        gathered: Tensor = self.output(context[:, 0] if first_only else packing.pack(context))
-        return gathered
+        return linear(context[:, 0] if first_only else packing.pack(context), self.output)
 
     def _heads(self, padded: Tensor) -> Tensor:
         """[batch, seq, width] as [batch, heads, seq, head_dim]."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
+import torch
 from torch import Tensor, nn
 
 from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape, Table
 from palm.contract import Tensors
 from palm.errors import WiringError
+from palm.layers import linear, normalized
+from palm.precision import compute_dtype
 
 
 class Embeddings(nn.Module):
@@ -32,17 +37,19 @@ class Embeddings(nn.Module):
         return weight
 
     def forward(self, inputs: Tensors, packing: Packing) -> Tensor:
-        """The packed tokens of `inputs`, [tokens, width].
+        """The packed tokens of `inputs`, [tokens, width], in the dtype that all layers compute with.
 
         Raises:
             WiringError: if an id lies outside its table (on a CPU; a GPU cannot say which).
         """
         ids = {table.ids: packing.pack(inputs[table.ids]) for table in self.tables if table.ids is not None}
         try:
-            summed = sum(self._rows(table, ids) for table in self.tables)
+            summed = reduce(torch.add, (self._rows(table, ids) for table in self.tables))
         except IndexError:
             raise WiringError("\n".join(self._outside(ids))) from None
-        embedded: Tensor = self.projection(self.dropout(self.norm(summed)))
+        embedded: Tensor = self.dropout(normalized(summed, self.norm).to(compute_dtype(summed)))
+        if isinstance(self.projection, nn.Linear):
+            embedded = linear(embedded, self.projection)
         return embedded
 
     def _rows(self, table: Table, ids: Tensors) -> Tensor:

@@ -16,7 +16,7 @@ from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape
 from palm.contract import Tensors, TensorSpec, mismatches
 from palm.errors import ConfigError, WiringError
-from palm.layers import ACTIVATIONS, init_weights
+from palm.layers import ACTIVATIONS, init_weights, linear, normalized
 
 E = TypeVar("E", bound="Encoder")
 
@@ -27,7 +27,9 @@ class Encoder(Backbone):
     """A post-norm Transformer encoder (Devlin et al., 2018).
 
     Inside, it works on the real tokens of a batch alone; padding costs nothing but in attention.
-    Where only sentence embeddings are wanted, the last layer computes the first token only.
+    Where only sentence embeddings are wanted, the last layer computes the first token only. Within
+    `torch.autocast`, everything between the embeddings' norm and the pooler has its dtype, the residual
+    stream too; the pooler is float32.
 
     Args:
         shape: its measures.
@@ -109,7 +111,9 @@ class Encoder(Backbone):
         if "embedding_table" in wanted:
             outputs["embedding_table"] = self.embeddings.word_table
         if wanted & {"encoder_outputs", *SENTENCE}:
-            outputs |= self._encode(embedded, packing, wanted)
+            # From here on dtypes are our own choice: autocast would widen norms and softmax on a GPU.
+            with torch.autocast(embedded.device.type, enabled=False):
+                outputs |= self._encode(embedded, packing, wanted)
         return outputs
 
     def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str]) -> Tensors:
@@ -121,7 +125,8 @@ class Encoder(Backbone):
         tokens = last(tokens, packing, first_only=not every_token)  # [tokens, width] or [batch, width]
         outputs = {"encoder_outputs": packing.unpack(tokens)} if every_token else {}
         if wanted & set(SENTENCE):
-            sentence = self.pooler_activation(self.pooler(tokens[packing.first] if every_token else tokens))
+            first = tokens[packing.first] if every_token else tokens
+            sentence = self.pooler_activation(self.pooler(first.to(self.pooler.weight.dtype)))
             outputs |= {name: sentence for name in SENTENCE if name in wanted}
         return outputs
 
@@ -157,9 +162,8 @@ class Layer(nn.Module):
         """[tokens, width] to [tokens, width], or to [batch, width] where `first_only`."""
         residual = tokens[packing.first] if first_only else tokens
         gathered = self.dropout(self.attention(tokens, packing, first_only))
-        residual = self.attention_norm(residual + gathered)
-        output: Tensor = self.ffn_norm(residual + self.dropout(self.ffn(residual)))
-        return output
+        residual = normalized(residual + gathered, self.attention_norm)
+        return normalized(residual + self.dropout(self.ffn(residual)), self.ffn_norm)
 
 
 class FeedForward(nn.Module):
@@ -173,5 +177,4 @@ class FeedForward(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """[tokens, width] to [tokens, width]."""
-        output: Tensor = self.outer(self.activation(self.inner(tokens)))
-        return output
+        return linear(self.activation(linear(tokens, self.inner)), self.outer)

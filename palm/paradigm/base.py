@@ -17,6 +17,8 @@ class Paradigm(Component, nn.Module):
     """An output layer: it never sees files, tokenizers or paths.
 
     Attributes:
+        computes_in_bf16: whether `forward` is called within `torch.autocast` where the run computes in
+            bf16; otherwise it is called outside, because small layers gain nothing by it.
         inputs_attr: tensors that `forward` reads, from the backbone or, where it lacks them, from the batch.
         targets_attr: tensors that `loss` reads, from the batch.
         outputs_attr: tensors that `forward` gives.
@@ -25,6 +27,7 @@ class Paradigm(Component, nn.Module):
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"phase": checked_phase}
     reader_settings: ClassVar[Mapping[str, Any]] = {}
+    computes_in_bf16: ClassVar[bool] = False
     inputs_attr: Specs
     targets_attr: Specs
     outputs_attr: Specs

@@ -33,6 +33,8 @@ class MaskLM(Paradigm):
         ConfigError: with every setting that is wrong.
     """
 
+    computes_in_bf16 = True
+
     aliases: ClassVar[dict[str, str]] = {
         "input_dim": "hidden_size",
         "param_initializer_range": "initializer_range",
@@ -85,7 +87,7 @@ class MaskLM(Paradigm):
         masked = tokens.flatten(0, 1).index_select(0, mask_pos)  # [masks, width]
         transformed = self.norm(self.activation(self.transform(masked)))
         return {
-            "logits": F.linear(transformed, features["embedding_table"], self.bias),
+            "logits": F.linear(transformed, features["embedding_table"], self.bias).float(),
             "mask_columns": mask_pos % tokens.shape[1],
             "mask_counts": torch.bincount(mask_pos // tokens.shape[1], minlength=tokens.shape[0]),
         }
