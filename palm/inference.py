@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from contextlib import contextmanager
+from itertools import chain, tee
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
 from palm.component import Component
-from palm.errors import StorageError
+from palm.errors import ConfigError, StorageError
+from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.model import outputs_of
 from palm.paradigm import PARADIGMS, Paradigm
 from palm.precision import checked, resolved
@@ -86,22 +88,49 @@ class InferenceModel:
         """One record per example, in order, read and predicted by the chunk."""
         return chain.from_iterable(self.steps(examples))
 
-    def steps(self, examples: Iterable[Any]) -> Iterator[list[Record]]:
-        """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last."""
+    def evaluate(self, path: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
+        """How good the predictions of a file with labels are; every example counts once.
+
+        Args:
+            path: a data file as for training.
+            metrics: names of `palm.metrics.METRICS` or dotted paths; those of the output layer where None.
+
+        Returns:
+            The numbers of the metrics by name, those of the first metric first.
+
+        Raises:
+            ConfigError: a metric that is unknown, or that does not fit the reader.
+            DataError: a row that cannot be used, with its file and line.
+        """
+        names = self.paradigm.metrics if metrics is None else metrics
+        if problems := metric_problems(names, self.reader.truth_names):
+            raise ConfigError(problems)
+        seen, known = tee(self.reader.read_true(Path(path)))
+        with kept_modes(self.backbone, self.paradigm):
+            records = chain.from_iterable(self.steps(seen, judged=True))
+            return scores_of(metrics_of(names), zip(records, self.reader.truths(known), strict=True))
+
+    def steps(self, examples: Iterable[Any], judged: bool = False) -> Iterator[list[Record]]:
+        """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last.
+
+        Args:
+            examples: as the reader reads them.
+            judged: records also have what the output layer says of the truth, for metrics.
+        """
         first = 0
         for chunk, rows in encoded_chunks(self.reader, examples, with_targets=False, size=CHUNK_EXAMPLES):
             decoded: list[dict[str, Any]] = [{}] * len(rows)
             by_length = np.argsort(rows.lengths, kind="stable")
             for start in range(0, len(rows), self.batch_size):
                 indices = by_length[start : start + self.batch_size].tolist()
-                for index, value in zip(indices, self._decoded(rows, indices, first), strict=True):
+                for index, value in zip(indices, self._decoded(rows, indices, first, judged), strict=True):
                     decoded[index] = value
                 yield []
             yield list(self.reader.records(chunk, rows, decoded, first))
             first += len(chunk)
 
     @torch.inference_mode()
-    def _decoded(self, rows: Rows, indices: Sequence[int], first: int) -> list[dict[str, Any]]:
+    def _decoded(self, rows: Rows, indices: Sequence[int], first: int, judged: bool) -> list[dict[str, Any]]:
         self.backbone.eval()
         self.paradigm.eval()
         device = next(self.backbone.parameters()).device
@@ -110,7 +139,12 @@ class InferenceModel:
         )
         batch = {name: value.to(device) for name, value in batch.items()}
         precision = resolved(self.precision, device)
-        return self.paradigm.decode(outputs_of(self.backbone, self.paradigm, batch, precision))
+        outputs = outputs_of(self.backbone, self.paradigm, batch, precision)
+        decoded = self.paradigm.decode(outputs)
+        if judged:
+            for value, judgement in zip(decoded, self.paradigm.judge(outputs, batch), strict=False):
+                value.update(judgement)
+        return decoded
 
     def save(self, folder: Path, run: dict[str, Any] | None = None) -> None:
         """Write one self-contained directory: weights, components and settings, vocabulary, labels.
@@ -142,6 +176,17 @@ class InferenceModel:
                 "run": run or {},
             }
             write_json(part / "config.json", description)
+
+
+@contextmanager
+def kept_modes(*modules: torch.nn.Module) -> Iterator[None]:
+    """After it, every module is in training or evaluation mode as before."""
+    before = [(module, module.training) for owner in modules for module in owner.modules()]
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
 
 
 def load_model(folder: str | Path, *, precision: str = "auto", **overrides: dict[str, Any]) -> InferenceModel:

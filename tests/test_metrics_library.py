@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from palm.errors import ConfigError
-from palm.metrics import METRICS, Metric, entity_scores, metrics_of, scores_of, unfit
+from palm.metrics import METRICS, Metric, entity_scores, metric_problems, metrics_of, scores_of
 
 CASES = 250
 
@@ -108,7 +108,7 @@ def test_names_of_metrics_are_checked() -> None:
         metrics_of(["acuracy"])
     with pytest.raises(ConfigError, match="'squad' and 'cmrc' both give 'f1'; choose one"):
         metrics_of(["squad", "cmrc"])
-    [line] = unfit(["accuracy", "pearson"], ["label"])
+    [line] = metric_problems(["accuracy", "pearson"], ["label"])
     assert line == (
         "the metric 'pearson' compares 'value', of which the reader tells nothing; metrics that fit: "
         "accuracy, macro_f1, mcc, micro_f1"

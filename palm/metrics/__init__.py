@@ -1,6 +1,6 @@
 """How good predictions are: metrics by name, and scores of files and lists."""
 
-from palm.metrics.base import METRICS, Metric, metrics_of, scores_of, unfit
+from palm.metrics.base import METRICS, Metric, metric_problems, metrics_of, scores_of
 from palm.metrics.classification import Accuracy, MacroF1, MatthewsCorrelation, MicroF1
 from palm.metrics.cmrc import Cmrc
 from palm.metrics.entities import Entity, entities, entity_scores
@@ -34,10 +34,10 @@ __all__ = [
     "cmrc_scores",
     "entities",
     "entity_scores",
+    "metric_problems",
     "metrics_of",
     "scores_of",
     "squad2_scores",
     "squad_questions",
     "squad_scores",
-    "unfit",
 ]

@@ -78,14 +78,27 @@ def metrics_of(names: Sequence[str]) -> list[type[Metric]]:
     return found
 
 
-def unfit(names: Sequence[str], truth_names: Iterable[str]) -> list[str]:
-    """A sentence for every metric that needs what a reader with these fields of the truth cannot tell."""
-    known = set(truth_names)
+def metric_problems(names: Sequence[str], truth_names: Iterable[str]) -> list[str]:
+    """What keeps predictions from being evaluated by these metrics; empty where all is well.
+
+    Args:
+        names: of metrics, or dotted paths.
+        truth_names: the fields of the truth that the reader tells.
+    """
+    if not names:
+        return ["the output layer has no metrics of its own; name some with the setting metrics"]
+    try:
+        return _unfit(names, metrics_of(names), set(truth_names))
+    except ConfigError as error:
+        return error.problems
+
+
+def _unfit(names: Sequence[str], metrics: Sequence[type[Metric]], known: set[str]) -> list[str]:
     fitting = ", ".join(sorted(name for name in METRICS if known.issuperset(METRICS[name].needs))) or "none"
     return [
         f"the metric {name!r} compares {' and '.join(map(repr, metric.needs))}, of which the reader tells "
         f"nothing; metrics that fit: {fitting}"
-        for name, metric in zip(names, metrics_of(names), strict=True)
+        for name, metric in zip(names, metrics, strict=True)
         if not known.issuperset(metric.needs)
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -22,12 +22,15 @@ class Paradigm(Component, nn.Module):
         inputs_attr: tensors that `forward` reads, from the backbone or, where it lacks them, from the batch.
         targets_attr: tensors that `loss` reads, from the batch.
         outputs_attr: tensors that `forward` gives.
+        metrics: names of the metrics that a task with this layer is evaluated by where it names none itself;
+            the first one decides which model is best.
         reader_settings: settings that a reader has for this layer where a configuration does not name them.
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"phase": checked_phase}
     reader_settings: ClassVar[Mapping[str, Any]] = {}
     computes_in_bf16: ClassVar[bool] = False
+    metrics: Sequence[str] = ()
     inputs_attr: Specs
     targets_attr: Specs
     outputs_attr: Specs
@@ -51,6 +54,13 @@ class Paradigm(Component, nn.Module):
     @abstractmethod
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """One plain value per row of the batch, for `Reader.records`."""
+
+    def judge(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Per row what the outputs say of the truth, where `decode` does not suffice for a metric.
+
+        While evaluating, it is joined to what `decode` gives. Most layers have nothing to add.
+        """
+        return []
 
 
 PARADIGMS: Registry[type[Paradigm]] = Registry("paradigm")

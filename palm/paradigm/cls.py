@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -35,6 +36,7 @@ class Classify(Paradigm):
         "param_initializer_range": "initializer_range",
     }
     feature: ClassVar[str] = "sentence_embedding"
+    metrics: Sequence[str] = ("accuracy", "macro_f1")
 
     def __init__(
         self, n_classes: int, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02

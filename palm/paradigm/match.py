@@ -57,6 +57,7 @@ class Match(Classify):
         self.is_pairwise = learning_strategy == "pairwise"
         self.margin = margin
         if self.is_pairwise:
+            self.metrics = ("pair_accuracy",)
             self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
             self.outputs_attr = {"probs": TensorSpec(("batch", 1), torch.float)}
             self.out = nn.Linear(hidden_size, 1)

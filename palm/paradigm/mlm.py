@@ -40,6 +40,7 @@ class MaskLM(Paradigm):
         "param_initializer_range": "initializer_range",
     }
 
+    metrics = ("perplexity", "word_accuracy")
     only_2x: ClassVar[Mapping[str, Translate]] = {**Paradigm.only_2x, "dropout_prob": unused}
     order_2x = ("hidden_size", "vocab_size", "hidden_act", "dropout_prob", "initializer_range", "phase")
 
@@ -103,3 +104,9 @@ class MaskLM(Paradigm):
         fields = {"positions": outputs["mask_columns"], "predicted": words, "probs": probs}
         parts = {name: torch.split(values, counts) for name, values in fields.items()}
         return [{name: rows[row].tolist() for name, rows in parts.items()} for row in range(len(counts))]
+
+    def judge(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:
+        """Per row the `log_probs` of the words that stood at its masks."""
+        log_probs = outputs["logits"].float().log_softmax(-1)
+        true = log_probs.gather(1, batch["mask_label"][:, None])[:, 0]  # [masks]
+        return [{"log_probs": row.tolist()} for row in torch.split(true, outputs["mask_counts"].tolist())]

@@ -75,6 +75,7 @@ class MRC(Paradigm):
         self.n_best_size = n_best_size
         self.with_negative = with_negative
         self.null_score_diff_threshold = null_score_diff_threshold
+        self.metrics = ("squad2",) if with_negative else ("squad",)
         per_token = TensorSpec(("batch", "seq"), torch.float)
         self.inputs_attr = {
             "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),

@@ -34,6 +34,7 @@ class Regression(Paradigm):
         "input_dim": "hidden_size",
         "param_initializer_range": "initializer_range",
     }
+    metrics = ("pearson", "spearman", "mse")
     reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "real"}
 
     def __init__(self, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02) -> None:

@@ -41,6 +41,7 @@ class SequenceLabel(Paradigm):
         "param_initializer_range": "initializer_range",
     }
 
+    metrics = ("entity_f1", "token_accuracy")
     only_2x: ClassVar[Mapping[str, Translate]] = {**Paradigm.only_2x, "learning_rate": unused}
     order_2x = ("n_classes", "hidden_size", "dropout_prob", "learning_rate", "initializer_range", "phase")
 

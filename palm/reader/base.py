@@ -39,6 +39,7 @@ class Reader(Component, ABC):
         cacheable: whether rows may be kept on disk, because they depend on nothing but the data file, the
             settings (of a setting that is a `Path`, the file's content) and this class's module. It is
             not inherited: a subclass says it again.
+        truth_names: the fields of what `truths` tells, which decide what metrics fit.
     """
 
     cacheable: ClassVar[bool] = False
@@ -54,6 +55,7 @@ class Reader(Component, ABC):
     vocab_size: int
     outputs_attr: Specs
     targets_attr: Specs
+    truth_names: Sequence[str] = ()
     _loaded: LoadedData | None = None
     _rows: Rows | None = None
     _backbone: HasInputs | None = None
@@ -93,6 +95,22 @@ class Reader(Component, ABC):
             decoded: one value per row, from `Paradigm.decode`.
             first: the number of the chunk's first example in the file, counted from 0.
         """
+
+    def read_true(self, path: Path) -> Iterator[Any]:
+        """The examples of a file to evaluate on, lazily, with what is true of them.
+
+        Raises:
+            DataError: as `read`.
+        """
+        return self.read(path, with_targets=True)
+
+    def truths(self, examples: Iterable[Any]) -> Iterator[Record]:  # noqa: ARG002
+        """What is true of each example of `read_true`, in the form of its record, for metrics.
+
+        Raises:
+            PalmError: the reader does not tell.
+        """
+        raise PalmError(f"{type(self).__name__} cannot be evaluated: give it truth_names and truths()")
 
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
         """Write the task's prediction files into `directory`; what comes back reads from them.

@@ -26,6 +26,7 @@ class Labels:
     Attributes:
         target: what a batch calls the ids.
         dtype: the dtype they have there.
+        field: what a record calls one.
         names: id -> name; empty where labels are written as ids.
 
     Raises:
@@ -35,6 +36,7 @@ class Labels:
 
     target: ClassVar[str] = "label_ids"
     dtype: ClassVar[torch.dtype] = torch.long
+    field: ClassVar[str] = "label"
 
     def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
         if n_classes is not None and n_classes < 1:

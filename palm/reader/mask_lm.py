@@ -27,7 +27,8 @@ class MaskLMReader(TextReader):
     Rows are those of `ClassifyReader`. Every time a row is put into a batch, words of it are drawn
     and hidden, in prediction as well: `mask_pos` (row number times padded length plus column) says
     which, `mask_label` what they were. A record is `{"index": 0, "words": [{"position": 3,
-    "word": "river", "predicted": "lake", "prob": 0.5}, ...]}`; positions count `[CLS]`.
+    "word": "river", "predicted": "lake", "prob": 0.5}, ...]}`; positions count `[CLS]`. While evaluating, it
+    also has the true word's `log_prob`.
 
     Args:
         vocab_path: the vocabulary, one token a line.
@@ -47,6 +48,7 @@ class MaskLMReader(TextReader):
     order_2x = (*TextReader.order_2x, "dev_count", "print_prefix")
     optional_columns = ("text_b",)
     parsed_form = "a string or {'text_a': …} (and 'text_b')"
+    truth_names = ("words",)
 
     def __init__(
         self,
@@ -93,6 +95,10 @@ class MaskLMReader(TextReader):
         for row, value in enumerate(decoded):
             yield {"index": first + row, "words": self._guesses(rows["token_ids"][row], value)}
 
+    def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
+        """Nothing: a record has the hidden words itself."""
+        return ({} for _ in examples)
+
     def results(self, records: Iterable[Record]) -> Iterator[Record]:
         """The guesses of all rows one after another, as `{"index": 0, "word_id": 17}`."""
         guesses = (word["predicted"] for record in records for word in record["words"])
@@ -103,8 +109,10 @@ class MaskLMReader(TextReader):
         positions = value["positions"]
         words = self.tokenizer.tokens(token_ids[positions])
         guesses = self.tokenizer.tokens(value["predicted"])
-        fields = zip(positions, words, guesses, value["probs"], strict=True)
-        return [dict(zip(("position", "word", "predicted", "prob"), field, strict=True)) for field in fields]
+        fields = {"position": positions, "word": words, "predicted": guesses, "prob": value["probs"]}
+        if "log_probs" in value:
+            fields["log_prob"] = value["log_probs"]
+        return [dict(zip(fields, word, strict=True)) for word in zip(*fields.values(), strict=True)]
 
 
 def word_positions(length: int, first_segment: int) -> npt.NDArray[np.int64]:

@@ -99,6 +99,7 @@ class MatchReader(TextReader):
         if label_type == "real":
             raise ConfigError(["label_type: pairwise training has no labels; leave it out, or set pointwise"])
         self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
+        self.truth_names = ("is_right",)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
         if not (with_targets and self.is_pairwise):
@@ -108,6 +109,15 @@ class MatchReader(TextReader):
             right = self._example(row, None)
             wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
             yield RankedExample(right, replace(right, text_b=wrong))
+
+    def read_true(self, path: Path) -> Iterator[TextExample]:
+        """Pairwise, each right text, labelled 1, and then its wrong one, labelled 0."""
+        for example in self.read(path, with_targets=True):
+            if self.is_pairwise:
+                yield replace(example.right, label=1)
+                yield replace(example.wrong, label=0)
+            else:
+                yield example
 
     def cells_of(self, text: Any) -> dict[str, Any] | None:
         if isinstance(text, (tuple, list)) and len(text) == 2:

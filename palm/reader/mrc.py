@@ -105,11 +105,20 @@ class MRCReader(Reader):
         self.remove_noanswer = remove_noanswer
         self.outputs_attr = {**SEQUENCE_ATTR, "unique_ids": ONE_PER_ROW}
         self.targets_attr = {"start_positions": ONE_PER_ROW, "end_positions": ONE_PER_ROW}
+        self.truth_names = ("answers",)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[Question]:
         for question in read_questions(Path(path)):
             may_lack_answers = not with_targets or not (question.answers or self.remove_noanswer)
             yield question if may_lack_answers else answerable(question)
+
+    def read_true(self, path: Path) -> Iterator[Question]:
+        """Every question with all its answers, wherever they stand; one may have none."""
+        return read_questions(Path(path))
+
+    def truths(self, examples: Iterable[Question]) -> Iterator[Record]:
+        for example in examples:
+            yield {"id": example.id, "answers": [answer.text for answer in example.answers]}
 
     def parse(self, texts: Iterable[Any]) -> Iterator[Question]:
         return parsed_questions(texts)

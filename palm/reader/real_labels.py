@@ -23,11 +23,13 @@ class RealLabels:
     Attributes:
         target: what a batch calls them.
         dtype: the dtype they have there.
+        field: what a record calls one.
         names: empty; numbers have no names.
     """
 
     target: ClassVar[str] = "label_values"
     dtype: ClassVar[torch.dtype] = torch.float
+    field: ClassVar[str] = "value"
     names: ClassVar[dict[int, str]] = {}
 
     def value_of(self, text: str, place: str) -> float:

@@ -110,6 +110,7 @@ class SequenceLabelReader(Reader):
         self.task_id = task_id
         self.outputs_attr = {**SEQUENCE_ATTR, "word_mask": TensorSpec(("batch", "seq"), torch.bool)}
         self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
+        self.truth_names = ("labels",)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[TaggedExample]:
         columns = ("text_a", "label") if with_targets else ("text_a",)
@@ -162,9 +163,17 @@ class SequenceLabelReader(Reader):
     ) -> Iterator[Record]:
         labels: list[list[str]] = [[] for _ in examples]
         for example, value in zip(rows["example"].values.tolist(), decoded, strict=True):
-            labels[example] += [self.labels.names.get(label, str(label)) for label in value["labels"]]
+            labels[example] += self._named(value["labels"])
         for index, names in enumerate(labels, start=first):
             yield {"index": index, "labels": names}
+
+    def truths(self, examples: Iterable[TaggedExample]) -> Iterator[Record]:
+        for example in examples:
+            assert example.labels is not None, "examples to evaluate on are read with labels"
+            yield {"labels": self._named(example.labels)}
+
+    def _named(self, labels: Iterable[int]) -> list[str]:
+        return [self.labels.names.get(label, str(label)) for label in labels]
 
     def results(self, records: Iterable[Record]) -> Iterator[list[int]]:
         """A list of label ids a text: those of its words between two of `[CLS]` and `[SEP]`, the last id."""

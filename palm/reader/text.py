@@ -77,6 +77,7 @@ class TextReader(Reader):
         """Have files with such labels, and give them to training."""
         self.labels = labels
         self.targets_attr = {labels.target: TensorSpec(("batch",), labels.dtype)}
+        self.truth_names = (labels.field,)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[TextExample]:
         labels = self.labels if with_targets else None
@@ -84,6 +85,11 @@ class TextReader(Reader):
         for row in read_table(Path(path), columns):
             label = None if labels is None else labels.value_of(row.cells["label"], row.place)
             yield self._example(row, label)
+
+    def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
+        (field,) = self.truth_names
+        for example in examples:
+            yield {field: _label(example)}
 
     def parse(self, texts: Iterable[Any]) -> Iterator[TextExample]:
         required = set(self.text_columns)
