@@ -4,6 +4,7 @@ from palm.version import __version__  # isort: skip
 from palm import backbone, distribute, downloader, head, lr_sched, metrics, mixing, optimizer, reader
 from palm.controller import Controller
 from palm.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
+from palm.evaluation import Evaluator
 from palm.inference import InferenceModel, load_model
 from palm.multi_head_trainer import MultiHeadTrainer
 from palm.pretrained import load_backbone
@@ -14,6 +15,7 @@ __all__ = [
     "ConfigError",
     "Controller",
     "DataError",
+    "Evaluator",
     "InferenceModel",
     "MultiHeadTrainer",
     "PalmError",

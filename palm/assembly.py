@@ -128,7 +128,8 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     for name in {task.name for task in given} & {*config.tasks}:
         config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
     if for_train:
-        _check_training_files(config, [*tasks, *map(TaskPlan.of, given)])
+        _check_training_files(config, everything := [*tasks, *map(TaskPlan.of, given)])
+        _check_evaluation(config, settings, everything)
     config.finish()
     return Plan(settings, backbone, optimizer, mixing, tasks, given)
 
@@ -158,13 +159,27 @@ def _place(config: Config, name: str, scope: str | None = None) -> str:
 
 def _check_training_files(config: Config, tasks: list[TaskPlan]) -> None:
     for task in tasks:
-        path = task.task.get("train_file")
-        if path is None:
+        if task.task.get("train_file") is None:
             config.problem(
                 f"task {task.name!r} has no train_file; name its training data in {task.name}.yaml"
             )
-        elif not path.is_file():
-            config.problem(f"{_place(config, 'train_file', task.name)}: no such file: {path}")
+        for name in ("train_file", "dev_file"):
+            path = task.task.get(name)
+            if path is not None and not path.is_file():
+                config.problem(f"{_place(config, name, task.name)}: no such file: {path}")
+
+
+def _check_evaluation(config: Config, settings: dict[str, Any], tasks: list[TaskPlan]) -> None:
+    """What the settings of best models and early stopping presuppose."""
+    evaluated = [task.name for task in tasks if task.task.get("dev_file") is not None]
+    strange = [name for name in settings.get("best_by") or () if name not in evaluated]
+    if strange:
+        known = ", ".join(evaluated) or "none"
+        config.problem(
+            f"{_place(config, 'best_by')} names {', '.join(strange)}; tasks with a dev_file: {known}"
+        )
+    if settings.get("early_stopping_patience", -1) > 0 and not evaluated:
+        config.problem(f"{_place(config, 'early_stopping_patience')} needs a task with a dev_file")
 
 
 def build(plan: Plan) -> Parts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from palm.loop import Training
 from palm.storage import (
     load_tensors,
     new_directory,
+    numbered,
     optimizer_tensors,
     read_json,
     restore_optimizer,
@@ -106,11 +106,7 @@ def trained_weights(folder: Path) -> TrainedWeights:
 
 def newest_checkpoint(save_path: Path) -> Path | None:
     """The checkpoint with most steps under `save_path` that is whole; damaged ones are passed over."""
-    steps = {
-        int(match[1]): folder
-        for folder in (save_path.iterdir() if save_path.is_dir() else ())
-        if (match := re.fullmatch(r"step_(\d+)", folder.name))
-    }
+    steps = numbered(save_path, "step_")
     for step in sorted(steps, reverse=True):
         try:
             verify(steps[step])

@@ -15,7 +15,8 @@ from palm.data import training_stream
 from palm.device import device_of
 from palm.ema import ExponentialMovingAverage
 from palm.errors import ConfigError, PalmError, StorageError
-from palm.inference import load_model
+from palm.evaluation import Evaluator, shown
+from palm.inference import InferenceModel, load_model
 from palm.logging import logger, show_on_console
 from palm.loop import Training
 from palm.lr_sched import schedule_of_run
@@ -24,6 +25,7 @@ from palm.observers import CheckpointSaver, EpochLog, Observer, StepLog, TargetS
 from palm.precision import resolved
 from palm.pretrained import load_pretrain
 from palm.pretrained.directory import settings_of_directory
+from palm.reactions import BestSaver, EarlyStopping
 from palm.reader import Predictions
 from palm.reader.cache import DataCache
 from palm.settings import RunSettings
@@ -104,17 +106,67 @@ class Controller:
         resolved = self.config.resolved()
         write_text(settings.save_path / "resolved_config.yaml", yaml_text(resolved))
         identity = self._identity(training)
+        evaluator = self._evaluator(training, resolved)
         self._resume(training, identity)
+        path, keep = settings.save_path, settings.keep_last_n
         observers: list[Observer] = [
             StepLog(settings.print_every_n_steps),
             EpochLog(training),
-            TargetSaver(training, settings.save_path, settings.save_infermodel_every_n_steps, resolved),
-            CheckpointSaver(training, settings.save_path, settings.save_every_n_steps, identity),
+            *([] if evaluator is None else [evaluator]),
+            TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep),
+            CheckpointSaver(training, path, settings.save_every_n_steps, identity, keep),
         ]
         for step in training.steps():
             for observe in observers:
                 observe(step)
         log_counts(training)
+        if evaluator is not None:
+            evaluator.finish()
+
+    def _evaluator(self, training: Training, resolved: dict[str, Any]) -> Evaluator | None:
+        """What evaluates the run, where a task has dev data."""
+        settings = self._trainable().settings
+        if all(task.dev_file is None for task in training.tasks):
+            return None
+        evaluator = Evaluator(
+            training,
+            settings.eval_every_n_steps,
+            settings.eval_every_epoch,
+            settings.best_by,
+            settings.save_path / "evaluation.jsonl",
+        )
+        evaluator.reactions.append(BestSaver(settings.save_path, resolved))
+        if settings.early_stopping_patience > 0:
+            together = settings.early_stopping_by == "all"
+            evaluator.reactions.append(EarlyStopping(settings.early_stopping_patience, together))
+        return evaluator
+
+    def evaluate(
+        self,
+        task: str,
+        inference_model_dir: str | Path | None = None,
+        dev_file: str | Path | None = None,
+    ) -> dict[str, float]:
+        """How good a task's saved model is on data with labels.
+
+        Args:
+            task: the task's name.
+            inference_model_dir: `<save_path>/<task>/infer_model` where absent.
+            dev_file: the task's setting `dev_file` where absent.
+
+        Returns:
+            The numbers of the task's metrics by name, those of the first metric first.
+
+        Raises:
+            ConfigError: no such task, no data, or metrics that do not fit.
+            StorageError: no whole model there.
+            DataError: a row that cannot be used, with its file and line.
+        """
+        plan = self._task_plan(task)
+        path = self._data_file(plan, "dev_file", dev_file)
+        scores = self._model(plan, inference_model_dir).evaluate(path, plan.task.get("metrics"))
+        logger.info("%s: %s", task, ", ".join(f"{name} {shown(value)}" for name, value in scores.items()))
+        return scores
 
     def pred(self, task: str, inference_model_dir: str | Path | None = None) -> Predictions:
         """Predict a task's `pred_file` with its saved model.
@@ -133,25 +185,33 @@ class Controller:
             DataError: a row that cannot be read, with its file and line.
         """
         plan = self._task_plan(task)
-        pred_file = plan.task.get("pred_file")
-        if pred_file is None or not pred_file.is_file():
-            came = "it has none" if pred_file is None else f"no such file: {pred_file}"
-            raise ConfigError([f"task {task!r} needs a pred_file to predict; {came}"])
-        folder = self._model_folder(task, inference_model_dir)
+        pred_file = self._data_file(plan, "pred_file")
+        model = self._model(plan, inference_model_dir)
+        output = plan.task.get("pred_output_path") or self._save_path() / task
+        predictions = model.predict_file(pred_file, output)
+        logger.info("%s: predictions saved at %s", task, output)
+        return predictions
+
+    def _data_file(self, plan: assembly.TaskPlan, setting: str, given: str | Path | None = None) -> Path:
+        path = plan.task.get(setting) if given is None else self._found(given)
+        if path is None or not path.is_file():
+            came = "it has none" if path is None else f"no such file: {path}"
+            raise ConfigError([f"task {plan.name!r} needs a {setting}; {came}"])
+        assert isinstance(path, Path)
+        return path
+
+    def _model(self, plan: assembly.TaskPlan, given: str | Path | None) -> InferenceModel:
+        """A task's saved model, with what the configuration says now, where models compute."""
+        folder = self._model_folder(plan.name, given)
         model = load_model(
             folder,
             precision=self.plan.settings.get("precision", "auto"),
             reader=_values(plan.reader[1]),
             paradigm=_values(plan.paradigm[1]),
         )
-        logger.info("%s: inference model loaded from %s", task, folder)
+        logger.info("%s: inference model loaded from %s", plan.name, folder)
         model.batch_size = plan.task.get("pred_batch_size") or plan.task.get("batch_size") or model.batch_size
-        output = plan.task.get("pred_output_path") or self._save_path() / task
-        predictions = model.to(device_of(self.plan.settings.get("use_gpu", True))).predict_file(
-            pred_file, output
-        )
-        logger.info("%s: predictions saved at %s", task, output)
-        return predictions
+        return model.to(device_of(self.plan.settings.get("use_gpu", True)))
 
     def _trainable(self) -> assembly.Parts:
         if self._parts is None:
@@ -266,7 +326,17 @@ class Controller:
             "backbone": parts.backbone.settings,
             "mixing": {"name": settings.mixing, **parts.mixing.settings},
             "tasks": {task.name: task.identity() for task in parts.tasks},
+            **self._evaluation_identity(),
         }
+
+    def _evaluation_identity(self) -> dict[str, Any]:
+        """What of the evaluation the losses depend on: nothing, unless draws follow dev scores."""
+        parts = self._trainable()
+        if not parts.mixing.follows_scores:
+            return {}
+        metrics = {task.name: list(task.metrics) for task in parts.tasks if task.dev_file is not None}
+        names = ("eval_every_n_steps", "eval_every_epoch")
+        return {**{name: getattr(parts.settings, name) for name in names}, "metrics": metrics}
 
 
 def _with_pretrained(argv: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +19,13 @@ from palm.model import MultiTaskModel
 from palm.optimizer import GradClipType, clip
 from palm.rng import generator
 from palm.task import Task
+
+
+class Stateful(Protocol):
+    """What has a JSON-ready state."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,11 @@ class Training:
         self.total_steps = sum(task.expected_steps for task in self.tasks)
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = 0
+        self._attached: dict[str, Stateful] = {}
+
+    def attach(self, name: str, thing: Stateful) -> None:
+        """Keep the state of somebody who watches the run in its checkpoints, under a name."""
+        self._attached[name] = thing
 
     def steps(self) -> Iterator[Step]:
         """Train until every target task has had its expected steps, yielding after each step.
@@ -174,7 +186,8 @@ class Training:
         self.step += 1
         task.step += 1
         rate = max(group["lr"] for group in self.optimizer.param_groups)
-        return Step(self.step, task, loss, rate, finished=task.step == task.expected_steps)
+        finished = task.step == task.expected_steps and task.stopped_at is None
+        return Step(self.step, task, loss, rate, finished=finished)
 
     def _placed(self, batch: Tensors) -> Tensors:
         return {name: value.to(self.device) for name, value in batch.items()}
@@ -209,6 +222,8 @@ class Training:
             "task_steps": {task.name: task.step for task in self.tasks},
             "expected_steps": {task.name: task.expected_steps for task in self.tasks},
             "scores": {task.name: task.scores for task in self.tasks},
+            "stopped_at": {task.name: task.stopped_at for task in self.tasks},
+            "attached": {name: thing.state_dict() for name, thing in self._attached.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -217,8 +232,12 @@ class Training:
         for task in self.tasks:
             task.step = state["task_steps"][task.name]
             task.scores = list(state["scores"][task.name])
+            task.stopped_at = state["stopped_at"][task.name]
             if self.mixing.follows_scores:
                 task.expected_steps = state["expected_steps"][task.name]
+        for name, thing in self._attached.items():
+            if name in state["attached"]:
+                thing.load_state_dict(state["attached"][name])
 
     def _not_a_number(self, task: Task, error: FloatingPointError) -> str:
         return (

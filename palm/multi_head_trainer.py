@@ -234,6 +234,25 @@ class MultiHeadTrainer(TrainerBase):
         folders = {name: None if output_dir is None else Path(output_dir) / name for name in models}
         return {name: delivered(model.reader, found[name], folders[name]) for name, model in models.items()}
 
+    def evaluate(
+        self,
+        dev_files: Mapping[str, str | Path],
+        metrics: Mapping[str, Sequence[str]] | None = None,
+    ) -> dict[str, dict[str, float]]:
+        """How good the predictions of files with labels are; training goes on undisturbed.
+
+        Args:
+            dev_files: task -> a data file as for training; tasks may be missing.
+            metrics: task -> names of metrics; those of its head where it is missing.
+
+        Returns:
+            Task -> what `Trainer.evaluate` gives.
+        """
+        chosen = metrics or {}
+        return {
+            name: self._trainer(name).evaluate(path, chosen.get(name)) for name, path in dev_files.items()
+        }
+
     def _shared_pass(self, caller: str) -> SharedPass:
         shared = needed(self._shared, self.name, "build_predict_forward()", caller)
         run = self._run

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from palm.checkpoint import save_checkpoint
-from palm.inference import InferenceModel
+from palm.evaluation import model_of
 from palm.logging import logger
 from palm.loop import Step, Training
+from palm.storage import keep_last
 from palm.task import Task
 
-Observer = Callable[[Step], None]
+Observer = Callable[[Step], object]
+ON_THE_WAY = "infer_model.step"
 
 
 class Pace:
@@ -101,39 +103,61 @@ class TargetSaver:
         save_path: a model goes to `<save_path>/<task>/infer_model`.
         every: also to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
         run: the resolved configuration, kept in each model.
+        keep: how many of the models on the way are kept; 0 or less: all.
     """
 
-    def __init__(self, training: Training, save_path: Path, every: int, run: dict[str, Any]) -> None:
+    def __init__(
+        self, training: Training, save_path: Path, every: int, run: dict[str, Any], keep: int = -1
+    ) -> None:
         self.training, self.save_path, self.every, self.run = training, save_path, every, run
+        self.keep = keep
 
     def __call__(self, step: Step) -> None:
-        task = step.task
-        if not task.is_target:
-            return
-        if self.every > 0 and task.step % self.every == 0 and task.step <= task.expected_steps:
-            self._save(task, f"infer_model.step{task.step}")
-        if step.finished:
+        for task in self.training.tasks:
+            if task.is_target:
+                self._look_at(task, step)
+
+    def _look_at(self, task: Task, step: Step) -> None:
+        trained = task is step.task
+        if trained and self.every > 0 and task.step % self.every == 0 and task.step <= task.expected_steps:
+            self._save(task, f"{ON_THE_WAY}{task.step}")
+            keep_last(self.save_path / task.name, ON_THE_WAY, task.step, self.keep)
+        if (trained and step.finished) or task.stopped_at == step.number:
             logger.info("%s: train finished!", task.name)
             self._save(task, "infer_model")
 
     def _save(self, task: Task, folder: str) -> None:
         path = self.save_path / task.name / folder
-        model = InferenceModel(
-            task.name, task.reader, self.training.model.backbone, task.paradigm, task.pred_batch_size
-        )
-        with self.training.averaged():
-            model.save(path, self.run)
+        save_model(self.training, task, path, self.run)
         logger.info("%s: inference model saved at %s", task.name, path)
 
 
-class CheckpointSaver:
-    """Writes `<save_path>/step_<N>` every `every` global steps; 0 or less: never."""
+def save_model(training: Training, task: Task, path: Path, run: dict[str, Any]) -> None:
+    """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
+    with training.averaged():
+        model_of(training, task).save(path, run)
 
-    def __init__(self, training: Training, save_path: Path, every: int, identity: dict[str, Any]) -> None:
+
+class CheckpointSaver:
+    """Writes `<save_path>/step_<N>` every `every` global steps; 0 or less: never.
+
+    Args:
+        training: whose state is saved.
+        save_path: where.
+        every: how often.
+        identity: what makes the run this run.
+        keep: how many checkpoints are kept; 0 or less: all.
+    """
+
+    def __init__(
+        self, training: Training, save_path: Path, every: int, identity: dict[str, Any], keep: int = -1
+    ) -> None:
         self.training, self.save_path, self.every, self.identity = training, save_path, every, identity
+        self.keep = keep
 
     def __call__(self, step: Step) -> None:
         if self.every > 0 and step.number % self.every == 0:
             path = self.save_path / f"step_{step.number}"
             save_checkpoint(self.training, path, self.identity)
             logger.info("checkpoint saved at %s", path)
+            keep_last(self.save_path, "step_", step.number, self.keep)

@@ -32,6 +32,14 @@ class RunSettings:
         ema_decay: decay of these averages, below 1.
         print_every_n_steps: a log line every so many global steps.
         save_every_n_steps: a checkpoint every so many global steps; -1: never.
+        keep_last_n: how many checkpoints, and models on the way of each target, are kept; -1: all.
+        eval_every_n_steps: evaluate tasks that have a dev_file every so many global steps; -1: never.
+        eval_every_epoch: evaluate them at the end of every epoch of the main task.
+        best_by: the tasks whose first metrics, on average, decide which step of the run is the best; all
+            targets with a dev_file where absent.
+        early_stopping_patience: evaluations without a better one after which a target counts as finished;
+            -1: never.
+        early_stopping_by: task: each target by its own first metric; all: all targets at once, by best_by.
         save_infermodel_every_n_steps: an inference model every so many steps of a target; -1: never.
         resume: a checkpoint to go on from, or auto for the newest whole one under save_path.
         data_cache: the folder for encoded training files; that of the environment variable PALM_DATA_CACHE,
@@ -62,6 +70,12 @@ class RunSettings:
     print_every_n_steps: int = 5
     save_every_n_steps: int = -1
     save_infermodel_every_n_steps: int = -1
+    keep_last_n: int = -1
+    eval_every_n_steps: int = -1
+    eval_every_epoch: bool = True
+    best_by: list[str] | None = None
+    early_stopping_patience: int = -1
+    early_stopping_by: str = "task"
     resume: str | None = None
     data_cache: Path | None = None
     use_data_cache: bool = True
@@ -101,6 +115,8 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
             found.append((name, f"should be at least 0 and below 1, not {value!r}"))
     if settings.get("use_ema") and not settings.get("ema_decay"):
         found.append(("use_ema", "needs ema_decay, for instance 0.999"))
+    if (by := settings.get("early_stopping_by", "task")) not in ("task", "all"):
+        found.append(("early_stopping_by", f"should be task or all, not {by!r}"))
     if settings.get("num_epochs", 1) <= 0:  # type: ignore[operator]
         found.append(("num_epochs", f"should be above 0, not {settings['num_epochs']!r}"))
     return found

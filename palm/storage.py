@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -93,6 +94,29 @@ def verify(folder: Path) -> None:
 def is_sealed(folder: Path) -> bool:
     """Whether palm wrote this directory as a whole."""
     return (folder / MANIFEST).is_file()
+
+
+def numbered(folder: Path, start: str) -> dict[int, Path]:
+    """The directories `<start><number>` in a folder, by number."""
+    return {
+        int(match[1]): path
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (match := re.fullmatch(re.escape(start) + r"(\d+)", path.name))
+    }
+
+
+def keep_last(folder: Path, start: str, last: int, count: int) -> None:
+    """Remove the oldest directories `<start><number>` but for `count` of them.
+
+    Args:
+        folder: where they are.
+        start: the beginning of their names.
+        last: the number of the newest one; those with a higher number are of another run, and stay.
+        count: how many stay; 0 or less: all.
+    """
+    older = sorted(number for number in numbered(folder, start) if number <= last)
+    for number in older[:-count] if count > 0 else ():
+        shutil.rmtree(folder / f"{start}{number}", ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from palm.checks import count_problems, positive_problems, raise_any
 from palm.component import Component
 from palm.contract import Tensors, mismatches
 from palm.errors import TrainingError
+from palm.metrics import metric_problems
 from palm.mixing.base import Standing
 from palm.paradigm.base import Paradigm
 from palm.reader.base import Reader
@@ -28,6 +29,9 @@ class Task(Component):
         gradient_accumulation_steps: batches per training step, where a larger `batch_size` does not fit into
             memory; the step is that of one batch of all their rows.
         train_file: the training data.
+        dev_file: the data that the task is evaluated on, with labels, while training and afterwards.
+        metrics: how good it is: names of metrics or dotted paths of classes, the deciding one first; by
+            default those of the paradigm.
         pred_file: the data that `controller.pred` predicts.
         pred_output_path: the folder for predictions; `<save_path>/<task>` where absent.
         pred_batch_size: rows per prediction step; `batch_size` where absent.
@@ -43,6 +47,7 @@ class Task(Component):
         expected_steps: how many steps it is planned to get.
         step: how many it has had.
         scores: its dev scores so far, from 0 to 1, the higher the better.
+        stopped_at: the global step at which it was declared finished early; None where it was not.
 
     Raises:
         ConfigError: for values outside their range.
@@ -57,6 +62,8 @@ class Task(Component):
         batch_size: int,
         gradient_accumulation_steps: int = 1,
         train_file: Path | None = None,
+        dev_file: Path | None = None,
+        metrics: list[str] | None = None,
         pred_file: Path | None = None,
         pred_output_path: Path | None = None,
         pred_batch_size: int | None = None,
@@ -69,7 +76,8 @@ class Task(Component):
     ) -> None:
         self.name, self.reader, self.paradigm = name, reader, paradigm
         self.batch_size, self.pred_batch_size = batch_size, pred_batch_size or batch_size
-        self.train_file, self.pred_file = train_file, pred_file
+        self.train_file, self.dev_file, self.pred_file = train_file, dev_file, pred_file
+        self.metrics: Sequence[str] = paradigm.metrics if metrics is None else metrics
         self.pred_output_path = pred_output_path
         self.shuffle, self.print_first_n = shuffle, print_first_n
         self.loss_weight, self.learning_rate_factor = loss_weight, learning_rate_factor
@@ -84,6 +92,7 @@ class Task(Component):
         self.expected_steps = 0
         self.step = 0
         self.scores: list[float] = []
+        self.stopped_at: int | None = None
 
     def begin(self, stream: TaskStream) -> None:
         """Start from the first batch of `stream`; how many steps there will be is still to be planned.
@@ -97,12 +106,13 @@ class Task(Component):
                 f"task {self.name!r}: its rows fill {batches} batches, too few for one step; set "
                 f"gradient_accumulation_steps (now {per_step}) to {batches} or less, or add data"
             )
-        self.stream, self.expected_steps, self.step, self.scores = stream, 0, 0, []
+        self.stream, self.expected_steps, self.step = stream, 0, 0
+        self.scores, self.stopped_at = [], None
 
     @property
     def done(self) -> bool:
-        """Whether it has had the steps that were planned for it."""
-        return self.step >= self.expected_steps
+        """Whether it has had the steps that were planned for it, or needs no more."""
+        return self.step >= self.expected_steps or self.stopped_at is not None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -162,6 +172,7 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
         *mismatches("paradigm", paradigm.inputs_attr, "backbone", features),
         *(_target_problems(reader, paradigm) if for_train else ()),
         *_size_problems(reader, backbone),
+        *(() if task.dev_file is None else metric_problems(task.metrics, reader.truth_names)),
     ]
     return [f"task {task.name!r}: {line}" for line in found]
 

@@ -234,6 +234,30 @@ class Trainer(TrainerBase):
         with self.averaged():
             return predicted(forward.backbone, forward.head, batch, self._precision)
 
+    def evaluate(self, dev_file: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
+        """How good the predictions of a file with labels are; training goes on undisturbed.
+
+        Args:
+            dev_file: a data file as for training.
+            metrics: names of `palm.metrics.METRICS` or dotted paths; those of the head where None.
+
+        Returns:
+            The numbers of the metrics by name, those of the first metric first.
+
+        Raises:
+            PalmError: `fit_reader` was not called.
+            ConfigError: a metric that is unknown, or that does not fit.
+            DataError: a row that cannot be used, with its file and line.
+        """
+        if self.task is None:
+            model = self.predictor("evaluate")
+        else:
+            forward = self._forwards("evaluate")[self.name]
+            reader, rows = self.task.reader, self.task.batch_size
+            model = InferenceModel(self.name, reader, forward.backbone, forward.head, rows, self._precision)
+        with self.averaged():
+            return model.evaluate(dev_file, metrics)
+
     def tied(self, caller: str) -> Forward:
         """What predicts, with the trained weights, in evaluation mode, where batches go."""
         forward = needed(self.predict_forward, self.name, "build_predict_forward(backbone, head)", caller)

@@ -92,7 +92,15 @@ def parameters(function: Any) -> str:
 
 def test_palm_offers_these_names() -> None:
     assert palm.__all__ == [
-        *("ConfigError", "Controller", "DataError", "InferenceModel", "MultiHeadTrainer", "PalmError"),
+        *(
+            "ConfigError",
+            "Controller",
+            "DataError",
+            "Evaluator",
+            "InferenceModel",
+            "MultiHeadTrainer",
+            "PalmError",
+        ),
         *("StorageError", "Task", "Trainer", "TrainingError", "WiringError", "__version__", "backbone"),
         *("distribute", "downloader", "head", "load_backbone", "load_model", "lr_sched", "metrics"),
         *("mixing", "optimizer", "reader"),

@@ -30,6 +30,7 @@ BACKBONE = {
 
 def write_files(folder: Path, rows: int = 40) -> Path:
     """Vocabulary, backbone JSON and data of four tasks in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)
     words = SPECIAL + COLOURS + THINGS + NAMES + FILLERS
     (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")

@@ -17,32 +17,25 @@ def main(num_epochs: int, save_path: Path) -> None:
         config["hidden_size"],
         json.loads((DATA / "label_map.json").read_text(encoding="utf-8")),
     )
-    true = [line.split("\t")[0] for line in (DATA / "dev.tsv").read_text(encoding="utf-8").splitlines()[1:]]
 
     reader = palm.reader.ClassifyReader(VOCAB, LENGTH, seed=1, do_lower_case=True, label_map=label_map)
     reader.load_data(DATA / "train.tsv", BATCH_SIZE, num_epochs=num_epochs)
-    dev = reader.clone(phase="predict")
-    dev.load_data(DATA / "dev.tsv", BATCH_SIZE)
     bert = palm.backbone.BERT.from_config(config)
     reader.register_with(bert)
-    dev.register_with(bert)
 
     trainer = palm.Trainer("intent")
     loss_var = trainer.build_forward(bert, palm.head.Classify(len(label_map), width, 0.1))
     trainer.build_backward(palm.optimizer.Adam(loss_var, 5e-4))
-    trainer.build_predict_forward(bert, palm.head.Classify(len(label_map), width, phase="predict"))
-    batches = trainer.fit_reader(reader)
-    trainer.fit_reader(dev, phase="predict")
 
     best = 0.0
-    for step, batch in enumerate(batches, start=1):
+    for step, batch in enumerate(trainer.fit_reader(reader), start=1):
         loss = trainer.train_one_step(batch)["intent.loss"].item()
         if step % trainer.steps_pur_epoch == 0:
-            results = trainer.predict()
-            right = sum(result["label_name"] == name for result, name in zip(results, true, strict=True))
-            print(f"epoch {trainer.cur_train_epoch}: loss {loss:.3f}, accuracy {right / len(true):.4f}")
-            if right / len(true) > best:
-                best = right / len(true)
+            scores = trainer.evaluate(DATA / "dev.tsv", metrics=["accuracy", "macro_f1", "mcc"])
+            told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            print(f"epoch {trainer.cur_train_epoch}: loss {loss:.3f}, {told}")
+            if scores["accuracy"] > best:
+                best = scores["accuracy"]
                 trainer.save(save_path / "best", save_type="predict")
 
     model = palm.load_model(save_path / "best")

@@ -6,12 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from palm.cli import download, predict, train
+from palm.cli import download, evaluate, predict, train
 from palm.errors import PalmError
 from palm.logging import show_on_console
 from palm.version import __version__
 
-COMMANDS = (train.COMMAND, predict.COMMAND, download.COMMAND)
+COMMANDS = (train.COMMAND, predict.COMMAND, evaluate.COMMAND, download.COMMAND)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,58 @@
+"""`palm evaluate`: how good the tasks of a configuration are, or one saved model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from palm.cli.command import Command, Settings, add_config
+from palm.controller import Controller
+from palm.errors import PalmError
+from palm.evaluation import JsonScores, json_ready
+from palm.inference import load_model
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "palm evaluate CONFIG [--task NAME ...] [--inference_model_dir DIR] [--SETTING VALUE ...]\n"
+        "       palm evaluate --model DIR --input FILE [--metric NAME ...]"
+    )
+    parser.description = (
+        "Score tasks of a configuration on their dev_file (all that have one where none is named), or a "
+        "saved model on a file with labels. The last line is JSON: the numbers, with a configuration by task."
+    )
+    add_config(parser, required=False)
+    parser.add_argument("--task", action="append", default=[], help="a task to evaluate; may be repeated")
+    parser.add_argument("--inference_model_dir", help="the saved model, for one task")
+    parser.add_argument("--model", type=Path, help="the saved model")
+    parser.add_argument("--input", type=Path, help="the data file, with labels")
+    parser.add_argument("--metric", action="append", help="a metric instead of the usual; may be repeated")
+
+
+def run(options: argparse.Namespace, settings: Settings) -> None:
+    scores = _of_file(options, settings) if options.config is None else _of_tasks(options, settings)
+    sys.stdout.write(json.dumps(scores, ensure_ascii=False) + "\n")
+
+
+def _of_tasks(options: argparse.Namespace, settings: Settings) -> dict[str, JsonScores]:
+    controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
+    with_data = [task.name for task in controller.plan.tasks if task.task.get("dev_file") is not None]
+    tasks = options.task or with_data
+    if not tasks:
+        raise PalmError(
+            "no task has a dev_file; name the data in a task's file, or with --TASK.dev_file FILE"
+        )
+    return {task: json_ready(controller.evaluate(task, options.inference_model_dir)) for task in tasks}
+
+
+def _of_file(options: argparse.Namespace, settings: Settings) -> JsonScores:
+    missing = [name for name in ("model", "input") if getattr(options, name) is None]
+    if missing or settings:
+        wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"
+        raise PalmError(f"palm evaluate needs CONFIG, or --model and --input; {wrong}")
+    return json_ready(load_model(options.model).evaluate(options.input, options.metric))
+
+
+COMMAND = Command("evaluate", "score trained tasks on data with labels", fill, run, takes_settings=True)
