@@ -40,7 +40,8 @@ def trained(folder: Path, *tasks: str, steps: int = 10) -> Training:
 def model_of(training: Training, batch_size: int = 7) -> InferenceModel:
     """Its first task's model; batches do not divide the 40 rows, so the last one is short."""
     task = training.tasks[0]
-    return InferenceModel(task.name, task.reader, training.model.backbone, task.paradigm, batch_size)
+    model = training.model
+    return InferenceModel(task.name, task.reader, model.backbone, task.paradigm, batch_size, model.precision)
 
 
 def test_every_label_counts_once(folder: Path) -> None:
