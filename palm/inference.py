@@ -164,6 +164,8 @@ class InferenceModel:
                 for name, value in module.state_dict().items()
             }
             save_tensors(part / "model.safetensors", weights)
+            for file in self.reader.companions:
+                shutil.copyfile(file, part / file.name)
             description = {
                 "format": FORMAT,
                 "version": VERSION,
@@ -239,7 +241,8 @@ def _described(registry: Registry[Any], component: Component, part: Path) -> dic
 def _stored(name: str, value: Any, part: Path) -> Any:
     if not isinstance(value, Path):
         return value
-    target = part / (name.removesuffix("_path") + value.suffix)
+    own_name = name.removesuffix("_path") + value.suffix
+    target = part / ("tokenizer.json" if value.name == "tokenizer.json" else own_name)
     shutil.copyfile(value, target)
     return {"file": target.name}
 

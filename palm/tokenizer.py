@@ -1,4 +1,4 @@
-"""WordPiece: texts to token ids and to the characters they stand for, as BERT and ERNIE cut them."""
+"""Texts to token ids and to the characters they stand for; WordPiece, as BERT and ERNIE cut them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,26 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from palm.errors import DataError
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+class SpecialTokens(NamedTuple):
+    """A vocabulary's tokens that stand for no text, by what they are for.
+
+    Args:
+        pad: fills rows up.
+        unk: a word that cannot be written with the other tokens.
+        cls: begins every row.
+        sep: ends every text.
+        mask: a word to be guessed.
+    """
+
+    pad: str
+    unk: str
+    cls: str
+    sep: str
+    mask: str
+
+
+SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARS_PER_WORD = 100
 """A longer word becomes `[UNK]`, as in BERT."""
 
@@ -42,7 +62,64 @@ class Pieces:
         return len(self.ids)
 
 
-class WordPieceTokenizer:
+class Tokenizer:
+    """Cuts texts into the tokens of one vocabulary. Special tokens inside a text are text.
+
+    Args:
+        pipeline: how a text becomes tokens.
+        ids: token -> id, special tokens included.
+        special: the special tokens.
+        separators: how many `sep` stand between the two texts of a row.
+        before_word: what is put before a word that is cut by itself.
+
+    Attributes:
+        vocab_size: the largest id + 1.
+        companions: files that belong to the vocabulary's file and lie beside it.
+    """
+
+    companions: tuple[Path, ...] = ()
+
+    def __init__(
+        self,
+        pipeline: tokenizers.Tokenizer,
+        ids: dict[str, int],
+        special: SpecialTokens = SPECIAL_TOKENS,
+        separators: int = 1,
+        before_word: str = "",
+    ) -> None:
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in special)
+        self.vocab_size = max(ids.values()) + 1
+        self.separators = separators
+        self._unknown = special.unk
+        self._before_word = before_word
+        self._ids = ids
+        self._tokens = {number: token for token, number in ids.items()}
+        self._pipeline = pipeline
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of every text, without special tokens; in parallel."""
+        encodings = self._pipeline.encode_batch_fast(_encodable(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """The token ids of words, each as it is cut inside a text; in parallel."""
+        return self.encode([self._before_word + word for word in words])
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Pieces]:
+        """The tokens of every text and the characters of the text they stand for; in parallel."""
+        encodings = self._pipeline.encode_batch(_encodable(texts), add_special_tokens=False)
+        return [_pieces(encoding) for encoding in encodings]
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The tokens with these ids; that of unknown words for a number that the vocabulary does not use."""
+        return [self._tokens.get(int(number), self._unknown) for number in ids]
+
+    def id_of(self, token: str) -> int:
+        """The id of a token of the vocabulary."""
+        return self._ids[token]
+
+
+class WordPieceTokenizer(Tokenizer):
     """BERT's and ERNIE's tokenizer over one vocabulary file.
 
     Control characters are dropped, Chinese characters stand alone, words are split at white space
@@ -61,31 +138,7 @@ class WordPieceTokenizer:
 
     def __init__(self, vocab_path: str | Path, do_lower_case: bool = False) -> None:
         vocabulary = load_vocabulary(Path(vocab_path))
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            vocabulary[token] for token in SPECIAL_TOKENS
-        )
-        self.vocab_size = max(vocabulary.values()) + 1
-        self._ids = vocabulary
-        self._tokens = {number: token for token, number in vocabulary.items()}
-        self._wordpiece = _pipeline(vocabulary, do_lower_case)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of every text, without special tokens; in parallel."""
-        encodings = self._wordpiece.encode_batch_fast(_encodable(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
-
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Pieces]:
-        """The tokens of every text and the characters of the text they stand for; in parallel."""
-        encodings = self._wordpiece.encode_batch(_encodable(texts), add_special_tokens=False)
-        return [_pieces(encoding) for encoding in encodings]
-
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The tokens with these ids; `[UNK]` for a number that the vocabulary does not use."""
-        return [self._tokens.get(int(number), "[UNK]") for number in ids]
-
-    def id_of(self, token: str) -> int:
-        """The id of a token of the vocabulary."""
-        return self._ids[token]
+        super().__init__(_pipeline(vocabulary, do_lower_case), vocabulary)
 
 
 def load_vocabulary(path: Path) -> dict[str, int]:

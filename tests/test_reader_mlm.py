@@ -70,11 +70,12 @@ def test_masks_never_hit_special_tokens_or_padding(reader: MaskLMReader) -> None
         assert batch["mask_pos"].tolist() == sorted(set(batch["mask_pos"].tolist()))
 
 
-@given(st.integers(1, 40), st.integers(0, 40))
-def test_words_are_everything_but_the_three_special_tokens(a: int, b: int) -> None:
-    tokens = ["[CLS]", *"a" * a, "[SEP]", *(["b"] * b + ["[SEP]"] if b else [])]
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 2))
+def test_words_are_everything_but_special_tokens(a: int, b: int, separators: int) -> None:
+    between = ["[SEP]"] * (separators if b else 1)
+    tokens = ["[CLS]", *"a" * a, *between, *(["b"] * b + ["[SEP]"] if b else [])]
 
-    positions = word_positions(len(tokens), a + 2)
+    positions = word_positions(len(tokens), a + 1 + len(between), separators)
 
     assert positions.tolist() == [k for k, token in enumerate(tokens) if not token.startswith("[")]
 

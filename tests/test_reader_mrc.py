@@ -124,7 +124,7 @@ def test_settings_that_leave_no_room_are_refused_together(vocab: Path) -> None:
         "doc_stride should be at least 1, not 0",
         "n_best_size should be at least 1, not 0",
         "max_seq_len 11 leaves no room for a context: it should be at least 12, for max_query_len 8 "
-        "and three special tokens",
+        "and 3 special tokens",
     ]
 
 

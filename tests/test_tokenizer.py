@@ -102,7 +102,7 @@ def test_offsets_of_any_text_point_at_what_the_token_says(letters: WordPieceToke
 
 @given(st.text(alphabet="ΣσΑα.,' \u0301\u00ad1b", max_size=12))
 def test_a_final_sigma_is_lowered_as_python_lowers_it(letters: WordPieceTokenizer, text: str) -> None:
-    normalized = letters._wordpiece.normalizer.normalize_str(text)
+    normalized = letters._pipeline.normalizer.normalize_str(text)
 
     assert normalized.count("ς") == text.lower().count("ς")
 

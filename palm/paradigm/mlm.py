@@ -28,6 +28,7 @@ class MaskLM(Paradigm):
         hidden_act: activation of the transform.
         initializer_range: sigma of the normal that the weights start from.
         layer_norm_eps: added to the variance in the layer norm.
+        embedding_size: width of the backbone's word table, where ELECTRA's is not `hidden_size`.
 
     Raises:
         ConfigError: with every setting that is wrong.
@@ -52,18 +53,20 @@ class MaskLM(Paradigm):
         *,
         initializer_range: float = 0.02,
         layer_norm_eps: float = 1e-12,
+        embedding_size: int | None = None,
     ) -> None:
         super().__init__()
+        width = hidden_size if embedding_size is None else embedding_size
         raise_any(
             [
-                *count_problems(hidden_size=hidden_size, vocab_size=vocab_size),
+                *count_problems(hidden_size=hidden_size, vocab_size=vocab_size, embedding_size=width),
                 *positive_problems(initializer_range=initializer_range, layer_norm_eps=layer_norm_eps),
                 *activation_problems(hidden_act),
             ]
         )
         self.inputs_attr = {
             "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
-            "embedding_table": TensorSpec((vocab_size, hidden_size), torch.float),
+            "embedding_table": TensorSpec((vocab_size, width), torch.float),
             "mask_pos": TensorSpec(("masks",), torch.long),
         }
         self.targets_attr = {"mask_label": TensorSpec(("masks",), torch.long)}
@@ -72,9 +75,9 @@ class MaskLM(Paradigm):
             "mask_columns": TensorSpec(("masks",), torch.long),
             "mask_counts": TensorSpec(("batch",), torch.long),
         }
-        self.transform = nn.Linear(hidden_size, hidden_size)
+        self.transform = nn.Linear(hidden_size, width)
         self.activation = ACTIVATIONS[hidden_act]
-        self.norm = nn.LayerNorm(hidden_size, eps=layer_norm_eps)
+        self.norm = nn.LayerNorm(width, eps=layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         init_weights(self, initializer_range)
 

@@ -88,7 +88,9 @@ def _pieces(window: ContextWindow, spans: Iterable[Sequence[Any]]) -> Iterator[t
     for start_column, end_column, start_logit, end_logit in spans:
         start, end = start_column - window.first, end_column - window.first
         if 0 <= start <= end < length and window.best[start]:
-            yield int(window.char_starts[start]), int(window.char_ends[end]), start_logit, end_logit
+            first, beyond = int(window.char_starts[start]), int(window.char_ends[end])
+            if first < beyond:  # a blank may be a token
+                yield first, beyond, start_logit, end_logit
 
 
 def _different(context: str, pieces: Iterable[tuple[int, int, float, float]]) -> Iterator[Record]:

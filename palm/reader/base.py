@@ -34,6 +34,7 @@ class Reader(Component, ABC):
     Attributes:
         vocab_path: the vocabulary file, which is copied into every saved model.
         vocab_size: the vocabulary's largest token id + 1.
+        companions: files beside the vocabulary that belong to it, and are copied with it.
         outputs_attr: tensors of every batch, training or prediction.
         targets_attr: tensors that only a batch with labels carries.
         cacheable: whether rows may be kept on disk, because they depend on nothing but the data file, the
@@ -53,6 +54,7 @@ class Reader(Component, ABC):
     }
     vocab_path: Path
     vocab_size: int
+    companions: tuple[Path, ...] = ()
     outputs_attr: Specs
     targets_attr: Specs
     truth_names: Sequence[str] = ()

@@ -21,7 +21,7 @@ _HASH = "blake2b"
 def key_of(reader: Encoder, path: Path) -> str | None:
     """The key of a training file's rows, 32 hexadecimal digits; None where they cannot be cached.
 
-    It covers the bytes of the file and of the vocabulary, the reader's class and source code, that of
+    It covers the bytes of the file and of the vocabulary's files, the reader's class and source code, that of
     the readers and the tokenizer that come with palm, the reader's settings (of files, their bytes), and
     the version of the `tokenizers` library. Names and places of files do not count.
 
@@ -37,7 +37,7 @@ def key_of(reader: Encoder, path: Path) -> str | None:
             "data": checksum(path, _HASH),
             "reader": f"{kind.__module__}.{kind.__qualname__}",
             "settings": _settings_of(reader),
-            "vocabulary": checksum(reader.vocab_path, _HASH),
+            "vocabulary": [checksum(file, _HASH) for file in (reader.vocab_path, *reader.companions)],
             "code": [checksum(file, _HASH) for file in _sources(kind)],
             "tokenizers": tokenizers.__version__,
         }
@@ -70,4 +70,5 @@ def _sources(kind: type) -> list[Path]:
     here = Path(__file__).parent
     owners = kind.__mro__[:-1]  # without `object`
     written = [Path(inspect.getfile(owner)) for owner in owners]
-    return list(dict.fromkeys([*sorted(here.glob("*.py")), here.parent / "tokenizer.py", *written]))
+    tokenizing = [here.parent / name for name in ("tokenizer.py", "subwords.py")]
+    return list(dict.fromkeys([*sorted(here.glob("*.py")), *tokenizing, *written]))

@@ -22,9 +22,11 @@ class ClassifyReader(TextReader):
     a `label_map`; for real labels it is `{"index": 0, "value": 3.2}`.
 
     Args:
-        vocab_path: the vocabulary, one token a line.
+        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
+            it, or a `tokenizer.json`.
         max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
-        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it.
+        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
+            vocabulary in a JSON file does so by itself.
         for_cn: take all blanks out of the texts, as Chinese data that is cut into words wants it.
             Chinese characters stand alone with or without it.
         task_id: the number that ERNIE's task embedding gets.

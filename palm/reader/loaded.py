@@ -55,6 +55,7 @@ class Encoder(Protocol):
     """What encoding a file takes of a reader."""
 
     vocab_path: Path
+    companions: tuple[Path, ...]
     settings: dict[str, Any]
 
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]: ...

@@ -31,9 +31,11 @@ class MaskLMReader(TextReader):
     also has the true word's `log_prob`.
 
     Args:
-        vocab_path: the vocabulary, one token a line.
+        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
+            it, or a `tokenizer.json`.
         max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
-        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it.
+        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
+            vocabulary in a JSON file does so by itself.
         for_cn: take all blanks out of the texts, as Chinese data that is cut into words wants it.
         task_id: the number that ERNIE's task embedding gets.
 
@@ -66,7 +68,7 @@ class MaskLMReader(TextReader):
     def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
         rows = super().encode(examples, with_targets)
         for example, length in zip(examples, rows.lengths, strict=True):
-            if length == 2 + (example.text_b is not None):
+            if length == 2 + (0 if example.text_b is None else self.tokenizer.separators):
                 raise DataError(f"{example.place}: no word to hide in {example.text_a[:40]!r}")
         return rows
 
@@ -76,7 +78,8 @@ class MaskLMReader(TextReader):
         mask_pos, mask_label = [], []
         for row, index in enumerate(indices):
             original = rows["token_ids"][index].astype(np.int64)
-            words = word_positions(len(original), int(rows["first_segment"][index]))
+            first_segment = int(rows["first_segment"][index])
+            words = word_positions(len(original), first_segment, self.tokenizer.separators)
             masked = masked_row(original, words, self.tokenizer.mask_id, self.tokenizer.vocab_size, draw(row))
             token_ids[row, : len(original)] = masked.token_ids
             mask_pos.append(row * token_ids.shape[1] + masked.positions)
@@ -115,9 +118,11 @@ class MaskLMReader(TextReader):
         return [dict(zip(fields, word, strict=True)) for word in zip(*fields.values(), strict=True)]
 
 
-def word_positions(length: int, first_segment: int) -> npt.NDArray[np.int64]:
-    """Where a row of `length` tokens holds words: not at `[CLS]`, nor at the `[SEP]` of either segment."""
+def word_positions(length: int, first_segment: int, separators: int) -> npt.NDArray[np.int64]:
+    """Where a row of `length` tokens holds words: not at `[CLS]`, nor at a `[SEP]` after either text."""
     positions = np.arange(length)
-    is_word = (positions > 0) & (positions != first_segment - 1) & (positions != length - 1)
+    between = separators if first_segment < length else 1
+    is_separator = (positions >= first_segment - between) & (positions < first_segment)
+    is_word = (positions > 0) & ~is_separator & (positions != length - 1)
     words: npt.NDArray[np.int64] = positions[is_word]
     return words

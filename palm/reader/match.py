@@ -51,9 +51,11 @@ class MatchReader(TextReader):
     `{"index": 0, "probs": 0.7}`.
 
     Args:
-        vocab_path: the vocabulary, one token a line.
+        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
+            it, or a `tokenizer.json`.
         max_seq_len: the longest row in tokens, `[CLS]` and both `[SEP]` included.
-        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it.
+        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
+            vocabulary in a JSON file does so by itself.
         for_cn: take all blanks out of the texts, as Chinese data that is cut into words wants it.
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; 0 for no match and 1 for a match. Not used for real ones.

@@ -20,7 +20,8 @@ from palm.reader.predictions import Predictions, Record, write_answers
 from palm.reader.rows import Column, Ints, Rows
 from palm.reader.squad import Question, answerable, parsed_questions, read_questions
 from palm.reader.windows import Window, best_context, windows_of
-from palm.tokenizer import Pieces, WordPieceTokenizer
+from palm.subwords import tokenizer_of
+from palm.tokenizer import Pieces
 
 FIRST_UNIQUE_ID = 1000000000
 
@@ -55,11 +56,13 @@ class MRCReader(Reader):
     "start_logit", "end_logit"}, ...]}`, with `null_odds` where the output layer reckons with no answer.
 
     Args:
-        vocab_path: the vocabulary, one token a line.
+        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
+            it, or a `tokenizer.json`.
         max_seq_len: the longest row in tokens, special tokens included.
         max_query_len: tokens of the question that are kept.
         doc_stride: tokens from the beginning of one window to that of the next.
-        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it.
+        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
+            vocabulary in a JSON file does so by itself.
         for_cn: accepted, changes nothing: Chinese characters stand alone in any case.
         task_id: the number that ERNIE's task embedding gets.
         n_best_size: how many answers a question has in `nbest_predictions.json`.
@@ -93,10 +96,12 @@ class MRCReader(Reader):
         n_best_size: int = 20,
         remove_noanswer: bool = True,
     ) -> None:
-        _check_settings(max_seq_len, max_query_len, doc_stride, n_best_size)
         self.vocab_path = Path(vocab_path)
-        self.tokenizer = WordPieceTokenizer(self.vocab_path, do_lower_case)
+        self.tokenizer = tokenizer_of(self.vocab_path, do_lower_case)
+        self.num_special = 2 + self.tokenizer.separators
+        _check_settings(max_seq_len, max_query_len, doc_stride, n_best_size, self.num_special)
         self.vocab_size = self.tokenizer.vocab_size
+        self.companions = self.tokenizer.companions
         self.max_seq_len = max_seq_len
         self.max_query_len = max_query_len
         self.doc_stride = doc_stride
@@ -179,7 +184,7 @@ class MRCReader(Reader):
     def _rows_of(
         self, example: int, query: list[int], document: Pieces, answer: _Span | None
     ) -> list[_WindowRow]:
-        capacity = self.max_seq_len - len(query) - 3
+        capacity = self.max_seq_len - len(query) - self.num_special
         return [
             _WindowRow(example, query, document, window, _held(window, answer))
             for window in windows_of(len(document), capacity, self.doc_stride)
@@ -189,30 +194,34 @@ class MRCReader(Reader):
     def _columns(self, rows: Sequence[_WindowRow], with_targets: bool) -> Rows:
         columns = {
             "token_ids": Column.ragged([self._token_ids(row) for row in rows]),
-            "first_segment": Column.scalar([len(row.query) + 2 for row in rows]),
+            "first_segment": Column.scalar([len(row.query) + self.num_special - 1 for row in rows]),
             "example": Column.scalar([row.example for row in rows]),
             "window_start": Column.scalar([row.window.start for row in rows]),
             "char_starts": Column.ragged([_cut(row.document.starts, row.window) for row in rows]),
             "char_ends": Column.ragged([_cut(row.document.ends, row.window) for row in rows]),
         }
         if with_targets:
-            answers = [_answer_columns(row) for row in rows]
+            answers = [_answer_columns(row, len(row.query) + self.num_special - 1) for row in rows]
             columns["start_positions"] = Column.scalar([answer.first for answer in answers])
             columns["end_positions"] = Column.scalar([answer.last for answer in answers])
         return Rows(columns)
 
     def _token_ids(self, row: _WindowRow) -> list[int]:
         cls_id, sep_id = self.tokenizer.cls_id, self.tokenizer.sep_id
-        return [cls_id, *row.query, sep_id, *_cut(row.document.ids, row.window).tolist(), sep_id]
+        between = [sep_id] * self.tokenizer.separators
+        return [cls_id, *row.query, *between, *_cut(row.document.ids, row.window).tolist(), sep_id]
 
 
-def _check_settings(max_seq_len: int, max_query_len: int, doc_stride: int, n_best_size: int) -> None:
+def _check_settings(
+    max_seq_len: int, max_query_len: int, doc_stride: int, n_best_size: int, num_special: int
+) -> None:
     counts = {"max_query_len": max_query_len, "doc_stride": doc_stride, "n_best_size": n_best_size}
     problems = [f"{name} should be at least 1, not {value!r}" for name, value in counts.items() if value < 1]
-    if max_seq_len < max_query_len + 4:
+    if max_seq_len <= max_query_len + num_special:
         problems.append(
             f"max_seq_len {max_seq_len!r} leaves no room for a context: it should be at least "
-            f"{max_query_len + 4}, for max_query_len {max_query_len!r} and three special tokens"
+            f"{max_query_len + num_special + 1}, for max_query_len {max_query_len!r} and {num_special} "
+            "special tokens"
         )
     if problems:
         raise ConfigError(problems)
@@ -235,11 +244,11 @@ def _held(window: Window, answer: _Span | None) -> _Span | None:
     return answer
 
 
-def _answer_columns(row: _WindowRow) -> _Span:
-    """Where the answer is in the row; at `[CLS]` where there is none."""
+def _answer_columns(row: _WindowRow, first: int) -> _Span:
+    """Where the answer is in a row whose window begins in column `first`; at `[CLS]` where there is none."""
     if row.answer is None:
         return _Span(0, 0)
-    shift = len(row.query) + 2 - row.window.start
+    shift = first - row.window.start
     return _Span(row.answer.first + shift, row.answer.last + shift)
 
 

@@ -22,7 +22,7 @@ from palm.reader.rows import Column, Rows
 from palm.reader.sequence import sequence_of
 from palm.reader.tsv import read_table
 from palm.reader.words import word_windows, words_of
-from palm.tokenizer import WordPieceTokenizer
+from palm.subwords import tokenizer_of
 
 NO_LABEL = -100
 """The label id of every token that is not the first piece of a word."""
@@ -61,10 +61,12 @@ class SequenceLabelReader(Reader):
     elsewhere. A record is `{"index": 0, "labels": ["O", "B-city", ...]}`, as many as words.
 
     Args:
-        vocab_path: the vocabulary, one token a line.
+        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
+            it, or a `tokenizer.json`.
         max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
         label_map: label name -> id, or a JSON file with it.
-        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it.
+        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
+            vocabulary in a JSON file does so by itself.
         for_cn: accepted, changes nothing: blanks keep words apart.
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; the `label_map` must name all of them.
@@ -102,8 +104,9 @@ class SequenceLabelReader(Reader):
         if max_seq_len < 3:
             raise ConfigError([f"max_seq_len should be at least 3, not {max_seq_len!r}"])
         self.vocab_path = Path(vocab_path)
-        self.tokenizer = WordPieceTokenizer(self.vocab_path, do_lower_case)
+        self.tokenizer = tokenizer_of(self.vocab_path, do_lower_case)
         self.vocab_size = self.tokenizer.vocab_size
+        self.companions = self.tokenizer.companions
         self.max_seq_len = max_seq_len
         self.labels = Labels(n_classes, label_map)
         _check_names(self.labels.names, n_classes)
@@ -127,7 +130,7 @@ class SequenceLabelReader(Reader):
 
     def encode(self, examples: Sequence[TaggedExample], with_targets: bool) -> Rows:
         words = list(dict.fromkeys(chain.from_iterable(example.words for example in examples)))
-        pieces = dict(zip(words, map(self._row_pieces, self.tokenizer.encode(words)), strict=True))
+        pieces = dict(zip(words, map(self._row_pieces, self.tokenizer.encode_words(words)), strict=True))
         rows = [
             row
             for number, example in enumerate(examples)

@@ -1,11 +1,14 @@
-"""Token ids of one or two texts as one sequence, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, cut to fit."""
+"""Token ids of one or two texts as one sequence, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, cut to fit.
+
+RoBERTa writes `<s> a </s>` and `<s> a </s></s> b </s>`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from palm.tokenizer import WordPieceTokenizer
+from palm.tokenizer import Tokenizer
 
 
 class TokenSequence(NamedTuple):
@@ -13,7 +16,7 @@ class TokenSequence(NamedTuple):
 
     Args:
         token_ids: with special tokens.
-        first_segment: how many of them belong to segment 0; the rest are segment 1.
+        first_segment: how many of them belong to segment 0, separators included; the rest are segment 1.
     """
 
     token_ids: list[int]
@@ -21,7 +24,7 @@ class TokenSequence(NamedTuple):
 
 
 def sequence_of(
-    tokenizer: WordPieceTokenizer, a: Sequence[int], b: Sequence[int] | None, max_seq_len: int
+    tokenizer: Tokenizer, a: Sequence[int], b: Sequence[int] | None, max_seq_len: int
 ) -> TokenSequence:
     """`[CLS] a [SEP]`, with `b [SEP]` behind it where there is one, of at most `max_seq_len` tokens.
 
@@ -31,9 +34,10 @@ def sequence_of(
     if b is None:
         ids = [tokenizer.cls_id, *a[: max_seq_len - 2], tokenizer.sep_id]
         return TokenSequence(ids, len(ids))
-    keep_a, keep_b = fitting_lengths(len(a), len(b), max_seq_len - 3)
-    ids = [tokenizer.cls_id, *a[:keep_a], tokenizer.sep_id, *b[:keep_b], tokenizer.sep_id]
-    return TokenSequence(ids, keep_a + 2)
+    between = [tokenizer.sep_id] * tokenizer.separators
+    keep_a, keep_b = fitting_lengths(len(a), len(b), max_seq_len - 2 - len(between))
+    ids = [tokenizer.cls_id, *a[:keep_a], *between, *b[:keep_b], tokenizer.sep_id]
+    return TokenSequence(ids, keep_a + 1 + len(between))
 
 
 def fitting_lengths(a: int, b: int, budget: int) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from palm.reader.real_labels import RealLabels
 from palm.reader.rows import Column, Rows
 from palm.reader.sequence import sequence_of
 from palm.reader.tsv import TableRow, read_table
-from palm.tokenizer import WordPieceTokenizer
+from palm.subwords import tokenizer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TextReader(Reader):
         text_columns: the columns a file must have.
         optional_columns: texts that it may have.
         parsed_form: what `parse` takes, for messages.
-        min_seq_len: the shortest `max_seq_len` that leaves room for text.
+        min_seq_len: the shortest `max_seq_len` that leaves room for text, with one separator between two.
         labels: the labels that files carry; None for a reader that makes its own targets.
     """
 
@@ -63,11 +63,13 @@ class TextReader(Reader):
     def __init__(
         self, vocab_path: Path, max_seq_len: int, do_lower_case: bool, for_cn: bool, task_id: int
     ) -> None:
-        if max_seq_len < self.min_seq_len:
-            raise ConfigError([f"max_seq_len should be at least {self.min_seq_len}, not {max_seq_len!r}"])
         self.vocab_path = Path(vocab_path)
-        self.tokenizer = WordPieceTokenizer(self.vocab_path, do_lower_case)
+        self.tokenizer = tokenizer_of(self.vocab_path, do_lower_case)
+        least = self.min_seq_len + self.tokenizer.separators - 1
+        if max_seq_len < least:
+            raise ConfigError([f"max_seq_len should be at least {least}, not {max_seq_len!r}"])
         self.vocab_size = self.tokenizer.vocab_size
+        self.companions = self.tokenizer.companions
         self.max_seq_len = max_seq_len
         self.for_cn = for_cn
         self.task_id = task_id
