@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from palm.backbone import BACKBONES, Backbone
-from palm.config import Config, Consumer, settings_of
+from palm.config import AUTO, Config, Consumer, settings_of
 from palm.errors import ConfigError, PalmError
 from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS, Mixing
@@ -114,7 +114,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
     for name, wrong in setting_problems(settings, config.tasks):
         config.problem(f"{_place(config, name)} {wrong}")
-    backbone = component(BACKBONES, "backbone", settings.get("backbone"))
+    backbone = component(BACKBONES, "backbone", _named_backbone(settings, config))
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
     mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
     _known(LR_SCHEDULES, settings.get("lr_scheduler", "linear_warmup_decay"), config, None)
@@ -140,6 +140,14 @@ def _as_wanted(reader: Any, paradigm: Any) -> Any:
         return reader
     (cls, arguments), wanted = reader, getattr(paradigm[0], "reader_settings", {})
     return cls, {name: wanted[name] for name in wanted if name in settings_of(cls)} | arguments
+
+
+def _named_backbone(settings: dict[str, Any], config: Config) -> str | None:
+    """The backbone's name; None for 'auto' where nobody has asked the directory, as before training."""
+    if settings.get("backbone") != AUTO:
+        return settings.get("backbone")
+    config.excuse("backbone")
+    return None
 
 
 def _known(registry: Registry[T], name: str | None, config: Config, scope: str | None) -> T | None:

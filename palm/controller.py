@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from palm import assembly
 from palm.checkpoint import load_checkpoint, newest_checkpoint
-from palm.config import HelpRequested, help_text, program_arguments, read_config, yaml_text
+from palm.config import AUTO, HelpRequested, help_text, program_arguments, read_config, yaml_text
 from palm.data import training_stream
 from palm.device import device_of
 from palm.ema import ExponentialMovingAverage
@@ -62,7 +62,9 @@ class Controller:
             _report_plainly()
         try:
             words = program_arguments() if argv is None else argv
-            self.config = read_config(config, task_dir, _with_pretrained(words), needs_tasks=not tasks)
+            words, told = _with_pretrained(words)
+            directory = None if told is None and not for_train else _directory(told)
+            self.config = read_config(config, task_dir, words, needs_tasks=not tasks, directory=directory)
         except HelpRequested:
             print(help_text(assembly.HELP, assembly.TASK_PARTS))  # noqa: T201
             raise SystemExit(0) from None
@@ -339,18 +341,26 @@ class Controller:
         return {**{name: getattr(parts.settings, name) for name in names}, "metrics": metrics}
 
 
-def _with_pretrained(argv: Sequence[str]) -> list[str]:
-    """`--pretrain DIR` stands for the settings that make a run start from that directory."""
+def _with_pretrained(argv: Sequence[str]) -> tuple[list[str], dict[str, Any] | None]:
+    """`--pretrain DIR` stands for the settings that make a run start from that directory, and no other."""
     words: list[str] = []
     rest = list(argv)
+    told = None
     while rest:
         name, equals, value = rest.pop(0).partition("=")
         if name != "--pretrain" or not (equals or rest):
             words.append(name + equals + value)
             continue
-        for setting, path in settings_of_directory(value or rest.pop(0)).items():
-            words += [f"--{setting}", path]
-    return words
+        folder = value or rest.pop(0)
+        told = settings_of_directory(folder)
+        words += ["--backbone", AUTO, "--pretrain_path", folder, "--backbone_config_path", "none"]
+        words += [f"--{name}={told[name]}" for name in ("vocab_path", "do_lower_case")]
+    return words, told
+
+
+def _directory(told: dict[str, Any] | None) -> Callable[[Path], dict[str, Any]]:
+    """What answers for the directory that `backbone: auto` asks: what `--pretrain` heard of it before."""
+    return settings_of_directory if told is None else lambda path: told  # noqa: ARG005
 
 
 def _values(arguments: dict[str, Any]) -> dict[str, Any]:

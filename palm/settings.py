@@ -20,7 +20,8 @@ class RunSettings:
         mix_ratio: how often each task is drawn, relative to the others; 1.0 each where absent.
         target_tag: 1 for a target task, 0 for an auxiliary one, per task; all targets where absent.
         task_reuse_tag: tasks with equal tags share one output layer; none do where absent.
-        backbone: the encoder: bert, roberta, distilbert, electra or ernie, or the dotted path of a class.
+        backbone: the encoder: bert, roberta, distilbert, electra or ernie, or the dotted path of a class;
+            auto for the one that pretrain_path holds, with its sizes and its vocabulary.
         backbone_config_path: a JSON file with the backbone's settings.
         pretrain_path: pretrained weights to start from (a directory).
         save_path: the folder for checkpoints and the targets' models.

@@ -6,11 +6,12 @@ from palm.config.conversion import FilePath, type_name
 from palm.config.files import yaml_text
 from palm.config.printing import default_text, help_text, listed
 from palm.config.problems import Problems
-from palm.config.reading import read_config
+from palm.config.reading import AUTO, read_config
 from palm.config.schema import REQUIRED, Consumer, Parameter, settings_of
 from palm.config.values import Setting
 
 __all__ = [
+    "AUTO",
     "REQUIRED",
     "Config",
     "Consumer",

@@ -14,8 +14,11 @@ from palm.config.files import Lines, displayed, read_json, read_yaml
 from palm.config.layers import Layer, Source
 from palm.config.problems import Problems
 from palm.config.values import Setting, shown
-from palm.errors import ConfigError
+from palm.errors import ConfigError, PalmError
 from palm.registry import did_you_mean
+
+AUTO = "auto"
+"""The `backbone` that the directory of pretrained weights names."""
 
 
 def read_config(
@@ -24,6 +27,7 @@ def read_config(
     argv: Sequence[str] | None = None,
     ignore: Collection[str] = (),
     needs_tasks: bool = True,
+    directory: Callable[[Path], Mapping[str, Any]] | None = None,
 ) -> Config:
     """The configuration of a run.
 
@@ -37,6 +41,9 @@ def read_config(
             notebook, an interactive session or under pytest.
         ignore: options of the command line that belong to the calling script.
         needs_tasks: False where it is no mistake to name none.
+        directory: what a directory of pretrained weights says, as settings, the encoder's name in
+            `backbone` among them; asked about `pretrain_path` where `backbone` is 'auto'. Its settings
+            are the weakest. None leaves 'auto' as it is.
 
     Raises:
         ConfigError: a file is missing or unreadable, or it is not clear which tasks there are.
@@ -44,7 +51,7 @@ def read_config(
     """
     problems = Problems()
     words = program_arguments() if argv is None else argv
-    sources = _Sources(read_arguments(words, ignore, problems), problems, needs_tasks)
+    sources = _Sources(read_arguments(words, ignore, problems), problems, needs_tasks, directory)
     sources.open(config)
     return sources.joined(sources.folder(Path(task_dir)))
 
@@ -59,10 +66,18 @@ class _Sources:
         options: the settings of the command line.
         problems: the report.
         needs_tasks: whether it is a mistake to name no tasks.
+        directory: see `read_config`.
     """
 
-    def __init__(self, options: Settings, problems: Problems, needs_tasks: bool) -> None:
+    def __init__(
+        self,
+        options: Settings,
+        problems: Problems,
+        needs_tasks: bool,
+        directory: Callable[[Path], Mapping[str, Any]] | None,
+    ) -> None:
         self.options = options
+        self.directory = directory
         self.needs_tasks = needs_tasks
         self.problems = problems
         self.failed = False
@@ -124,6 +139,7 @@ class _Sources:
     def joined(self, folder: Path) -> Config:
         """The configuration of all layers."""
         tasks = {task: self._task(task, folder) for task in self._task_names()}
+        told = self._told()
         backbone_title, backbone, gap = self._backbone()
         if self.failed:
             self.problems.raise_if_any()
@@ -131,7 +147,7 @@ class _Sources:
             command_line=self._source(self.options, tasks),
             everything=self._source(self.everything, tasks),
             tasks={task: Layer(settings) for task, (_, settings) in tasks.items()},
-            backbone=Layer(backbone),
+            backbone=Layer(told | backbone),
             titles={None: self.title, "backbone": backbone_title}
             | {task: title for task, (title, _) in tasks.items()},
             base=self.base,
@@ -210,6 +226,28 @@ class _Sources:
             return self.title, {}, None
         title = displayed(path)
         return title, self._settings(self._read(read_json, path), title), None
+
+    def _told(self) -> Settings:
+        """What the directory of pretrained weights says, where `backbone` is 'auto'."""
+        setting = self._own("backbone")
+        if self.directory is None or setting is None or setting.value != AUTO:
+            return {}
+        where = self._own("pretrain_path")
+        if where is None:
+            self._fail(f"{setting.place('backbone')}: 'auto' needs pretrain_path, the directory that tells")
+            return {}
+        try:
+            path = convert(where, Path)
+            told = dict(self.directory(path))
+        except Mismatch as error:
+            self._fail(complaint("pretrain_path", where, Path, error))
+            return {}
+        except PalmError as error:
+            self._fail(*(f"{where.place('pretrain_path')}: {line}" for line in str(error).splitlines()))
+            return {}
+        layer = self.options if "backbone" in self.options else self.everything
+        layer["backbone"] = Setting(told.pop("backbone"), setting.origin, setting.base)
+        return {name: Setting(value, displayed(path), path) for name, value in told.items()}
 
     def _read(self, read: Callable[[Path, Problems], Lines], path: Path) -> Lines:
         """The content of a file; nothing if it cannot be read, which goes into the report."""

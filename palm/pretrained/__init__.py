@@ -1,8 +1,18 @@
-"""Pretrained weights of Hugging Face, PaddlePALM and our own models."""
+"""Pretrained weights of Hugging Face, Google, Paddle and our own models."""
 
+from palm.pretrained.directory import ModelDirectory, read_directory
 from palm.pretrained.encoders import load_backbone
 from palm.pretrained.files import read_weights
 from palm.pretrained.loading import Report, load_pretrain
 from palm.pretrained.names import from_ours, to_ours
 
-__all__ = ["Report", "from_ours", "load_backbone", "load_pretrain", "read_weights", "to_ours"]
+__all__ = [
+    "ModelDirectory",
+    "Report",
+    "from_ours",
+    "load_backbone",
+    "load_pretrain",
+    "read_directory",
+    "read_weights",
+    "to_ours",
+]

@@ -63,9 +63,7 @@ def read_directory(path: str | Path) -> ModelDirectory:
     config_file = find_config(path)
     if config_file is None:
         raise StorageError(_without_config(path, given))
-    return ModelDirectory(
-        path, config_file, *described(config_file, given), *_vocabulary(path, config_file), given
-    )
+    return ModelDirectory(path, config_file, *described(config_file, given), *_vocabulary(config_file), given)
 
 
 def settings_of_directory(path: str | Path) -> dict[str, Any]:
@@ -75,30 +73,38 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
         path: as for `read_directory`.
 
     Returns:
-        `backbone`, the settings of its constructor, `vocab_path` (absolute; absent where there is no
-        vocabulary) and `do_lower_case`.
+        `backbone`, the settings of its constructor, `vocab_path` (absolute; the file that should be
+        there, where there is no vocabulary) and `do_lower_case`.
 
     Raises:
         StorageError, ConfigError: as `read_directory`.
     """
     directory = read_directory(Path(path).absolute())
-    settings = {"backbone": directory.backbone, **directory.settings}
-    if directory.vocab_path is None:
-        return settings
-    vocabulary = {"vocab_path": str(directory.vocab_path), "do_lower_case": directory.do_lower_case}
-    return {**settings, **vocabulary}
+    vocabulary = directory.vocab_path or directory.config_file.with_name(_expected_vocabulary(directory))
+    return {
+        "backbone": directory.backbone,
+        **directory.settings,
+        "vocab_path": str(vocabulary),
+        "do_lower_case": directory.do_lower_case,
+    }
 
 
-def _vocabulary(path: Path, config_file: Path) -> tuple[Path | None, bool]:
-    """The vocabulary and whether it is lower-case; a model of our own says both."""
+def _vocabulary(config_file: Path) -> tuple[Path | None, bool]:
+    """The vocabulary beside a JSON file, and whether it is lower-case; a model of our own says both."""
     saved = read_config(config_file).get("reader")
     if isinstance(saved, dict):
         settings = saved.get("settings", {})
         own = settings.get("vocab_path")
         if isinstance(own, dict) and "file" in own:
             return config_file.parent / own["file"], bool(settings.get("do_lower_case"))
-    found = find_vocabulary(path)
+    found = find_vocabulary(config_file.parent)
     return (None, False) if found is None else (found, is_lower_case(found))
+
+
+def _expected_vocabulary(directory: ModelDirectory) -> str:
+    if any(directory.config_file.parent.glob("*.model")):  # SentencePiece's own file
+        return "tokenizer.json"
+    return "vocab.json" if directory.backbone == "roberta" else "vocab.txt"
 
 
 def _without_config(path: Path, given: Renamed) -> str:

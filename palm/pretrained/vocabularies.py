@@ -12,11 +12,10 @@ VOCABULARIES = ("vocab.txt", "vocab.json", "tokenizer.json")
 """Files that a vocabulary may be; the first that is there counts. Beside `vocab.json` lies `merges.txt`."""
 
 
-def find_vocabulary(path: Path) -> Path | None:
-    """The vocabulary in a directory, or one level up as its JSON file may be; None without."""
-    folder = path if path.is_dir() else path.parent
-    places = (place / name for place in (folder, folder.parent) for name in VOCABULARIES)
-    return next((place for place in places if place.is_file() and _is_whole(place)), None)
+def find_vocabulary(folder: Path) -> Path | None:
+    """The vocabulary in a folder; None without."""
+    files = (folder / name for name in VOCABULARIES)
+    return next((file for file in files if file.is_file() and _is_whole(file)), None)
 
 
 def _is_whole(file: Path) -> bool:
