@@ -308,3 +308,22 @@ def test_pairwise_tasks_are_evaluated_by_the_order_of_each_pair(folder: Path) ->
     wrong = [record["probs"] for record in model.predict([(a, c) for (a, _), (_, c) in pairwise(texts)])]
     expected = sum(r > w for r, w in zip(right, wrong, strict=True)) / len(right)
     assert history(folder)[-1]["scores"] == {"match": {"pair_accuracy": pytest.approx(expected, abs=0.03)}}
+
+
+def test_questions_without_an_answer_score_as_their_prediction_files_do(folder: Path) -> None:
+    data = json.loads((folder / "mrc.json").read_text(encoding="utf-8"))
+    for number, paragraph in enumerate(data["data"][0]["paragraphs"]):
+        if number % 3 == 0:
+            paragraph["qas"][0] |= {"question": "who owns the boat", "answers": []}
+    (folder / "mrc.json").write_text(json.dumps(data), encoding="utf-8")
+    config = tiny.config(folder, "mrc", with_negative=True, remove_noanswer=False, num_epochs=6)
+    controller = palm.Controller(config, argv=[])
+    controller.train()
+    scores = controller.evaluate("mrc", dev_file=folder / "mrc.json")
+    answers = dict(controller.pred("mrc"))
+    odds = json.loads((folder / "out" / "mrc" / "null_odds.json").read_text(encoding="utf-8"))
+    by_file = palm.metrics.squad2_scores(answers, folder / "mrc.json", odds)
+    parts = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact_match")]
+    assert {name: scores[name] for name in parts} == {name: by_file[name] for name in parts}
+    # Among answers that are not empty there is no less to choose from than among those that were given.
+    assert scores["best_f1"] >= by_file["best_f1"] >= scores["f1"] - 1e-9
