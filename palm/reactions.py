@@ -14,8 +14,8 @@ class BestSaver:
     """Saves a target's model whenever it is the best so far, and all targets' when the whole run is.
 
     Args:
-        save_path: a target's best model goes to `<save_path>/<task>/best_model`; of several targets,
-            those of the best step of the run also to `<save_path>/best/<task>`.
+        save_path: a target's best model goes to `<save_path>/<task>/best_model`; all targets of the best
+            step of the run to `<save_path>/best/<task>`, unless that is decided by the only target.
         run: the resolved configuration, kept in each model.
     """
 
@@ -28,7 +28,8 @@ class BestSaver:
         for task in targets:
             if task.name in evaluator.best and evaluator.best[task.name].step == training.step:
                 save_model(training, task, self.save_path / task.name / "best_model", self.run)
-        if len(targets) > 1 and evaluator.overall.step == training.step:
+        only_target_decides = len(targets) == 1 and evaluator.best_by == [targets[0].name]
+        if not only_target_decides and evaluator.overall.step == training.step:
             for task in targets:
                 save_model(training, task, self.save_path / "best" / task.name, self.run)
 

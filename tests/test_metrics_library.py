@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional as F
 
 from palm.errors import ConfigError
 from palm.metrics import METRICS, Metric, entity_scores, metric_problems, metrics_of, scores_of
+from palm.paradigm import MaskLM
 
 CASES = 250
 
@@ -89,6 +92,19 @@ def test_perplexity_is_that_of_all_hidden_words_together() -> None:
     ]
     scores = scores_of(metrics_of(["perplexity", "word_accuracy"]), pairs)
     assert scores == {"perplexity": pytest.approx(4.0), "word_accuracy": pytest.approx(2 / 3)}
+
+
+def test_perplexity_is_torchs_cross_entropy_of_what_the_output_layer_gave() -> None:
+    generator = torch.Generator().manual_seed(3)
+    head = MaskLM(hidden_size=4, vocab_size=11)
+    for _ in range(CASES):
+        counts = torch.randint(1, 5, (3,), generator=generator)
+        logits = 4 * torch.randn(int(counts.sum()), 11, generator=generator)
+        labels = torch.randint(11, (int(counts.sum()),), generator=generator)
+        judged = head.judge({"logits": logits, "mask_counts": counts}, {"mask_label": labels})
+        pairs = [({"words": [{"log_prob": p} for p in row["log_probs"]]}, {}) for row in judged]
+        expected = math.exp(F.cross_entropy(logits.double(), labels).item())
+        assert scores_of([METRICS["perplexity"]], pairs)["perplexity"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_pair_is_right_if_the_right_text_scores_higher() -> None:
