@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from golden_forward import CASES, arrays, backbone_of, batch_of
 from palm.backbone import BACKBONES, BERT, ERNIE, Backbone
-from palm.backbone.attention import attend
 from palm.errors import ConfigError, PalmError, WiringError
 
 SIZES = {
@@ -137,17 +136,6 @@ def test_only_what_is_wanted_is_computed() -> None:
     backbone(inputs, ["sentence_embedding"])
     backbone(inputs, ["word_embedding"])
     assert seen == [sum(LENGTHS), len(LENGTHS)]
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_both_ways_to_attend_give_the_same_numbers(masked: bool) -> None:
-    torch.manual_seed(0)
-    query, key, value = torch.randn(3, 2, 4, 5, 8)
-    mask = torch.tensor([[True] * 5, [True, True, False, False, False]])[:, None, None] if masked else None
-    explicit = attend(query, key, value, mask, 0.0)
-    with torch.no_grad():
-        fused = attend(query, key, value, mask, 0.0)
-    torch.testing.assert_close(explicit, fused, atol=1e-6, rtol=0)
 
 
 def test_a_post_norm_layer_written_by_torch_gives_the_same() -> None:

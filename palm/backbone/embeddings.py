@@ -7,6 +7,7 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
+from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape, Table
 from palm.contract import Tensors
@@ -25,7 +26,7 @@ class Embeddings(nn.Module):
         for table in shape.tables:
             self.add_module(table.name, nn.Embedding(table.rows, width))
         self.norm = nn.LayerNorm(width, eps=shape.layer_norm_eps)
-        self.dropout = nn.Dropout(shape.hidden_dropout_prob)
+        self.dropout = Dropout(shape.hidden_dropout_prob)
         same = width == shape.hidden_size
         self.projection = nn.Identity() if same else nn.Linear(width, shape.hidden_size)
 

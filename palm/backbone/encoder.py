@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from palm.backbone.attention import SelfAttention
 from palm.backbone.base import Backbone
+from palm.backbone.dropout import Dropout
 from palm.backbone.embeddings import Embeddings
 from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape
@@ -156,7 +157,7 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(width, eps=eps)
         self.ffn = FeedForward(width, shape.inner_width, shape.hidden_act)
         self.ffn_norm = nn.LayerNorm(width, eps=eps)
-        self.dropout = nn.Dropout(shape.hidden_dropout_prob)
+        self.dropout = Dropout(shape.hidden_dropout_prob)
 
     def forward(self, tokens: Tensor, packing: Packing, first_only: bool = False) -> Tensor:
         """[tokens, width] to [tokens, width], or to [batch, width] where `first_only`."""

@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from palm.errors import WiringError
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Consecutive pieces of packed tokens.
+
+    Args:
+        offsets: where each begins, and where the last ends, int32[sequences + 1].
+        longest: no sequence has more tokens.
+    """
+
+    offsets: Tensor
+    longest: int
+
+    @cached_property
+    def bounds(self) -> list[tuple[int, int]]:
+        """Beginning and end of each; a GPU is waited for."""
+        edges = self.offsets.tolist()
+        return list(pairwise(edges))
 
 
 @dataclass(frozen=True)
@@ -17,35 +38,43 @@ class Packing:
     Args:
         mask: True on real tokens, bool[batch, seq].
         positions: flat positions (`row * seq + column`) of the real tokens, int64[tokens].
-        first: place of every row's first token among the packed ones, int64[batch].
+        sequences: the rows of the batch.
     """
 
     mask: Tensor
     positions: Tensor
-    first: Tensor
+    sequences: Sequences
 
     @classmethod
     def of(cls, mask: Tensor) -> Packing:
         """The layout of `input_mask`, bool[batch, seq].
 
         Raises:
-            WiringError: if a row does not begin with a real token; such a row has no sentence embedding.
+            WiringError: if a row does not begin with a real token, which would be its sentence embedding
+                (on a CPU; a GPU cannot say it without waiting).
         """
-        if not bool(mask[:, 0].all()):
+        if not mask.is_cuda and not bool(mask[:, 0].all()):
             row = int(mask[:, 0].int().argmin())
             raise WiringError(f"input_mask: row {row} begins with padding; its first token must be real")
-        lengths = mask.sum(dim=1)
-        return cls(mask, mask.flatten().nonzero().squeeze(1), lengths.cumsum(0) - lengths)
+        lengths = mask.sum(dim=1, dtype=torch.int32)
+        offsets = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+        return cls(mask, mask.flatten().nonzero().squeeze(1), Sequences(offsets, mask.shape[1]))
+
+    @cached_property
+    def first(self) -> Tensor:
+        """Place of every row's first token among the packed ones, int64[batch]."""
+        return self.sequences.offsets[:-1].long()
+
+    @cached_property
+    def first_only(self) -> Sequences:
+        """What is left of the rows where only their first tokens are taken."""
+        rows = torch.arange(len(self.mask) + 1, dtype=torch.int32, device=self.mask.device)
+        return Sequences(rows, 1)
 
     @property
     def is_full(self) -> bool:
         """Whether there is no padding at all."""
         return len(self.positions) == self.mask.numel()
-
-    @property
-    def key_mask(self) -> Tensor | None:
-        """True where attention may look, bool[batch, 1, 1, seq]; None where it may look everywhere."""
-        return None if self.is_full else self.mask[:, None, None, :]
 
     def pack(self, padded: Tensor) -> Tensor:
         """The real tokens of `padded` [batch, seq, ...], as [tokens, ...]."""
