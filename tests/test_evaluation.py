@@ -177,7 +177,7 @@ def test_the_best_step_of_the_run_is_that_of_the_highest_mean(folder: Path) -> N
     assert {path.name for path in (folder / "out" / "best").iterdir()} == {"cls", "match", "mrc"}
     [scores] = [line["scores"] for line in history(folder) if line["step"] == best]
     for task, file in {"cls": "cls.tsv", "match": "match.tsv", "mrc": "mrc.json"}.items():
-        model = palm.load_model(folder / "out" / "best" / task)
+        model = palm.load_model(folder / "out" / "best" / task, precision="fp32")
         model.batch_size = 4
         assert model.evaluate(folder / file) == scores[task]
     assert "perplexity" in scores["mlm"]
@@ -303,7 +303,7 @@ def test_pairwise_tasks_are_evaluated_by_the_order_of_each_pair(folder: Path) ->
     path = str(folder / "pairs.tsv")
     config["tasks"]["match"] |= {"train_file": path, "dev_file": path}
     palm.Controller(config, argv=[]).train()
-    model = palm.load_model(folder / "out" / "match" / "infer_model")
+    model = palm.load_model(folder / "out" / "match" / "infer_model", precision="fp32")
     right = [record["probs"] for record in model.predict([(a, b) for a, b in texts[:-1]])]
     wrong = [record["probs"] for record in model.predict([(a, c) for (a, _), (_, c) in pairwise(texts)])]
     expected = sum(r > w for r, w in zip(right, wrong, strict=True)) / len(right)
