@@ -19,7 +19,7 @@ from palm.paradigm import PARADIGMS, Paradigm
 from palm.reader import READERS, Reader
 from palm.registry import Registry
 from palm.settings import RunSettings, TaskParts, setting_problems
-from palm.task import Task, wiring_problems
+from palm.task import NO_BATCH_SIZE, Task, wiring_problems
 
 T = TypeVar("T")
 
@@ -128,7 +128,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     for name in {task.name for task in given} & {*config.tasks}:
         config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
     if for_train:
-        _check_training_files(config, everything := [*tasks, *map(TaskPlan.of, given)])
+        _check_training(config, everything := [*tasks, *map(TaskPlan.of, given)])
         _check_evaluation(config, settings, everything)
     config.finish()
     return Plan(settings, backbone, optimizer, mixing, tasks, given)
@@ -165,8 +165,10 @@ def _place(config: Config, name: str, scope: str | None = None) -> str:
     return name if setting is None else setting.place(name)
 
 
-def _check_training_files(config: Config, tasks: list[TaskPlan]) -> None:
+def _check_training(config: Config, tasks: list[TaskPlan]) -> None:
     for task in tasks:
+        if task.task.get("batch_size") is None and task.task.get("max_tokens_per_batch") is None:
+            config.problem(f"task {task.name!r}: {NO_BATCH_SIZE}")
         if task.task.get("train_file") is None:
             config.problem(
                 f"task {task.name!r} has no train_file; name its training data in {task.name}.yaml"

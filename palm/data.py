@@ -43,7 +43,9 @@ def training_stream(
         _show(task, task.train_file)
     if rows is None:
         rows = training_rows(task.reader, task.train_file, cache)
-    return TaskStream(task.name, task.reader, rows, task.batch_size, seed, task.shuffle)
+    return TaskStream(
+        task.name, task.reader, rows, task.batch_size, seed, task.shuffle, task.max_tokens_per_batch
+    )
 
 
 def prediction_batches(task: str, reader: Reader, path: Path, batch_size: int) -> Iterator[Tensors]:

@@ -25,6 +25,7 @@ from palm.reader.loaded import encoded_chunks
 from palm.registry import Registry
 from palm.rng import generator
 from palm.storage import fill, load_tensors, new_directory, read_json, save_tensors, under, verify, write_json
+from palm.task import PREDICTION_ROWS
 from palm.version import __version__
 
 FORMAT, VERSION = "palm-model", 1
@@ -52,7 +53,7 @@ class InferenceModel:
         reader: Reader,
         backbone: Backbone,
         paradigm: Paradigm,
-        batch_size: int = 32,
+        batch_size: int = PREDICTION_ROWS,
         precision: str = "auto",
     ) -> None:
         self.task, self.reader, self.backbone, self.paradigm = task, reader, backbone, paradigm

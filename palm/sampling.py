@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from palm.batching import Batches, RowBatches, TokenBatches
 from palm.contract import Tensors
 from palm.errors import TrainingError
 from palm.reader.base import Reader
@@ -48,35 +49,65 @@ class TaskStream:
         task: the task's name; with `seed` it decides the order of rows and what is masked.
         reader: makes batches of rows.
         rows: the encoded training data.
-        batch_size: rows per batch.
+        batch_size: rows per batch; not used where there is `max_tokens_per_batch`.
         seed: the run's `random_seed`.
         shuffle: draw a new order for every epoch; otherwise the order of the file.
+        max_tokens_per_batch: a batch has as many of the next rows as have no more tokens together.
+
+    Attributes:
+        steps_per_epoch: PALM's accounting: full batches in one pass over the rows, the first.
 
     Raises:
-        TrainingError: fewer rows than one batch.
+        TrainingError: too few rows for one batch, or one row with too many tokens.
     """
 
     def __init__(
-        self, task: str, reader: Reader, rows: Rows, batch_size: int, seed: int, shuffle: bool = True
+        self,
+        task: str,
+        reader: Reader,
+        rows: Rows,
+        batch_size: int | None,
+        seed: int,
+        shuffle: bool = True,
+        max_tokens_per_batch: int | None = None,
     ) -> None:
-        if len(rows) < batch_size:
-            raise TrainingError(
-                f"task {task!r}: {len(rows)} training rows do not fill one batch; "
-                f"set batch_size (now {batch_size}) to {len(rows)} or less, or add data"
-            )
         self.task, self.reader, self.rows = task, reader, rows
-        self.batch_size, self.seed, self.shuffle = batch_size, seed, shuffle
+        self.seed, self.shuffle = seed, shuffle
         self._order = lru_cache(maxsize=2)(self._new_order)
+        if max_tokens_per_batch is None:
+            assert batch_size is not None, "neither batch_size nor max_tokens_per_batch"
+            self._batches: Batches = self._of_rows(batch_size)
+        else:
+            self._batches = self._of_tokens(max_tokens_per_batch)
+        self.steps_per_epoch = self._batches.steps_per_epoch
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """PALM's accounting: full batches in one pass over the rows."""
-        return len(self.rows) // self.batch_size
+    def _of_rows(self, batch_size: int) -> RowBatches:
+        num_rows = len(self.rows)
+        if num_rows < batch_size:
+            raise TrainingError(
+                f"task {self.task!r}: {num_rows} training rows do not fill one batch; "
+                f"set batch_size (now {batch_size}) to {num_rows} or less, or add data"
+            )
+        return RowBatches(num_rows, batch_size)
+
+    def _of_tokens(self, max_tokens: int) -> TokenBatches:
+        row_tokens = self.reader.row_tokens(self.rows)
+        longest, total = int(np.argmax(row_tokens)), int(row_tokens.sum())
+        if row_tokens[longest] > max_tokens:
+            raise TrainingError(
+                f"task {self.task!r}: training row {longest + 1} has {row_tokens[longest]} tokens; "
+                f"set max_tokens_per_batch (now {max_tokens}) to as many or more, or lower max_seq_len"
+            )
+        if total < max_tokens:
+            raise TrainingError(
+                f"task {self.task!r}: training rows of {total} tokens do not fill one batch; "
+                f"set max_tokens_per_batch (now {max_tokens}) to {total} or less, or add data"
+            )
+        return TokenBatches(row_tokens, max_tokens, self._order)
 
     def picks(self, step: int) -> list[tuple[int, int]]:
         """(epoch, row) of every row of batch `step`, counted from 0."""
-        first = step * self.batch_size
-        places = (divmod(first + k, len(self.rows)) for k in range(self.batch_size))
+        places = (divmod(place, len(self.rows)) for place in self._batches.places(step))
         return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
 
     def batch(self, step: int) -> Tensors:

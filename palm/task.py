@@ -17,6 +17,11 @@ from palm.paradigm.base import Paradigm
 from palm.reader.base import Reader
 from palm.sampling import TaskStream
 
+PREDICTION_ROWS = 32
+"""Rows per prediction step where nothing says otherwise."""
+
+NO_BATCH_SIZE = "there is neither batch_size (rows a step) nor max_tokens_per_batch; set one of them"
+
 
 class Task(Component):
     """A reader and a paradigm under one name, with the data they work on.
@@ -26,6 +31,8 @@ class Task(Component):
         reader: reads its data.
         paradigm: its output layer; two tasks with the same object share its parameters.
         batch_size: rows per training step on each device.
+        max_tokens_per_batch: in place of `batch_size`: a training step takes as many of the next rows as
+            have no more tokens together, padding not counted.
         gradient_accumulation_steps: batches per training step, where a larger `batch_size` does not fit into
             memory; the step is that of one batch of all their rows.
         train_file: the training data.
@@ -34,7 +41,7 @@ class Task(Component):
             default those of the paradigm.
         pred_file: the data that `controller.pred` predicts.
         pred_output_path: the folder for predictions; `<save_path>/<task>` where absent.
-        pred_batch_size: rows per prediction step; `batch_size` where absent.
+        pred_batch_size: rows per prediction step; `batch_size`, or else 32, where absent.
         shuffle: draw a new order of the training rows for every epoch.
         print_first_n: how many examples and their encoded rows to log before training.
         loss_weight: factor of the task's loss in the gradient; losses are reported without it.
@@ -59,7 +66,8 @@ class Task(Component):
         reader: Reader,
         paradigm: Paradigm,
         *,
-        batch_size: int,
+        batch_size: int | None = None,
+        max_tokens_per_batch: int | None = None,
         gradient_accumulation_steps: int = 1,
         train_file: Path | None = None,
         dev_file: Path | None = None,
@@ -75,15 +83,19 @@ class Task(Component):
         is_target: bool = True,
     ) -> None:
         self.name, self.reader, self.paradigm = name, reader, paradigm
-        self.batch_size, self.pred_batch_size = batch_size, pred_batch_size or batch_size
+        self.batch_size, self.max_tokens_per_batch = batch_size, max_tokens_per_batch
+        self.pred_batch_size = pred_batch_size or batch_size or PREDICTION_ROWS
         self.train_file, self.dev_file, self.pred_file = train_file, dev_file, pred_file
         self.metrics: Sequence[str] = paradigm.metrics if metrics is None else metrics
         self.pred_output_path = pred_output_path
         self.shuffle, self.print_first_n = shuffle, print_first_n
         self.loss_weight, self.learning_rate_factor = loss_weight, learning_rate_factor
         self.gradient_accumulation_steps = gradient_accumulation_steps
+        sizes = {"batch_size": batch_size, "max_tokens_per_batch": max_tokens_per_batch}
+        given = {setting: value for setting, value in sizes.items() if value is not None}
         problems = [
-            *count_problems(gradient_accumulation_steps=gradient_accumulation_steps),
+            *([] if given else [NO_BATCH_SIZE]),
+            *count_problems(**given, gradient_accumulation_steps=gradient_accumulation_steps),
             *positive_problems(loss_weight=loss_weight, learning_rate_factor=learning_rate_factor),
         ]
         raise_any(f"task {name!r}: {line}" for line in problems)
@@ -149,7 +161,8 @@ class Task(Component):
         """What its losses depend on, JSON-ready: a resumed run must have the same."""
         assert self.stream is not None, "the training data is not loaded"
         return {
-            "batch_size": self.batch_size,
+            "batch_size": self.batch_size if self.max_tokens_per_batch is None else None,
+            "max_tokens_per_batch": self.max_tokens_per_batch,
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
             "mix_ratio": self.mix_ratio,
             "is_target": self.is_target,

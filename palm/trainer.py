@@ -135,6 +135,7 @@ class Trainer(TrainerBase):
             reader,
             forward.head,
             batch_size=loaded.batch_size,
+            max_tokens_per_batch=loaded.max_tokens_per_batch,
             train_file=loaded.path,
             shuffle=loaded.shuffle,
             mix_ratio=self.mix_ratio,
@@ -253,7 +254,7 @@ class Trainer(TrainerBase):
             model = self.predictor("evaluate")
         else:
             forward = self._forwards("evaluate")[self.name]
-            reader, rows = self.task.reader, self.task.batch_size
+            reader, rows = self.task.reader, self.task.pred_batch_size
             model = InferenceModel(self.name, reader, forward.backbone, forward.head, rows, self._precision)
         with self.averaged():
             return model.evaluate(dev_file, metrics)
@@ -285,7 +286,9 @@ class Trainer(TrainerBase):
         forward = needed(self.predict_forward, self.name, call, "fit_reader")
         task = self._task_of(reader, forward, for_train=False)
         self._predict_reader = reader
-        self._predict_batches = prediction_batches(self.name, reader, reader.loaded.path, task.batch_size)
+        self._predict_batches = prediction_batches(
+            self.name, reader, reader.loaded.path, task.pred_batch_size
+        )
         return self._predict_batches
 
     def predict_batches(self) -> Iterator[Tensors]:

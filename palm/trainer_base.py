@@ -310,7 +310,9 @@ class TrainerBase(ABC):
             for task in run.tasks:
                 folder = path if len(run.tasks) == 1 else path / task.name
                 backbone = run.model.backbone
-                InferenceModel(task.name, task.reader, backbone, task.paradigm, task.batch_size).save(folder)
+                InferenceModel(task.name, task.reader, backbone, task.paradigm, task.pred_batch_size).save(
+                    folder
+                )
         logger.info("predict model has been saved at %s", path)
 
 

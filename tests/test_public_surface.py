@@ -69,7 +69,8 @@ SEVERAL = {
     "predict_one_batch": "task_name, batch",
 }
 READER = {
-    "load_data": "input_file, batch_size, num_epochs=None, file_format='tsv', shuffle_train=True",
+    "load_data": "input_file, batch_size, num_epochs=None, file_format='tsv', shuffle_train=True, "
+    "max_tokens_per_batch=None",
     "register_with": "backbone",
     "get_registered_backbone": "",
     "clone": "phase='train'",

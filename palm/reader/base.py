@@ -16,7 +16,7 @@ from palm.errors import PalmError, WiringError
 from palm.reader.cache import DataCache, training_rows
 from palm.reader.loaded import HasInputs, LoadedData, for_cn_of, num_prediction_rows, seeded
 from palm.reader.predictions import Predictions, Record, write_records
-from palm.reader.rows import Rows
+from palm.reader.rows import Ints, Rows
 from palm.registry import Registry
 
 R = TypeVar("R", bound="Reader")
@@ -85,6 +85,10 @@ class Reader(Component, ABC):
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         """The batch of these rows, padded to the longest; with targets if the rows have them."""
 
+    def row_tokens(self, rows: Rows) -> Ints:
+        """How many tokens every row brings into a batch, int64[rows]."""
+        return rows.lengths
+
     @abstractmethod
     def records(
         self, examples: Sequence[Any], rows: Rows, decoded: Sequence[Record], first: int
@@ -135,6 +139,7 @@ class Reader(Component, ABC):
         num_epochs: int | None = None,
         file_format: str = "tsv",  # noqa: ARG002 - every reader has one format
         shuffle_train: bool = True,
+        max_tokens_per_batch: int | None = None,
     ) -> None:
         """Serve a data file; for training, it is encoded at once, or mapped from the user's cache.
 
@@ -144,12 +149,14 @@ class Reader(Component, ABC):
             num_epochs: passes over it while training; None in several tasks, whose trainer counts.
             file_format: accepted; each reader knows its format.
             shuffle_train: draw a new order for every epoch of training.
+            max_tokens_per_batch: for training, in place of `batch_size`: as many of the next rows as have no
+                more tokens together.
 
         Raises:
             ConfigError: a number out of its range.
             DataError: no such file, or a row that cannot be used, with its file and line.
         """
-        loaded = LoadedData(Path(input_file), batch_size, num_epochs, shuffle_train)
+        loaded = LoadedData(Path(input_file), batch_size, max_tokens_per_batch, num_epochs, shuffle_train)
         if self.phase == "train":
             self._rows = training_rows(self, loaded.path, DataCache.of_user())
         else:

@@ -25,17 +25,19 @@ class LoadedData:
     Args:
         path: the data file.
         batch_size: rows per batch.
+        max_tokens_per_batch: for training, in place of `batch_size`; see `Task`.
         num_epochs: passes over the file while training; None for as many as the trainer wants.
         shuffle: draw a new order of the training rows for every epoch.
     """
 
     path: Path
     batch_size: int
+    max_tokens_per_batch: int | None
     num_epochs: int | None
     shuffle: bool
 
     def __post_init__(self) -> None:
-        counts = {"batch_size": self.batch_size, "num_epochs": self.num_epochs}
+        counts = {name: getattr(self, name) for name in ("batch_size", "max_tokens_per_batch", "num_epochs")}
         wrong = {name: value for name, value in counts.items() if value is not None and value < 1}
         if wrong:
             raise ConfigError(

@@ -133,6 +133,10 @@ class MatchReader(TextReader):
         wrong = super().encode([example.wrong for example in examples], with_targets=False)
         return Rows({**right.columns, **{f"wrong_{name}": wrong[name] for name in PAIR_COLUMNS}})
 
+    def row_tokens(self, rows: Rows) -> Ints:
+        wrong = rows["wrong_token_ids"].lengths if "wrong_token_ids" in rows else 0
+        return rows.lengths + wrong
+
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         if "wrong_token_ids" not in rows:
             return super().collate(rows, indices, draw)

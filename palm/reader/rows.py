@@ -41,6 +41,13 @@ class Column:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     @property
+    def lengths(self) -> Ints:
+        """How many numbers every row has, int64[rows]."""
+        if self.offsets is None:
+            return np.ones(len(self), dtype=np.int64)
+        return np.diff(self.offsets)
+
+    @property
     def facts(self) -> dict[str, Facts | None]:
         """The type, the length and a hash of each of its arrays."""
         arrays = {"values": self.values, "offsets": self.offsets}
@@ -85,9 +92,7 @@ class Rows:
     @property
     def lengths(self) -> Ints:
         """Number of tokens of every row, int64[rows]."""
-        offsets = self.columns["token_ids"].offsets
-        assert offsets is not None
-        return np.diff(offsets)
+        return self.columns["token_ids"].lengths
 
     @property
     def digest(self) -> str:
