@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from palm.errors import ConfigError, DataError
-from palm.tokenizer import SPECIAL_TOKENS, SpecialTokens, Tokenizer, WordPieceTokenizer
+from palm.tokenizer import SPECIAL_TOKENS, Pieces, SpecialTokens, Tokenizer, WordPieceTokenizer
 
 ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 SEPARATORS = {SPECIAL_TOKENS: 1, ROBERTA_TOKENS: 2}
@@ -89,8 +91,15 @@ class JsonTokenizer(Tokenizer):
         pipeline.no_truncation()
         pipeline.no_padding()
         self.is_lower_case = pipeline.normalizer is not None and pipeline.normalizer.normalize_str("A") == "a"
-        is_byte_level = '"ByteLevel"' in json.dumps(content.get("pre_tokenizer"))
-        super().__init__(pipeline, *_with_special(ids, path), before_word=" " if is_byte_level else "")
+        self._is_byte_level = '"ByteLevel"' in json.dumps(content.get("pre_tokenizer"))
+        before_word = " " if self._is_byte_level else ""
+        super().__init__(pipeline, *_with_special(ids, path), before_word=before_word)
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Pieces]:
+        encoded = super().encode_with_offsets(texts)
+        if self._is_byte_level:  # whose own processor does it
+            return encoded
+        return [_trimmed(pieces, text) for pieces, text in zip(encoded, texts, strict=True)]
 
 
 def _byte_level(vocab_path: Path, merges: Path, add_prefix_space: bool) -> tokenizers.Tokenizer:
@@ -114,6 +123,15 @@ def _hidden(content: dict[str, Any], special: list[str]) -> dict[str, Any]:
         for token in content["added_tokens"]
     ]
     return {**content, "added_tokens": added, "model": {**content["model"], "vocab": pieces}}
+
+
+def _trimmed(pieces: Pieces, text: str) -> Pieces:
+    """The pieces without the blanks that some tokens begin with, such as SentencePiece's."""
+    is_blank = np.fromiter((*(character.isspace() for character in text), False), dtype=bool)
+    starts = pieces.starts.copy()
+    while (begins_blank := is_blank[starts] & (starts < pieces.ends)).any():
+        starts += begins_blank
+    return Pieces(pieces.ids, starts, pieces.ends)
 
 
 def _with_special(ids: dict[str, int], path: Path) -> tuple[dict[str, int], SpecialTokens, int]:

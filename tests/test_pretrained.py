@@ -396,7 +396,7 @@ class Evil:
         (
             "bert_model.ckpt.index",
             b"",
-            r"it holds bert_model\.ckpt\.index; expected model\.safetensors, .*PaddlePALM",
+            r"cannot read .*bert_model\.ckpt\.index as a TensorFlow checkpoint: its last bytes",
         ),
     ],
     ids=["safetensors", "not a pickle", "pickled code", "index", "archive", "tensorflow"],

@@ -194,7 +194,10 @@ def test_masks_never_hide_special_tokens(vocabularies: dict[str, Path]) -> None:
     assert hidden == {number for row in (0, 1) for number in rows["token_ids"][row].tolist()} - special
 
 
-def test_an_answer_is_found_and_given_back_character_by_character(tmp_path: Path) -> None:
+@every_kind
+def test_an_answer_is_found_and_given_back_character_by_character(
+    tmp_path: Path, vocabularies: dict[str, Path], kind: str
+) -> None:
     context = "Anna owns the  old boat; 北京 naïve café is far."
     answers = ["old boat", "北京", "café", "Anna"]
     questions = [
@@ -207,7 +210,7 @@ def test_an_answer_is_found_and_given_back_character_by_character(tmp_path: Path
     ]
     data = {"data": [{"paragraphs": [{"context": context, "qas": questions}]}]}
     path = write_text(tmp_path, "train.json", json.dumps(data))
-    reader = MRCReader(write_byte_level(tmp_path), 80, 8, 16)
+    reader = MRCReader(vocabularies[kind], 80, 8, 16)
     examples = list(reader.read(path, with_targets=True))
     rows = reader.encode(examples, with_targets=True)
     decoded = [

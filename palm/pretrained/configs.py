@@ -37,6 +37,7 @@ _SIZES = {
     "vocab_size": ("embeddings.word.weight", 0),
     "max_position_embeddings": ("embeddings.position.weight", 0),
     "type_vocab_size": ("embeddings.segment.weight", 0),
+    "task_type_vocab_size": ("embeddings.task.weight", 0),
 }
 """Setting -> the parameter, and its dimension, that has this size."""
 
@@ -144,9 +145,15 @@ def _guessed_type(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
 
 
 def _told_by(given: Renamed, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What weights know better: PaddlePALM's files may name an inner width that it did not use."""
+    """What weights know better: PaddlePALM's files may name an inner width that it did not use.
+
+    And what files may leave out.
+    """
     sizes = sizes_of(given)
     told: dict[str, Any] = {name: sizes[name] for name in ("intermediate_size",) if name in sizes}
+    if "sent_type_vocab_size" not in config:
+        optional = ("type_vocab_size", "task_type_vocab_size")
+        told |= {name: sizes[name] for name in optional if name in sizes.keys() - config.keys()}
     if not {"use_task_id", "use_task_emb"} & config.keys():
         told["use_task_id"] = "embeddings.task.weight" in given.weights
     return told

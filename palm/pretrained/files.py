@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -15,6 +17,8 @@ from torch import Tensor
 
 from palm.errors import StorageError
 from palm.pretrained import fluid
+from palm.pretrained.paddle_pickle import read_pdparams
+from palm.pretrained.tensorflow import read_checkpoint
 
 Weights = dict[str, Tensor]
 
@@ -23,22 +27,36 @@ def read_weights(path: str | Path) -> Weights:
     """All tensors of a model directory, or of one of its files, under the names they have there.
 
     Args:
-        path: a directory that Hugging Face, PaddlePALM (the model's, or its `params`) or palm wrote, or
-            one of its files.
+        path: a directory that Hugging Face, Google, PaddleNLP, PaddlePALM (the model's, or its `params`) or
+            palm wrote; or one of its files; or a TensorFlow checkpoint as TensorFlow names it.
 
     Raises:
-        StorageError: nothing there is known, or a file is damaged.
+        StorageError: nothing there is known, several files could be meant, or a file is damaged.
     """
     path = Path(path)
     if path.is_file() and (read := READERS.get(path.name) or BY_SUFFIX.get(path.suffix)):
         return read(path)
+    if (index := path.with_name(f"{path.name}.index")).is_file():
+        return read_checkpoint(index)
     for folder in (path, path / "params"):
         for name, read in READERS.items():
             if (folder / name).is_file():
                 return read(folder / name)
         if any((folder / name).is_file() for name in ("word_embedding", "__paddlepalm_word_embedding")):
             return fluid.read_folder(folder)
+    if file := _only_file(path):
+        return BY_SUFFIX[file.suffix](file)
     raise StorageError(f"no weights at {path}: {_found(path)}; expected {KNOWN}")
+
+
+def _only_file(folder: Path) -> Path | None:
+    """The file of a kind that has no fixed name."""
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = [file for file in files if file.suffix in OF_ANY_NAME]
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        raise StorageError(f"several files in {folder} could be the weights: {names}; give one of them")
+    return found[0] if found else None
 
 
 def _read_safetensors(file: Path) -> Weights:
@@ -63,11 +81,18 @@ def _read_shards(index: Path) -> Weights:
         shards: Any = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
         raise StorageError(f"cannot read {index}: {error!r}; expected JSON with a 'weight_map'") from error
-    read = _read_safetensors if index.name.startswith("model.safetensors") else _read_torch
     weights: Weights = {}
     for shard in sorted(set(shards.values())):
-        weights |= read(index.parent / shard)
+        weights |= BY_SUFFIX[Path(shard).suffix](index.parent / shard)
     return weights
+
+
+def _read_npz(file: Path) -> Weights:
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise StorageError(f"cannot read {file} as numpy's arrays: {error}") from error
 
 
 def _found(path: Path) -> str:
@@ -85,11 +110,24 @@ READERS: dict[str, Callable[[Path], Weights]] = {
     "model.safetensors.index.json": _read_shards,
     "pytorch_model.bin": _read_torch,
     "pytorch_model.bin.index.json": _read_shards,
+    "model_state.pdparams": read_pdparams,
+    "model_state.pdparams.index.json": _read_shards,
     fluid.ARCHIVE: fluid.read_archive,
 }
 """File name -> what reads it; the first that is there is taken."""
 
-BY_SUFFIX: dict[str, Callable[[Path], Weights]] = {".safetensors": _read_safetensors, ".bin": _read_torch}
-"""End of a file's name -> what reads it, where the file itself is given."""
+BY_SUFFIX: dict[str, Callable[[Path], Weights]] = {
+    ".safetensors": _read_safetensors,
+    ".bin": _read_torch,
+    ".pdparams": read_pdparams,
+    ".npz": _read_npz,
+    ".index": read_checkpoint,
+}
+"""End of a file's name -> what reads it, where the file itself is given or its name is free."""
 
-KNOWN = f"{', '.join(READERS)}, or PaddlePALM's params with one file per variable"
+OF_ANY_NAME = (".pdparams", ".index", ".npz")
+
+KNOWN = (
+    f"{', '.join(READERS)}, a TensorFlow checkpoint (.index and .data), one .pdparams or .npz, or "
+    "PaddlePALM's params with one file per variable"
+)

@@ -6,7 +6,7 @@ import re
 import struct
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from palm.errors import StorageError
+from palm.logging import logger
+from palm.pretrained.protobuf import fields
 
 ARCHIVE = "__palmmodel__"
 """PaddlePALM's packed parameters: a gzipped tar of variable files."""
@@ -29,12 +31,9 @@ def read_folder(folder: Path) -> dict[str, Tensor]:
     Raises:
         StorageError: a file is not a variable, or cut short.
     """
-    files = (file for file in sorted(folder.iterdir()) if file.is_file())
-    return {
-        file.name: parse_variable(file.read_bytes(), str(file))
-        for file in files
-        if not _NOT_WEIGHTS.search(file.name)
-    }
+    files = {file.name: file for file in sorted(folder.iterdir()) if file.is_file()}
+    names = weights_among(files, _NOT_WEIGHTS, folder)
+    return {name: parse_variable(files[name].read_bytes(), str(files[name])) for name in names}
 
 
 def read_archive(archive: Path) -> dict[str, Tensor]:
@@ -45,13 +44,20 @@ def read_archive(archive: Path) -> dict[str, Tensor]:
     """
     try:
         with tarfile.open(archive, "r:gz") as tar:
-            return {
-                name: parse_variable(data, f"{archive}: {name}")
-                for name, data in _members(tar)
-                if not _NOT_WEIGHTS.search(name)
-            }
+            members = dict(_members(tar))
     except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
         raise StorageError(f"cannot read {archive}: {error}") from error
+    names = weights_among(members, _NOT_WEIGHTS, archive)
+    return {name: parse_variable(members[name], f"{archive}: {name}") for name in names}
+
+
+def weights_among(names: Iterable[str], others: re.Pattern[str], place: Path) -> list[str]:
+    """The names that are not among `others`; how many those are is logged."""
+    names = list(names)
+    weights = [name for name in names if not others.search(name)]
+    if left := len(names) - len(weights):
+        logger.info("%s: %d entries beside the weights are not read, such as an optimizer's", place, left)
+    return weights
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
@@ -91,20 +97,8 @@ def parse_variable(data: bytes, place: str) -> Tensor:
 
 
 def _description(message: bytes) -> tuple[str, list[int]]:
-    """Dtype and shape of a TensorDesc: varint field 1, the type, and repeated varint field 2."""
-    fields: dict[int, list[int]] = {1: [], 2: []}
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        value, at = _varint(message, at)
-        fields[tag >> 3].append(value)
-    return _DTYPES[fields[1][0]], fields[2]
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """A protobuf integer, seven bits a byte from the lowest on, and where it ends."""
-    value = shift = 0
-    while message[at] & 0x80:
-        value |= (message[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | message[at] << shift, at + 1
+    """Dtype and shape of a TensorDesc: field 1, the type, and repeated field 2."""
+    values: dict[int, list[int]] = {1: [], 2: []}
+    for number, value in fields(message):
+        values[number].append(int(value))
+    return _DTYPES[values[1][0]], values[2]

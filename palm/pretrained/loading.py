@@ -62,8 +62,8 @@ def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
     """Fill a backbone with pretrained weights.
 
     Args:
-        backbone: a BERT or ERNIE; it stays as it is if an error is raised.
-        path: a directory that Hugging Face, PaddlePALM (the model's, or its `params`) or palm wrote.
+        backbone: of palm's own; it stays as it is if an error is raised.
+        path: what `read_weights` reads.
 
     Returns:
         What was loaded, left out, missing and unused; it is logged as well, as a warning if

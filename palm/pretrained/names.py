@@ -67,6 +67,7 @@ def _own_name(name: str, layout: LayoutName) -> str | None:
 
 
 def _bare(name: str) -> str:
+    name = name.removesuffix(":0")  # TensorFlow's name of a variable's value
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
     # Checkpoints that early programs converted from TensorFlow keep its words for a norm's weights.
