@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -54,6 +55,10 @@ class Component:
     order_2x: ClassVar[tuple[str, ...]] = ()
     given_2x: Mapping[str, Any] = MappingProxyType({})
     settings: dict[str, Any]
+
+    def write_file(self, setting: str, target: Path) -> None:
+        """Write a copy, complete in itself, of the file that a setting names."""
+        shutil.copyfile(self.settings[setting], target)
 
     @property
     def phase(self) -> str:

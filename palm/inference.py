@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, tee
@@ -165,8 +164,6 @@ class InferenceModel:
                 for name, value in module.state_dict().items()
             }
             save_tensors(part / "model.safetensors", weights)
-            for file in self.reader.companions:
-                shutil.copyfile(file, part / file.name)
             description = {
                 "format": FORMAT,
                 "version": VERSION,
@@ -235,16 +232,15 @@ def load_weights(backbone: Backbone, paradigm: Paradigm, folder: Path) -> None:
 
 
 def _described(registry: Registry[Any], component: Component, part: Path) -> dict[str, Any]:
-    settings = {name: _stored(name, value, part) for name, value in component.settings.items()}
+    settings = {name: _stored(component, name, value, part) for name, value in component.settings.items()}
     return {"name": registry.name_of(type(component)), "settings": settings}
 
 
-def _stored(name: str, value: Any, part: Path) -> Any:
+def _stored(component: Component, name: str, value: Any, part: Path) -> Any:
     if not isinstance(value, Path):
         return value
-    own_name = name.removesuffix("_path") + value.suffix
-    target = part / ("tokenizer.json" if value.name == "tokenizer.json" else own_name)
-    shutil.copyfile(value, target)
+    target = part / (name.removesuffix("_path") + value.suffix)
+    component.write_file(name, target)
     return {"file": target.name}
 
 

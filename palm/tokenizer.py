@@ -110,6 +110,10 @@ class Tokenizer:
         encodings = self._pipeline.encode_batch(_encodable(texts), add_special_tokens=False)
         return [_pieces(encoding) for encoding in encodings]
 
+    def to_library(self) -> tokenizers.Tokenizer:
+        """A copy for the library `tokenizers`: texts to ids, special tokens in them as text."""
+        return tokenizers.Tokenizer.from_str(self._pipeline.to_str())
+
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The tokens with these ids; that of unknown words for a number that the vocabulary does not use."""
         return [self._tokens.get(int(number), self._unknown) for number in ids]

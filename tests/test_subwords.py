@@ -133,6 +133,16 @@ def test_a_blank_before_every_text_is_as_the_settings_beside_the_vocabulary_say(
     assert [file.name for file in tokenizer.companions] == ["merges.txt", "tokenizer_config.json"]
 
 
+def test_a_tokenizer_in_one_file_is_the_same_tokenizer(vocabularies: dict[str, Path], tmp_path: Path) -> None:
+    reader = ClassifyReader(vocabularies["byte level"], 20)
+    reader.write_file("vocab_path", tmp_path / "vocab.json")
+    again = tokenizer_of(tmp_path / "vocab.json")
+    assert again.companions == ()
+    assert again.encode(TEXTS) == reader.tokenizer.encode(TEXTS)
+    assert again.encode_words(["Anna"]) == reader.tokenizer.encode_words(["Anna"])
+    assert again.tokens([again.cls_id, again.sep_id, again.mask_id]) == ["<s>", "</s>", "<mask>"]
+
+
 def test_lower_case_for_a_vocabulary_with_capitals_is_refused(vocabularies: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match=r"do_lower_case: the vocabulary .*vocab\.json' keeps capitals"):
         tokenizer_of(vocabularies["byte level"], do_lower_case=True)

@@ -18,6 +18,7 @@ from palm.reader.loaded import HasInputs, LoadedData, for_cn_of, num_prediction_
 from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows import Ints, Rows
 from palm.registry import Registry
+from palm.tokenizer import Tokenizer
 
 R = TypeVar("R", bound="Reader")
 
@@ -34,7 +35,6 @@ class Reader(Component, ABC):
     Attributes:
         vocab_path: the vocabulary file, which is copied into every saved model.
         vocab_size: the vocabulary's largest token id + 1.
-        companions: files beside the vocabulary that belong to it, and are copied with it.
         outputs_attr: tensors of every batch, training or prediction.
         targets_attr: tensors that only a batch with labels carries.
         cacheable: whether rows may be kept on disk, because they depend on nothing but the data file, the
@@ -54,13 +54,25 @@ class Reader(Component, ABC):
     }
     vocab_path: Path
     vocab_size: int
-    companions: tuple[Path, ...] = ()
     outputs_attr: Specs
     targets_attr: Specs
     truth_names: Sequence[str] = ()
     _loaded: LoadedData | None = None
     _rows: Rows | None = None
     _backbone: HasInputs | None = None
+
+    @property
+    def companions(self) -> tuple[Path, ...]:
+        """Files beside the vocabulary that belong to it."""
+        tokenizer = getattr(self, "tokenizer", None)
+        return tokenizer.companions if isinstance(tokenizer, Tokenizer) else ()
+
+    def write_file(self, setting: str, target: Path) -> None:
+        tokenizer = getattr(self, "tokenizer", None)
+        if setting == "vocab_path" and isinstance(tokenizer, Tokenizer) and tokenizer.companions:
+            tokenizer.to_library().save(str(target))
+        else:
+            super().write_file(setting, target)
 
     @abstractmethod
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]:

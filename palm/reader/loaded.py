@@ -57,9 +57,10 @@ class Encoder(Protocol):
     """What encoding a file takes of a reader."""
 
     vocab_path: Path
-    companions: tuple[Path, ...]
     settings: dict[str, Any]
 
+    @property
+    def companions(self) -> tuple[Path, ...]: ...
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]: ...
     def encode(self, examples: list[Any], with_targets: bool) -> Rows: ...
 

@@ -101,7 +101,6 @@ class MRCReader(Reader):
         self.num_special = 2 + self.tokenizer.separators
         _check_settings(max_seq_len, max_query_len, doc_stride, n_best_size, self.num_special)
         self.vocab_size = self.tokenizer.vocab_size
-        self.companions = self.tokenizer.companions
         self.max_seq_len = max_seq_len
         self.max_query_len = max_query_len
         self.doc_stride = doc_stride

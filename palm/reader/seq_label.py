@@ -106,7 +106,6 @@ class SequenceLabelReader(Reader):
         self.vocab_path = Path(vocab_path)
         self.tokenizer = tokenizer_of(self.vocab_path, do_lower_case)
         self.vocab_size = self.tokenizer.vocab_size
-        self.companions = self.tokenizer.companions
         self.max_seq_len = max_seq_len
         self.labels = Labels(n_classes, label_map)
         _check_names(self.labels.names, n_classes)

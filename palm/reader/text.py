@@ -69,7 +69,6 @@ class TextReader(Reader):
         if max_seq_len < least:
             raise ConfigError([f"max_seq_len should be at least {least}, not {max_seq_len!r}"])
         self.vocab_size = self.tokenizer.vocab_size
-        self.companions = self.tokenizer.companions
         self.max_seq_len = max_seq_len
         self.for_cn = for_cn
         self.task_id = task_id
