@@ -15,7 +15,13 @@ from palm import Controller, load_model
 from palm.errors import ConfigError, StorageError
 from palm.pretrained.directory import read_directory, settings_of_directory
 from reader_files import write_text
-from subword_files import CORPUS, write_byte_level, write_byte_level_json, write_wordpiece_json
+from subword_files import (
+    CORPUS,
+    write_byte_level,
+    write_byte_level_json,
+    write_unigram_json,
+    write_wordpiece_json,
+)
 
 transformers: Any = pytest.importorskip("transformers")
 
@@ -28,12 +34,17 @@ def write_model(folder: Path, kind: str) -> Path:
     words = (tiny.SPECIAL, tiny.COLOURS, tiny.THINGS, tiny.NAMES, tiny.FILLERS)
     lines = [word for group in words for word in group]
     folder.mkdir(exist_ok=True)
-    sizes = {**WIDTHS, "vocab_size": 400 if kind == "roberta" else len(lines), "max_position_embeddings": 66}
+    sizes = {**WIDTHS, "vocab_size": 400 if "roberta" in kind else len(lines), "max_position_embeddings": 66}
+    texts = (folder.parent / "mlm.tsv").read_text(encoding="utf-8").splitlines() if "roberta" in kind else []
     if kind == "roberta":
-        texts = (folder.parent / "mlm.tsv").read_text(encoding="utf-8").splitlines()
         write_byte_level(folder, [*texts, *CORPUS])
         config = transformers.RobertaConfig(**sizes, type_vocab_size=1, layer_norm_eps=1e-5)
         transformers.RobertaModel(config).save_pretrained(folder)
+        return folder
+    if kind == "xlm-roberta":
+        write_unigram_json(folder, [*texts, *CORPUS])
+        config = transformers.XLMRobertaConfig(**sizes, type_vocab_size=1)
+        transformers.XLMRobertaModel(config).save_pretrained(folder)
         return folder
     write_text(folder, "vocab.txt", "\n".join(lines) + "\n")
     if kind == "distilbert":
@@ -54,7 +65,7 @@ def auto(folder: Path, model: Path, *tasks: str, **settings: Any) -> dict[str, A
     return {**config, "max_seq_len": 48, "use_gpu": False, **settings}
 
 
-@pytest.mark.parametrize("kind", ["roberta", "distilbert", "electra"])
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "distilbert", "electra"])
 def test_a_run_needs_a_directory_alone_and_its_model_needs_nothing(tmp_path: Path, kind: str) -> None:
     data = tiny.write_files(tmp_path, rows=24)
     model = write_model(tmp_path / "model", kind)
@@ -72,7 +83,7 @@ def test_a_run_needs_a_directory_alone_and_its_model_needs_nothing(tmp_path: Pat
     again = loaded.predict(texts)
     assert [record["label"] for record in again] == [record["label"] for record in predicted["cls"]]
     files = {file.name for file in moved.iterdir()}
-    vocabulary = "vocab.json" if kind == "roberta" else "vocab.txt"
+    vocabulary = "vocab.json" if "roberta" in kind else "vocab.txt"
     assert files == {"config.json", "manifest.json", "model.safetensors", vocabulary}
 
 

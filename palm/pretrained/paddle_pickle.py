@@ -44,7 +44,16 @@ def read_pdparams(file: Path) -> dict[str, Tensor]:
         raise StorageError(f"cannot read {file} as Paddle's arrays: {error}") from error
 
 
-_MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, UnicodeError, MemoryError)
+_MALFORMED = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    UnicodeError,
+    MemoryError,
+    OverflowError,
+)
 """What the standard library's reader raises on bytes that are no pickle."""
 
 

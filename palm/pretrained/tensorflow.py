@@ -52,7 +52,7 @@ def read_checkpoint(index: Path) -> dict[str, Tensor]:
         entries = {name.decode(): _entry(value) for name, value in table.items()}
         names = weights_among(entries, _NOT_WEIGHTS, index)
         return {name: _tensor(entries[name], index, int(shards)) for name in names}
-    except (OSError, ValueError, KeyError, IndexError, struct.error, UnicodeDecodeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, struct.error) as error:
         raise StorageError(f"cannot read {index} as a TensorFlow checkpoint: {error}") from error
 
 
