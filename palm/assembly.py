@@ -12,21 +12,25 @@ import torch
 from palm.backbone import BACKBONES, Backbone
 from palm.config import AUTO, Config, Consumer, settings_of
 from palm.errors import ConfigError, PalmError
-from palm.lr_sched import LR_SCHEDULES
+from palm.lr_sched import HORIZON, LR_SCHEDULES, schedule_of_run
 from palm.mixing import MIXINGS, Mixing
-from palm.optimizer import OPTIMIZERS, Optimizer
+from palm.model import MultiTaskModel
+from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import PARADIGMS, Paradigm
 from palm.reader import READERS, Reader
 from palm.registry import Registry
 from palm.settings import RunSettings, TaskParts, setting_problems
 from palm.task import NO_BATCH_SIZE, Task, wiring_problems
+from palm.updates import built_optimizer
 
 T = TypeVar("T")
 
 HELP: dict[str, list[Consumer]] = {
     "global settings": [
         RunSettings,
-        *dict.fromkeys(registry[name] for registry in (OPTIMIZERS, MIXINGS) for name in registry),
+        *dict.fromkeys(OPTIMIZERS[name] for name in OPTIMIZERS),
+        ParameterGroups,
+        *dict.fromkeys(registry[name] for registry in (LR_SCHEDULES, MIXINGS) for name in registry),
     ],
     "task settings": [TaskParts, Task],
     "readers": [READERS[name] for name in READERS],
@@ -37,6 +41,10 @@ HELP: dict[str, list[Consumer]] = {
 
 TASK_PARTS = ("name", "reader", "paradigm", "mix_ratio", "is_target")
 """Parameters of `Task` that come from the assembly, not from a configuration."""
+
+
+NO_SETTINGS = (*TASK_PARTS, *HORIZON)
+"""Parameters of components that no configuration sets; help and documentation leave them out."""
 
 
 SETTING_OF = {
@@ -77,6 +85,8 @@ class Plan:
     settings: dict[str, Any]
     backbone: tuple[type[Backbone], dict[str, Any]]
     optimizer: tuple[type[Optimizer], dict[str, Any]]
+    groups: dict[str, Any]
+    schedule: dict[str, Any]
     mixing: tuple[type[Mixing], dict[str, Any]]
     tasks: list[TaskPlan]
     given: Sequence[Task]
@@ -89,6 +99,8 @@ class Parts:
     settings: RunSettings
     backbone: Backbone
     optimizer: Optimizer
+    groups: ParameterGroups
+    schedule: dict[str, Any]
     mixing: Mixing
     tasks: list[Task]
 
@@ -117,7 +129,8 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     backbone = component(BACKBONES, "backbone", _named_backbone(settings, config))
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
     mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
-    _known(LR_SCHEDULES, settings.get("lr_scheduler", "linear_warmup_decay"), config, None)
+    groups = arguments(ParameterGroups, None)
+    schedule = _schedule_arguments(config, settings, for_train)
     tasks = []
     for name in config.tasks:
         chosen = arguments(TaskParts, name)
@@ -131,7 +144,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
         _check_training(config, everything := [*tasks, *map(TaskPlan.of, given)])
         _check_evaluation(config, settings, everything)
     config.finish()
-    return Plan(settings, backbone, optimizer, mixing, tasks, given)
+    return Plan(settings, backbone, optimizer, groups, schedule, mixing, tasks, given)
 
 
 def _as_wanted(reader: Any, paradigm: Any) -> Any:
@@ -148,6 +161,12 @@ def _named_backbone(settings: dict[str, Any], config: Config) -> str | None:
         return settings.get("backbone")
     config.excuse("backbone")
     return None
+
+
+def _schedule_arguments(config: Config, settings: dict[str, Any], for_train: bool) -> dict[str, Any]:
+    """The settings of the schedule beyond its horizon, which is known when the steps are counted."""
+    schedule = _known(LR_SCHEDULES, settings.get("lr_scheduler", "linear_warmup_decay"), config, None)
+    return {} if schedule is None else config.arguments(schedule, None, HORIZON, for_train)
 
 
 def _known(registry: Registry[T], name: str | None, config: Config, scope: str | None) -> T | None:
@@ -203,7 +222,9 @@ def build(plan: Plan) -> Parts:
     problems: list[str] = []
     backbone = _built(plan.backbone, problems)
     optimizer = _built(plan.optimizer, problems)
+    groups = _built((ParameterGroups, plan.groups), problems)
     mixing = _built(plan.mixing, problems)
+    _check_schedule(settings, plan.schedule, problems)
     paradigms = _shared_paradigms(plan, settings, problems)
     tasks = []
     for k, (task, paradigm) in enumerate(zip(plan.tasks, paradigms, strict=True)):
@@ -226,8 +247,11 @@ def build(plan: Plan) -> Parts:
         raise ConfigError(dict.fromkeys(problems))
     assert backbone is not None
     assert optimizer is not None
+    assert groups is not None
     assert mixing is not None
-    return Parts(settings, backbone, optimizer, mixing, tasks)
+    # Tried here, so that a layer or a pattern that does not exist is told before any data is read.
+    built_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
+    return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, tasks)
 
 
 def _built(part: tuple[type[T], dict[str, Any]], problems: list[str], place: str = "") -> T | None:
@@ -237,6 +261,14 @@ def _built(part: tuple[type[T], dict[str, Any]], problems: list[str], place: str
     except PalmError as error:
         problems += [f"{place}{line}" for line in str(error).splitlines()]
         return None
+
+
+def _check_schedule(settings: RunSettings, arguments: dict[str, Any], problems: list[str]) -> None:
+    """Try the schedule's settings on a long run, so that their mistakes are told before any data is read."""
+    try:
+        schedule_of_run(settings.lr_scheduler, 10**6, settings.warmup_proportion, arguments)
+    except ConfigError as error:
+        problems += error.problems
 
 
 def _shared_paradigms(plan: Plan, settings: RunSettings, problems: list[str]) -> list[Paradigm | None]:

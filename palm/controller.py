@@ -31,6 +31,7 @@ from palm.reader.cache import DataCache
 from palm.settings import RunSettings
 from palm.storage import write_text
 from palm.task import Task
+from palm.updates import built_optimizer, moving_parameters
 
 
 class Controller:
@@ -66,7 +67,7 @@ class Controller:
             directory = None if told is None and not for_train else _directory(told)
             self.config = read_config(config, task_dir, words, needs_tasks=not tasks, directory=directory)
         except HelpRequested:
-            print(help_text(assembly.HELP, assembly.TASK_PARTS))  # noqa: T201
+            print(help_text(assembly.HELP, assembly.NO_SETTINGS))  # noqa: T201
             raise SystemExit(0) from None
         self.plan = assembly.plan(self.config, for_train, tasks)
         self._parts = assembly.build(self.plan) if for_train else None
@@ -280,19 +281,20 @@ class Controller:
         self._prepare_tasks()
         settings, total = parts.settings, sum(task.expected_steps for task in parts.tasks)
         logger.info("Estimated overall train steps %d.", total)
-        schedule = schedule_of_run(settings.lr_scheduler, total, settings.warmup_proportion)
+        schedule = schedule_of_run(settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)
         device = device_of(settings.use_gpu)
         model = MultiTaskModel(parts.backbone, parts.tasks, resolved(settings.precision, device)).to(device)
         logger.info("Computing in %s on %s.", model.precision, device.type)
+        optimizer = built_optimizer(parts.optimizer, parts.groups, model, parts.tasks)
         ema = (
-            ExponentialMovingAverage(model.named_parameters(), settings.ema_decay)
+            ExponentialMovingAverage(moving_parameters(model), settings.ema_decay)
             if settings.use_ema
             else None
         )
         return Training(
             model,
             parts.tasks,
-            parts.optimizer.build(model.named_parameters()),
+            optimizer,
             schedule,
             settings.random_seed,
             parts.optimizer.grad_clip,
@@ -324,7 +326,9 @@ class Controller:
         return {
             **{name: getattr(settings, name) for name in names},
             "precision": training.model.precision,
-            "optimizer": parts.optimizer.settings,
+            "optimizer": {"name": settings.optimizer, **parts.optimizer.settings},
+            "groups": parts.groups.settings,
+            "schedule": parts.schedule,
             "backbone": parts.backbone.settings,
             "mixing": {"name": settings.mixing, **parts.mixing.settings},
             "tasks": {task.name: task.identity() for task in parts.tasks},

@@ -40,6 +40,14 @@ class MultiTaskModel(nn.Module):
         """Task -> the place of its output layer in `state_dict`; equal where tasks share one."""
         return {task: f"paradigms.{key}" for task, key in self._owners.items()}
 
+    def parameter_layers(self) -> list[list[str]]:
+        """The names of the parameters of the embeddings, then of each layer of the encoder.
+
+        Raises:
+            ConfigError: the encoder does not tell.
+        """
+        return [[f"backbone.{name}" for name in names] for names in self.backbone.parameter_layers()]
+
     def paradigm(self, task: str) -> Paradigm:
         """The output layer of a task."""
         paradigm = self.paradigms[self._owners[task]]

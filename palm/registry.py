@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from palm.errors import PalmError
 
@@ -16,6 +16,23 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`"; did you mean 'x'?"` for the closest of `known`, or the empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def imported(kind: str, path: str) -> Any:
+    """What a dotted path `package.module.name` stands for.
+
+    Args:
+        kind: what it is meant to be, for messages.
+        path: the path.
+
+    Raises:
+        PalmError: it cannot be imported.
+    """
+    module, _, attribute = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise PalmError(f"the {kind} {path!r} cannot be imported: {error}") from error
 
 
 class Registry(Generic[T]):
@@ -47,7 +64,7 @@ class Registry(Generic[T]):
             PalmError: nothing has that name, or the path cannot be imported.
         """
         if name not in self._entries and "." in name:
-            return self._imported(name)
+            return imported(self.kind, name)  # type: ignore[no-any-return]
         if name not in self._entries:
             known = ", ".join(sorted(self._entries))
             raise PalmError(
@@ -61,13 +78,6 @@ class Registry(Generic[T]):
             if entry is component:
                 return name
         return f"{component.__module__}.{component.__qualname__}"  # type: ignore[attr-defined]
-
-    def _imported(self, path: str) -> T:
-        module, _, attribute = path.rpartition(".")
-        try:
-            return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-        except (ImportError, AttributeError) as error:
-            raise PalmError(f"the {self.kind} {path!r} cannot be imported: {error}") from error
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries

@@ -26,8 +26,9 @@ class RunSettings:
         pretrain_path: pretrained weights to start from (a directory).
         save_path: the folder for checkpoints and the targets' models.
         num_epochs: passes over the main task's training data (the main task is the first target).
-        optimizer: the optimizer's name.
-        lr_scheduler: how the learning rate goes: linear_warmup_decay, noam or constant.
+        optimizer: adam (or adamw), adamwdl or lamb, or the dotted path of a class.
+        lr_scheduler: how the learning rate goes: linear_warmup_decay, linear, cosine, polynomial, constant,
+            noam or slanted_triangular, or the dotted path of a class.
         warmup_proportion: share of all steps in which the learning rate rises from 0.
         use_ema: save, evaluate and predict with moving averages of the weights.
         ema_decay: decay of these averages, below 1.

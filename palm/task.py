@@ -46,6 +46,7 @@ class Task(Component):
         print_first_n: how many examples and their encoded rows to log before training.
         loss_weight: factor of the task's loss in the gradient; losses are reported without it.
         learning_rate_factor: factor of all learning rates, the encoder's too, in the steps of this task.
+        head_learning_rate: rate of the task's output layer; `learning_rate` where absent.
         mix_ratio: how often the task is drawn, relative to the others.
         is_target: whether it gets an exact number of steps and a saved model, or only helps.
 
@@ -79,6 +80,7 @@ class Task(Component):
         print_first_n: int = 0,
         loss_weight: float = 1.0,
         learning_rate_factor: float = 1.0,
+        head_learning_rate: float | None = None,
         mix_ratio: float = 1.0,
         is_target: bool = True,
     ) -> None:
@@ -90,6 +92,7 @@ class Task(Component):
         self.pred_output_path = pred_output_path
         self.shuffle, self.print_first_n = shuffle, print_first_n
         self.loss_weight, self.learning_rate_factor = loss_weight, learning_rate_factor
+        self.head_learning_rate = head_learning_rate
         self.gradient_accumulation_steps = gradient_accumulation_steps
         sizes = {"batch_size": batch_size, "max_tokens_per_batch": max_tokens_per_batch}
         given = {setting: value for setting, value in sizes.items() if value is not None}
@@ -97,6 +100,7 @@ class Task(Component):
             *([] if given else [NO_BATCH_SIZE]),
             *count_problems(**given, gradient_accumulation_steps=gradient_accumulation_steps),
             *positive_problems(loss_weight=loss_weight, learning_rate_factor=learning_rate_factor),
+            *positive_problems(head_learning_rate=1 if head_learning_rate is None else head_learning_rate),
         ]
         raise_any(f"task {name!r}: {line}" for line in problems)
         self.mix_ratio, self.is_target = mix_ratio, is_target
@@ -169,6 +173,7 @@ class Task(Component):
             "shuffle": self.shuffle,
             "loss_weight": self.loss_weight,
             "learning_rate_factor": self.learning_rate_factor,
+            "head_learning_rate": self.head_learning_rate,
             "expected_steps": self.expected_steps,
             "paradigm": self.paradigm.settings,
             "rows": len(self.stream.rows),

@@ -37,6 +37,7 @@ class Trainer(TrainerBase):
         loss_weight: as in `Task`.
         learning_rate_factor: as in `Task`.
         gradient_accumulation_steps: as in `Task`.
+        head_learning_rate: as in `Task`.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
     Raises:
@@ -52,6 +53,7 @@ class Trainer(TrainerBase):
         loss_weight: float = 1.0,
         learning_rate_factor: float = 1.0,
         gradient_accumulation_steps: int = 1,
+        head_learning_rate: float | None = None,
         precision: str = "auto",
     ) -> None:
         super().__init__(name, precision)
@@ -60,6 +62,7 @@ class Trainer(TrainerBase):
             "loss_weight": loss_weight,
             "learning_rate_factor": learning_rate_factor,
             "gradient_accumulation_steps": gradient_accumulation_steps,
+            "head_learning_rate": head_learning_rate,
         }
         self.reuse_head_with = reuse_head_with
         self._is_aux = False

@@ -24,7 +24,7 @@ from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
 from palm.model import MultiTaskModel
 from palm.observers import StepLog, log_counts
-from palm.optimizer import Optimizer
+from palm.optimizer import Optimizer, ParameterGroups
 from palm.paradigm import Paradigm
 from palm.precision import checked, resolved
 from palm.pretrained import load_pretrain
@@ -32,6 +32,7 @@ from palm.reader import Reader
 from palm.saver import Saver, kinds_of
 from palm.storage import fill
 from palm.task import Task
+from palm.updates import built_optimizer, moving_parameters
 
 T = TypeVar("T")
 
@@ -71,6 +72,7 @@ class TrainerBase(ABC):
         self._name = name
         self._precision = checked(precision)
         self._optimizer: Optimizer | None = None
+        self._groups = ParameterGroups()
         self._ema_decay: float | None = None
         self._run: Training | None = None
         self._saver: Saver | None = None
@@ -111,6 +113,7 @@ class TrainerBase(ABC):
         weight_decay: float | None = None,
         use_ema: bool = False,
         ema_decay: float | None = None,
+        groups: ParameterGroups | None = None,
     ) -> None:
         """Choose how parameters move.
 
@@ -119,6 +122,7 @@ class TrainerBase(ABC):
             weight_decay: decoupled decay; the optimizer's own where None.
             use_ema: predict, and save for prediction, with moving averages of the weights.
             ema_decay: decay of these averages, below 1.
+            groups: rates of parts of the model, and what is frozen; one rate, and nothing, where None.
 
         Raises:
             PalmError: `build_forward` was not called.
@@ -129,6 +133,7 @@ class TrainerBase(ABC):
             raise ConfigError([f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}"])
         self._ema_decay = ema_decay if use_ema else None
         self._optimizer = optimizer if weight_decay is None else _with_decay(optimizer, weight_decay)
+        self._groups = ParameterGroups() if groups is None else groups
         self._begin_anew()
 
     def load_pretrain(self, model_path: str | Path, convert: bool = False) -> None:  # noqa: ARG002
@@ -274,15 +279,17 @@ class TrainerBase(ABC):
         tasks, device = self._tasks(caller), device_of(use_gpu=True)
         backbone = next(iter(forwards.values())).backbone
         model = MultiTaskModel(backbone, tasks, resolved(self._precision, device)).to(device)
-        parameters = list(model.named_parameters())
+        built = built_optimizer(optimizer, self._groups, model, tasks)
         return Training(
             model,
             tasks,
-            optimizer.build(parameters),
+            built,
             _schedule_of(optimizer),
             seed_of(task.reader for task in tasks),
             optimizer.grad_clip,
-            None if self._ema_decay is None else ExponentialMovingAverage(parameters, self._ema_decay),
+            None
+            if self._ema_decay is None
+            else ExponentialMovingAverage(moving_parameters(model), self._ema_decay),
             device,
             self._mixing,
             optimizer.grad_clip_type,
@@ -298,7 +305,12 @@ class TrainerBase(ABC):
         }
         kind = type(self._optimizer).__name__
         mixing = {"name": type(self._mixing).__name__, **self._mixing.settings}
-        return {"optimizer": {"name": kind, **settings}, "ema_decay": self._ema_decay, "mixing": mixing}
+        return {
+            "optimizer": {"name": kind, **settings},
+            "groups": self._groups.settings,
+            "ema_decay": self._ema_decay,
+            "mixing": mixing,
+        }
 
     def _save(self, path: Path, kind: str) -> None:
         run = self._training("save")
@@ -344,11 +356,13 @@ def seed_of(readers: Iterable[Reader]) -> int:
 def _with_decay(optimizer: Optimizer, weight_decay: float) -> Optimizer:
     if "weight_decay" not in optimizer.settings:
         raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
-    return type(optimizer)(**{**optimizer.settings, "weight_decay": weight_decay})
+    return type(optimizer)(**{**optimizer.settings, **optimizer.given_2x, "weight_decay": weight_decay})
 
 
 def _schedule_of(optimizer: Optimizer) -> Schedule:
-    schedule: Schedule | None = getattr(optimizer, "lr_scheduler", None)
+    schedule: Schedule | None = optimizer.given_2x.get(
+        "lr_scheduler", getattr(optimizer, "lr_scheduler", None)
+    )
     return WarmupScheduler(0) if schedule is None else schedule
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from palm.assembly import HELP, TASK_PARTS
+from palm.assembly import HELP, NO_SETTINGS
 from palm.config import Parameter, default_text, listed, type_name
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
@@ -15,7 +15,7 @@ def table() -> str:
     """The settings of every heading as Markdown tables."""
     parts = []
     for heading, consumers in HELP.items():
-        rows = [_row(setting) for setting in listed(consumers) if setting.name not in TASK_PARTS]
+        rows = [_row(setting) for setting in listed(consumers) if setting.name not in NO_SETTINGS]
         parts.append(
             f"### {heading.capitalize()}\n\n| setting | type | default | meaning |\n|---|---|---|---|\n"
         )

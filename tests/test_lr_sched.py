@@ -1,16 +1,23 @@
-"""Learning-rate schedules against recorded rates of both originals."""
+"""Learning-rate schedules against recorded rates of both originals, transformers, and formulas of papers."""
 
 from __future__ import annotations
 
 import json
+import math
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from palm.errors import ConfigError, PalmError
 from palm.lr_sched import (
     LR_SCHEDULES,
+    CosineScheduler,
+    LinearScheduler,
     NoamScheduler,
+    PolynomialScheduler,
+    SlantedTriangularScheduler,
     TriangularSchedualer,
     TriangularScheduler,
     WarmupSchedualer,
@@ -32,6 +39,10 @@ def test_schedules_have_these_names() -> None:
         "noam": NoamScheduler,
         "noam_decay": NoamScheduler,
         "constant": WarmupScheduler,
+        "linear": LinearScheduler,
+        "cosine": CosineScheduler,
+        "polynomial": PolynomialScheduler,
+        "slanted_triangular": SlantedTriangularScheduler,
     }
     assert (TriangularSchedualer, WarmupSchedualer) == (TriangularScheduler, WarmupScheduler)
 
@@ -97,3 +108,64 @@ def test_a_constant_rate_has_no_negative_warm_up() -> None:
 def test_an_unknown_schedule_is_named() -> None:
     with pytest.raises(PalmError, match="did you mean 'constant'"):
         schedule_of_run("constnat", 10)
+
+
+def test_schedules_without_a_seam_are_those_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    steps, warm_up, peak = 60, 12, 2e-3
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    theirs = {
+        "linear": transformers.get_linear_schedule_with_warmup(optimizer, warm_up, steps),
+        "cosine": transformers.get_cosine_schedule_with_warmup(optimizer, warm_up, steps),
+        "polynomial": transformers.get_polynomial_decay_schedule_with_warmup(
+            optimizer, warm_up, steps, lr_end=0.1 * peak, power=3.0
+        ),
+        "constant": transformers.get_constant_schedule_with_warmup(optimizer, warm_up),
+    }
+    settings = {"polynomial": {"lr_end_factor": 0.1, "lr_power": 3.0}}
+    for name, schedule in theirs.items():
+        ours = schedule_of_run(name, steps, warm_up / steps, settings.get(name))
+        for step in range(steps + 1):
+            assert ours(step) == pytest.approx(schedule.lr_lambdas[0](step), abs=1e-12), (name, step)
+
+
+def test_the_slanted_triangle_is_that_of_the_paper() -> None:
+    # Howard and Ruder, 2018, equation 3, with T = 100, cut_frac = 0.25, ratio = 10.
+    schedule = schedule_of_run("slanted_triangular", 100, settings={"lr_cut_fraction": 0.25, "lr_ratio": 10})
+    for t in range(101):
+        cut = math.floor(100 * 0.25)
+        p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / 0.25 - 1))
+        assert schedule(t) == pytest.approx((1 + p * (10 - 1)) / 10, abs=1e-12)
+    assert [schedule(t) for t in (0, 25, 100, 140)] == [0.1, 1.0, pytest.approx(0.1), 0.1]
+
+
+def test_a_fall_ends_at_its_end_factor_and_stays_there() -> None:
+    for name in ("linear", "cosine", "polynomial"):
+        schedule = schedule_of_run(name, 40, 0.25, {"lr_end_factor": 0.2})
+        assert [schedule(step) for step in (0, 5, 10)] == [0.0, 0.5, 1.0]
+        assert [schedule(step) for step in (40, 41, 400)] == pytest.approx([0.2, 0.2, 0.2])
+    linear = schedule_of_run("linear", 40, 0.25, {"lr_end_factor": 0.2})
+    assert linear(25) == pytest.approx(0.6)  # half of the way from 1 to 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "proportion", "settings", "message"),
+    [
+        ("linear", 0.0, {"lr_end_factor": 1.0}, "lr_end_factor should be at least 0 and below 1, not 1.0"),
+        ("polynomial", 0.0, {"lr_power": 0}, "lr_power should be above 0, not 0"),
+        ("slanted_triangular", 0.1, {}, "warmup_proportion: slanted_triangular has no warm-up of this kind"),
+        ("slanted_triangular", 0.0, {"lr_ratio": 0.5}, "lr_ratio should be 1 or more, not 0.5"),
+        ("slanted_triangular", 0.0, {"lr_cut_fraction": 0.001}, "too few to rise in a share of 0.001"),
+        (
+            "slanted_triangular",
+            0.0,
+            {"lr_cut_fraction": 1.0},
+            "lr_cut_fraction should be above 0 and below 1",
+        ),
+    ],
+)
+def test_what_a_schedule_refuses(
+    name: str, proportion: float, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        schedule_of_run(name, 100, proportion, settings)

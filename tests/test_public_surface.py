@@ -19,10 +19,11 @@ PACKAGES = {
     "reader": ["ClassifyReader", "MatchReader", "SequenceLabelReader", "MRCReader", "MaskLMReader"],
     "backbone": ["BERT", "ERNIE", "RoBERTa", "DistilBERT", "ELECTRA"],
     "head": ["Classify", "Match", "SequenceLabel", "MRC", "MaskLM", "Regression"],
-    "optimizer": ["Adam", "AdamW"],
+    "optimizer": ["Adam", "AdamW", "AdamWDL", "Lamb", "ParameterGroups", "layerwise_lr_decay"],
     "lr_sched": [
         *("TriangularSchedualer", "WarmupSchedualer"),
-        *("TriangularScheduler", "WarmupScheduler"),
+        *("TriangularScheduler", "WarmupScheduler", "NoamScheduler", "LinearScheduler", "CosineScheduler"),
+        *("PolynomialScheduler", "SlantedTriangularScheduler"),
     ],
     "mixing": ["MixRatio", "Proportional", "Temperature", "Annealed", "RoundRobin", "DevScore"],
     "downloader": ["ls", "download"],
@@ -33,18 +34,30 @@ REGISTERED = {
     "reader": (READERS, ["cls", "match", "mlm", "mrc", "seq_label"]),
     "paradigm": (PARADIGMS, ["cls", "match", "mlm", "mrc", "regression", "seq_label"]),
     "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta"]),
-    "optimizer": (OPTIMIZERS, ["adam", "adamw"]),
+    "optimizer": (OPTIMIZERS, ["adam", "adamw", "adamwdl", "lamb"]),
     "mixing": (
         MIXINGS,
         ["annealed", "dev_score", "mix_ratio", "proportional", "round_robin", "temperature"],
     ),
-    "schedule": (LR_SCHEDULES, ["constant", "linear_warmup_decay", "noam", "noam_decay"]),
+    "schedule": (
+        LR_SCHEDULES,
+        [
+            "constant",
+            "cosine",
+            "linear",
+            "linear_warmup_decay",
+            "noam",
+            "noam_decay",
+            "polynomial",
+            "slanted_triangular",
+        ],
+    ),
 }
 
 TRAINER = {
     "build_forward": "backbone, task_head",
     "build_predict_forward": "pred_backbone, pred_head",
-    "build_backward": "optimizer, weight_decay=None, use_ema=False, ema_decay=None",
+    "build_backward": "optimizer, weight_decay=None, use_ema=False, ema_decay=None, groups=None",
     "fit_reader": "reader, phase='train'",
     "load_pretrain": "model_path, convert=False",
     "load_ckpt": "model_path",
@@ -135,7 +148,8 @@ def test_progress_can_be_read(cls: type, names: list[str]) -> None:
 
 def test_constructors_of_trainers_are_those_of_2_x_and_a_little_more() -> None:
     of_2x = "name, mix_ratio=1.0, reuse_head_with=None"
-    own = "loss_weight=1.0, learning_rate_factor=1.0, gradient_accumulation_steps=1, precision='auto'"
+    own = "loss_weight=1.0, learning_rate_factor=1.0, gradient_accumulation_steps=1"
+    own += ", head_learning_rate=None, precision='auto'"
     assert parameters(palm.Trainer.__init__) == f"{of_2x}, {own}"
     assert parameters(palm.MultiHeadTrainer.__init__) == "trainers, mixing=None, precision='auto'"
 

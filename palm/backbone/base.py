@@ -10,6 +10,7 @@ from torch import nn
 
 from palm.component import Component, Translate, checked_phase, unused
 from palm.contract import Specs, Tensors
+from palm.errors import ConfigError
 from palm.registry import Registry
 
 
@@ -35,6 +36,21 @@ class Backbone(Component, nn.Module):
             inputs: every name of `inputs_attr`; further names are ignored.
             wanted: the outputs that somebody will read; None for all. What nobody reads may be left out.
         """
+
+    def parameter_layers(self) -> list[list[str]]:
+        """The names of the embeddings' parameters, then those of each layer, from the lowest.
+
+        What comes after the topmost layer is in none of them. Only freezing and rates by layer ask for it.
+
+        Raises:
+            ConfigError: the encoder does not tell.
+        """
+        raise ConfigError(
+            [
+                f"{type(self).__name__} does not tell which layer its parameters are in, as freeze and "
+                "layerwise_decay need; give it a method parameter_layers"
+            ]
+        )
 
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone")

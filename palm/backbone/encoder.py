@@ -131,6 +131,14 @@ class Encoder(Backbone):
             outputs |= {name: sentence for name in SENTENCE if name in wanted}
         return outputs
 
+    def parameter_layers(self) -> list[list[str]]:
+        """The embeddings, then the layers; the pooler is in none of them."""
+        stages: dict[str, nn.Module] = {"embeddings": self.embeddings}
+        stages |= {f"layers.{number}": layer for number, layer in enumerate(self.layers)}
+        return [
+            [f"{place}.{name}" for name, _ in stage.named_parameters()] for place, stage in stages.items()
+        ]
+
     def _check(self, inputs: Tensors) -> None:
         given = {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in inputs.items()}
         problems = list(mismatches("backbone", self.inputs_attr, "batch", given))

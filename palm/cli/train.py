@@ -12,7 +12,7 @@ from palm.controller import Controller
 
 def fill(parser: argparse.ArgumentParser) -> None:
     parser.usage = "palm train CONFIG [--task_dir DIR] [--SETTING VALUE ...]"
-    parser.epilog = help_text(assembly.HELP, assembly.TASK_PARTS)
+    parser.epilog = help_text(assembly.HELP, assembly.NO_SETTINGS)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_config(parser, required=True)
 

@@ -225,6 +225,7 @@ def _leniency(annotation: Any) -> int:
 
 
 _NAMES: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "string"}
+_NAMES |= {Callable: "function"}
 _NAMES |= dict.fromkeys(_PATHS, "path") | dict.fromkeys((dict, Mapping), "mapping")
 
 _CONVERTERS: dict[Any, Callable[[Any, Any, Path], Any]] = {

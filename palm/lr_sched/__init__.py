@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from palm.lr_sched.base import LR_SCHEDULES, Schedule, schedule_of_run
+from palm.lr_sched.base import HORIZON, LR_SCHEDULES, Schedule, schedule_of_run
+from palm.lr_sched.decays import (
+    CosineScheduler,
+    LinearScheduler,
+    PolynomialScheduler,
+    SlantedTriangularScheduler,
+)
 from palm.lr_sched.schedules import (
     NoamScheduler,
     TriangularSchedualer,
@@ -12,9 +18,14 @@ from palm.lr_sched.schedules import (
 )
 
 __all__ = [
+    "HORIZON",
     "LR_SCHEDULES",
+    "CosineScheduler",
+    "LinearScheduler",
     "NoamScheduler",
+    "PolynomialScheduler",
     "Schedule",
+    "SlantedTriangularScheduler",
     "TriangularSchedualer",
     "TriangularScheduler",
     "WarmupSchedualer",

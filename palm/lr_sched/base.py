@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 from palm.component import Component
+from palm.errors import ConfigError
 from palm.registry import Registry
 
 
@@ -19,22 +22,30 @@ class Schedule(Component, ABC):
 
 LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule")
 
+HORIZON = ("warmup_steps", "num_train_steps")
+"""Parameters of schedules that the run gives; all others are settings."""
 
-def schedule_of_run(name: str, num_train_steps: int, warmup_proportion: float = 0.0) -> Schedule:
+
+def schedule_of_run(
+    name: str,
+    num_train_steps: int,
+    warmup_proportion: float = 0.0,
+    settings: Mapping[str, Any] | None = None,
+) -> Schedule:
     """The schedule called `name` over the horizon of a run.
 
     Args:
         name: an entry of `LR_SCHEDULES`; its constructor takes `warmup_steps`, `num_train_steps` or both.
         num_train_steps: steps of all tasks together.
         warmup_proportion: share of them that warms up; the number of steps is rounded down.
+        settings: the constructor's other arguments.
 
     Raises:
-        ConfigError: for what the schedule refuses, such as a warm-up as long as the run.
+        ConfigError: for what the schedule refuses, such as a warm-up as long as the run, or any at all.
     """
     schedule = LR_SCHEDULES[name]
-    horizon = {
-        "warmup_steps": int(warmup_proportion * num_train_steps),
-        "num_train_steps": num_train_steps,
-    }
+    horizon = dict(zip(HORIZON, (int(warmup_proportion * num_train_steps), num_train_steps), strict=True))
     accepted = inspect.signature(schedule).parameters
-    return schedule(**{key: value for key, value in horizon.items() if key in accepted})
+    if warmup_proportion > 0 and "warmup_steps" not in accepted:
+        raise ConfigError([f"warmup_proportion: {name} has no warm-up of this kind; leave it out"])
+    return schedule(**{key: value for key, value in horizon.items() if key in accepted}, **settings or {})

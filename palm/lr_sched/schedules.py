@@ -1,4 +1,4 @@
-"""The schedules: linear decay as BERT has it, noam, and a constant rate, each after a warm-up."""
+"""PaddlePALM's schedules: linear decay as in BERT, noam, and a constant rate, each after a warm-up."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ class Temperature(Mixing):
     T = 1 without a cap is `proportional`; the larger T, the more equal are the tasks.
 
     Args:
-        mixing_temperature: T, 1 or more.
-        mixing_cap: rows above this number do not count, so that a huge task leaves room for the others;
-            None for no limit.
+        mixing_temperature: of temperature, T: 1 or more.
+        mixing_cap: of temperature; rows above this number do not count, so that a huge task leaves room for
+            the others; None for no limit.
 
     Raises:
         ConfigError: for values outside their range.
@@ -72,7 +72,7 @@ class Annealed(Mixing):
     In epoch e of E of the main task, the first target, `alpha = 1 - decay * (e - 1) / (E - 1)`.
 
     Args:
-        mixing_decay: how far alpha falls, above 0, at most 1.
+        mixing_decay: of annealed, how far alpha falls; above 0, at most 1.
 
     Raises:
         ConfigError: for a value outside its range.
@@ -140,9 +140,9 @@ class DevScore(Mixing):
     the steps that are left are shared out anew; a target is saved at its count of the newest plan.
 
     Args:
-        mixing_references: task -> the score to compare its dev score with, for instance that of a model
-            of this task alone; 1 for tasks that are not named.
-        mixing_floor: share that a task without any gap keeps, of the average task's.
+        mixing_references: of dev_score: task -> the score to compare its dev score with, for instance that
+            of a model of this task alone; 1 for tasks that are not named.
+        mixing_floor: of dev_score, the share that a task without any gap keeps, of the average task's.
 
     Raises:
         ConfigError: for a floor outside its range.

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from palm.optimizer.adamw import Adam, AdamW
+from palm.optimizer.adamwdl import AdamWDL, layerwise_lr_decay
 from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, clip
+from palm.optimizer.groups import ParameterGroups
+from palm.optimizer.lamb import Lamb, trust_ratio
 
-__all__ = ["OPTIMIZERS", "Adam", "AdamW", "GradClipType", "Optimizer", "clip"]
+__all__ = [
+    "OPTIMIZERS",
+    "Adam",
+    "AdamW",
+    "AdamWDL",
+    "GradClipType",
+    "Lamb",
+    "Optimizer",
+    "ParameterGroups",
+    "clip",
+    "layerwise_lr_decay",
+    "trust_ratio",
+]

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from palm.component import Component
+from palm.component import Component, Translate, unused
 from palm.registry import Registry
 
 GradClipType = Literal["global_norm", "norm", "value"]
+
+
+GRAD_CLIP_TYPES: tuple[GradClipType, ...] = get_args(GradClipType)
+
+Layers = Sequence[Sequence[str]]
+"""Names of parameters: those of the embeddings, then those of each layer, from the lowest."""
 
 
 class Optimizer(Component, ABC):
     """Settings of an optimizer, which become one when there is a model.
 
     Attributes:
+        learning_rate: the rate that the schedule multiplies.
         grad_clip: what the training loop clips gradients to; None for no clipping.
         grad_clip_type: how, see `clip`.
+        needs_layers: whether `build` takes the layers of the model as second argument.
     """
 
+    only_2x: ClassVar[Mapping[str, Translate]] = {"lr_scheduler": unused}
+    learning_rate: float
     grad_clip: float | None
     grad_clip_type: GradClipType = "global_norm"
+    needs_layers: bool = False
 
     @abstractmethod
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:

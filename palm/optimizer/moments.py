@@ -1,10 +1,147 @@
-"""Adam's moments kept out of the range in which a processor computes ten times slower."""
+"""Optimizers that keep running means of gradients and of their squares: Adam and its kin."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
+from palm.errors import ConfigError
+from palm.optimizer.base import GRAD_CLIP_TYPES, GradClipType, Optimizer
+from palm.registry import imported
+
+DecayRule = Callable[[str], bool]
+"""A parameter's name -> whether it decays."""
+
+Group = dict[str, Any]
+"""Parameters with settings of their own, as torch's optimizers take them."""
+
+
+class MomentOptimizer(Optimizer):
+    """Settings that Adam and its kin share.
+
+    Args:
+        learning_rate: the rate that the schedule multiplies.
+        weight_decay: share of a parameter, per unit of rate, that each step takes away.
+        grad_clip: what gradients are clipped to before the step; None for no clipping.
+        grad_clip_type: `global_norm` scales all gradients together, `norm` each parameter's by itself,
+            `value` cuts off every element.
+        beta1: decay of the running mean of gradients.
+        beta2: decay of the running mean of squared gradients.
+        epsilon: added to the root of the latter, against division by zero.
+        apply_decay_param_fun: which parameters decay: a function from a parameter's name to true or false,
+            or its dotted path; all but biases and layer norms where absent.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        weight_decay: float,
+        grad_clip: float | None,
+        grad_clip_type: GradClipType,
+        betas: tuple[float, float],
+        epsilon: float,
+        apply_decay_param_fun: DecayRule | str | None,
+    ) -> None:
+        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.grad_clip, self.grad_clip_type = grad_clip, grad_clip_type
+        self.betas, self.epsilon = betas, epsilon
+        if problems := list(self._problems()):
+            raise ConfigError(problems)
+        rule = apply_decay_param_fun
+        self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
+
+    def _problems(self) -> Iterator[str]:
+        if not self.learning_rate > 0:
+            yield f"learning_rate should be above 0, not {self.learning_rate!r}"
+        if not self.weight_decay >= 0:
+            yield f"weight_decay should be 0 or more, not {self.weight_decay!r}"
+        if self.grad_clip is not None and not self.grad_clip > 0:
+            yield f"grad_clip should be above 0, or null for no clipping, not {self.grad_clip!r}"
+        if self.grad_clip_type not in GRAD_CLIP_TYPES:
+            yield f"grad_clip_type should be one of {', '.join(GRAD_CLIP_TYPES)}, not {self.grad_clip_type!r}"
+        for name, beta in zip(("beta1", "beta2"), self.betas, strict=True):
+            if not 0 <= beta < 1:
+                yield f"{name} should be at least 0 and below 1, not {beta!r}"
+        if not self.epsilon > 0:
+            yield f"epsilon should be above 0, not {self.epsilon!r}"
+
+    def decays(self, name: str, parameter: nn.Parameter) -> bool:
+        """Whether weight decay applies; without a rule, to all but biases and layer norms."""
+        return parameter.ndim > 1 if self._rule is None else bool(self._rule(name))
+
+    def groups(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Group]:
+        """The parameters that decay, and those that do not; a group without any is left out."""
+        named = list(named_parameters)
+        decaying = [pair for pair in named if self.decays(*pair)]
+        spared = [pair for pair in named if not self.decays(*pair)]
+        groups = [
+            {"params": decaying, "weight_decay": self.weight_decay},
+            {"params": spared, "weight_decay": 0.0},
+        ]
+        return [group for group in groups if group["params"]]
+
+
+class MomentRule(torch.optim.Optimizer):
+    """A torch optimizer whose steps are made of both means and of the number of steps of each parameter.
+
+    Args:
+        groups: parameters, with settings of their own where they have any.
+        settings: the others', among them `lr` and `betas`.
+    """
+
+    def __init__(self, groups: Iterable[Group], settings: dict[str, Any]) -> None:
+        super().__init__(groups, settings)
+        keep_moments_normal(self)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+        """Move every parameter that has a gradient."""
+        for group in self.param_groups:
+            if parameters := [parameter for parameter in group["params"] if parameter.grad is not None]:
+                self._step(group, parameters)
+
+    def _step(self, group: Group, parameters: list[Tensor]) -> None:
+        states = [self._state(parameter) for parameter in parameters]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(means, gradients, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+        for state in states:
+            state["step"] += 1
+        self.move(group, parameters, means, squares, [int(state["step"]) for state in states])
+
+    def _state(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        return state
+
+    @abstractmethod
+    def move(
+        self,
+        group: Group,
+        parameters: list[Tensor],
+        means: list[Tensor],
+        squares: list[Tensor],
+        steps: Sequence[int],
+    ) -> None:
+        """Update the parameters in place.
+
+        Args:
+            group: its settings.
+            parameters: those of it that have a gradient.
+            means: running means of gradients, this step's included, without a bias correction.
+            squares: those of squared gradients.
+            steps: how many steps each parameter has had, this one included.
+        """
+
 
 NEGLIGIBLE = {"exp_avg": 1e-28, "exp_avg_sq": 1e-35}
 """Below these, a running mean becomes 0: beside an epsilon of 1e-8 it moves no parameter."""

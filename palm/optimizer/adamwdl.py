@@ -1,0 +1,134 @@
+"""AdamW with a smaller rate for every layer further down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from palm.errors import ConfigError
+from palm.optimizer.base import OPTIMIZERS, GradClipType, Layers
+from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule
+from palm.registry import imported
+
+RateRule = Callable[[float, int, int], float]
+"""Decay rate, number of a layer, number of layers -> the factor of the learning rate in this layer."""
+
+
+def layerwise_lr_decay(decay_rate: float, layer: int, n_layers: int) -> float:
+    """The factor of the learning rate in a layer: 1 in the topmost, `decay_rate` times less in each below it.
+
+    Args:
+        decay_rate: α.
+        layer: m: 0 for the embeddings, 1 for the lowest layer, `n_layers` for the topmost.
+        n_layers: n.
+
+    Returns:
+        `α ** (n − m)`.
+
+    Source: Yang et al., 2019, arXiv:1906.08237, section A.4; PaddleNLP's document on AdamWDL.
+    """
+    return float(decay_rate ** (n_layers - layer))
+
+
+@OPTIMIZERS.register("adamwdl")
+class AdamWDL(MomentOptimizer):
+    """AdamW with dynamic learning rates: that of layer m of n is `learning_rate · layerwise_decay^(n − m)`.
+
+    The embeddings, m = 0, have the lowest; output layers and what else comes after the topmost layer have
+    `learning_rate`. One step with rate `lr`, at step t of a parameter: `p ← p − lr_t · (m/(√v + epsilon) +
+    weight_decay·p)` with `lr_t = lr · √(1 − beta2^t) / (1 − beta1^t)`.
+
+    Args:
+        layerwise_decay: of adamwdl, α: how much smaller each layer's rate is than that of the one above it;
+            above 0, at most 1; 1 for one rate in all layers.
+        set_param_lr_fun: of adamwdl, another rule for the rates of layers: a function with the arguments of
+            `palm.optimizer.layerwise_lr_decay`, or the dotted path of one.
+
+    Raises:
+        ConfigError: for values outside their range.
+
+    Source: PaddleNLP's document on AdamWDL, with its defaults.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.01,
+        grad_clip: float | None = None,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        grad_clip_type: GradClipType = "global_norm",
+        apply_decay_param_fun: DecayRule | str | None = None,
+        layerwise_decay: float = 1.0,
+        set_param_lr_fun: RateRule | str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            grad_clip,
+            grad_clip_type,
+            betas=(beta1, beta2),
+            epsilon=epsilon,
+            apply_decay_param_fun=apply_decay_param_fun,
+        )
+        if not 0 < layerwise_decay <= 1:
+            raise ConfigError([f"layerwise_decay should be above 0 and at most 1, not {layerwise_decay!r}"])
+        self.layerwise_decay = layerwise_decay
+        rule = layerwise_lr_decay if set_param_lr_fun is None else set_param_lr_fun
+        self._rate_rule: RateRule = imported("rate rule", rule) if isinstance(rule, str) else rule
+        self.needs_layers = layerwise_decay < 1 or set_param_lr_fun is not None
+
+    def build(
+        self, named_parameters: Iterable[tuple[str, nn.Parameter]], layers: Layers | None = None
+    ) -> torch.optim.Optimizer:
+        """Two groups for each layer.
+
+        Args:
+            named_parameters: of the model.
+            layers: the names of the embeddings' parameters, then those of each layer, from the lowest;
+                only needed where rates differ.
+
+        Raises:
+            ConfigError: rates differ, and the layers are not told.
+        """
+        if self.needs_layers and layers is None:
+            raise ConfigError(["adamwdl: layerwise_decay needs to be told which layer each parameter is in"])
+        factors = self._factors(layers or [])
+        groups = []
+        for group in self.groups(named_parameters):
+            by_rate: dict[float, list[tuple[str, nn.Parameter]]] = {}
+            for name, parameter in group["params"]:
+                by_rate.setdefault(self.learning_rate * factors.get(name, 1.0), []).append((name, parameter))
+            groups += [{**group, "params": named, "lr": rate} for rate, named in by_rate.items()]
+        return AdamWDLRule(groups, {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon})
+
+    def _factors(self, layers: Layers) -> dict[str, float]:
+        top = len(layers) - 1
+        return {
+            name: self._rate_rule(self.layerwise_decay, number, top)
+            for number, names in enumerate(layers)
+            for name in names
+        }
+
+
+class AdamWDLRule(MomentRule):
+    """The update of `AdamWDL`."""
+
+    def move(
+        self,
+        group: Group,
+        parameters: list[Tensor],
+        means: list[Tensor],
+        squares: list[Tensor],
+        steps: Sequence[int],
+    ) -> None:
+        """One step of the document's formula."""
+        beta1, beta2 = group["betas"]
+        rates = [-group["lr"] * (1 - beta2**step) ** 0.5 / (1 - beta1**step) for step in steps]
+        denominators = torch._foreach_sqrt(squares)
+        torch._foreach_add_(denominators, group["eps"])
+        torch._foreach_mul_(parameters, [1 + rate * group["weight_decay"] for rate in rates])
+        torch._foreach_addcdiv_(parameters, means, denominators, rates)

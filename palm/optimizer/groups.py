@@ -1,0 +1,132 @@
+"""Which parameters move, and at which rate: freezing, and learning rates of parts of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from palm.component import Component
+from palm.errors import ConfigError
+from palm.optimizer.base import Layers
+from palm.registry import did_you_mean
+
+BACKBONE = "backbone."
+"""How the names of the encoder's parameters begin."""
+
+
+class ParameterGroups(Component):
+    """Learning rates of parts of the model, and what is frozen; the schedule multiplies all rates.
+
+    Args:
+        backbone_learning_rate: rate of the encoder; `learning_rate` where absent.
+        parameter_learning_rates: pattern -> rate of the parameters whose name fits it
+            (`backbone.layers.*.norm.*`); the first pattern that fits counts, before all other rates.
+        freeze: what of the encoder does not move: embeddings, backbone (all of it), or a number n: the
+            embeddings and the lowest n layers.
+
+    Raises:
+        ConfigError: for values outside their range.
+    """
+
+    def __init__(
+        self,
+        backbone_learning_rate: float | None = None,
+        parameter_learning_rates: Mapping[str, float] | None = None,
+        freeze: Literal["embeddings", "backbone"] | int | None = None,
+    ) -> None:
+        self.backbone_learning_rate = backbone_learning_rate
+        self.patterns = dict(parameter_learning_rates or {})
+        self.freeze = freeze
+        rates = {"backbone_learning_rate": backbone_learning_rate}
+        rates |= {f"parameter_learning_rates: {pattern!r}": rate for pattern, rate in self.patterns.items()}
+        problems = [
+            f"{name}: the rate should be above 0, not {rate!r}; what is not to move belongs in freeze"
+            for name, rate in rates.items()
+            if rate is not None and not rate > 0
+        ]
+        if isinstance(freeze, int) and not freeze >= 1:
+            problems.append(f"freeze should be embeddings, backbone or a number of layers, not {freeze!r}")
+        if problems:
+            raise ConfigError(problems)
+
+    def frozen(self, names: Iterable[str], layers: Callable[[], Layers]) -> set[str]:
+        """The names of the parameters that do not move.
+
+        Args:
+            names: of all parameters; the encoder's begin with `backbone.`.
+            layers: gives the names by layer; only asked where it matters.
+
+        Raises:
+            ConfigError: there are not so many layers.
+        """
+        if self.freeze is None:
+            return set()
+        if self.freeze == "backbone":
+            return {name for name in names if name.startswith(BACKBONE)}
+        stages, count = layers(), 0 if self.freeze == "embeddings" else self.freeze
+        assert isinstance(count, int)
+        if count >= len(stages):
+            raise ConfigError([f"freeze: there are {len(stages) - 1} layers, not {count}"])
+        return {name for stage in stages[: count + 1] for name in stage}
+
+    def apply(
+        self,
+        optimizer: torch.optim.Optimizer,
+        moving: Sequence[tuple[str, nn.Parameter]],
+        learning_rate: float,
+        head_rates: Mapping[str, float],
+    ) -> None:
+        """Split an optimizer's groups so that every parameter has its rate.
+
+        Where the optimizer gave a parameter a part of `learning_rate`, as `adamwdl` does in lower layers, it
+        gets the same part of its own rate; a rate by pattern is taken as it is.
+
+        Args:
+            optimizer: of the parameters, before its first step.
+            moving: the parameters with their names; the encoder's begin with `backbone.`.
+            learning_rate: the rate that the optimizer was built with.
+            head_rates: the beginning of the names of an output layer's parameters -> its rate.
+
+        Raises:
+            ConfigError: a pattern that fits no parameter.
+        """
+        names = {parameter: name for name, parameter in moving}
+        self._check_patterns(list(names.values()))
+        for group in (groups := list(optimizer.param_groups)):
+            optimizer.param_groups.remove(group)
+        for group in groups:
+            optimizer.param_groups += _split(
+                group, lambda p, built: self._rate(names[p], built / learning_rate, learning_rate, head_rates)
+            )
+
+    def _rate(self, name: str, part: float, learning_rate: float, head_rates: Mapping[str, float]) -> float:
+        for pattern, rate in self.patterns.items():
+            if fnmatchcase(name, pattern):
+                return rate
+        own = {BACKBONE: self.backbone_learning_rate or learning_rate, **head_rates}
+        return part * next((rate for start, rate in own.items() if name.startswith(start)), learning_rate)
+
+    def _check_patterns(self, names: Sequence[str]) -> None:
+        unfit = [p for p in self.patterns if not any(fnmatchcase(name, p) for name in names)]
+        if unfit:
+            raise ConfigError(
+                f"parameter_learning_rates: {pattern!r} fits no parameter that moves"
+                f"{did_you_mean(pattern, names) or f'; they are called like {names[-1]!r}'}"
+                for pattern in unfit
+            )
+
+
+def _split(group: dict[str, Any], rate_of: Callable[[nn.Parameter, float], float]) -> list[dict[str, Any]]:
+    """A group as several, one for each rate."""
+    by_rate: dict[float, list[int]] = {}
+    for place, parameter in enumerate(group["params"]):
+        by_rate.setdefault(rate_of(parameter, group["lr"]), []).append(place)
+    lists = {name: group[name] for name in ("params", "param_names") if name in group}
+    return [
+        {**group, **{name: [values[k] for k in places] for name, values in lists.items()}, "lr": rate}
+        for rate, places in by_rate.items()
+    ]

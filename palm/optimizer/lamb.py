@@ -1,0 +1,99 @@
+"""LAMB: Adam's steps, each parameter's scaled to its own size, for large batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from palm.optimizer.base import OPTIMIZERS, GradClipType
+from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule
+
+
+@OPTIMIZERS.register("lamb")
+class Lamb(MomentOptimizer):
+    """Layer-wise adaptive moments: `p ← p − lr · ‖p‖/‖u‖ · u` with `u = m̂/(√v̂ + epsilon) + weight_decay·p`.
+
+    What does not decay, biases and layer norms if `apply_decay_param_fun` does not say otherwise, is
+    left out of the scaling too and takes Adam's step. A parameter without a gradient does not move.
+
+    Raises:
+        ConfigError: for values outside their range.
+
+    Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity; the exclusions are
+    those of the authors' program.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        weight_decay: float = 0.01,
+        grad_clip: float | None = 1.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        grad_clip_type: GradClipType = "global_norm",
+        apply_decay_param_fun: DecayRule | str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            grad_clip,
+            grad_clip_type,
+            betas=(beta1, beta2),
+            epsilon=epsilon,
+            apply_decay_param_fun=apply_decay_param_fun,
+        )
+
+    def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        """Two groups: what decays and is scaled, what is not."""
+        named = list(named_parameters)
+        adapting = {id(parameter) for name, parameter in named if self.decays(name, parameter)}
+        groups = self.groups(named)
+        for group in groups:
+            group["adapts"] = id(group["params"][0][1]) in adapting
+        return LambRule(groups, {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon})
+
+
+class LambRule(MomentRule):
+    """The update of `Lamb`; `adapts` in a group says whether its parameters are scaled."""
+
+    def move(
+        self,
+        group: Group,
+        parameters: list[Tensor],
+        means: list[Tensor],
+        squares: list[Tensor],
+        steps: Sequence[int],
+    ) -> None:
+        """One step of algorithm 2."""
+        (beta1, beta2), rate = group["betas"], group["lr"]
+        denominators = torch._foreach_div(squares, [1 - beta2**step for step in steps])
+        torch._foreach_sqrt_(denominators)
+        torch._foreach_add_(denominators, group["eps"])
+        updates = torch._foreach_div(means, [1 - beta1**step for step in steps])
+        torch._foreach_div_(updates, denominators)
+        torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+        if group["adapts"]:
+            torch._foreach_mul_(
+                updates, [trust_ratio(*pair) for pair in zip(parameters, updates, strict=True)]
+            )
+        torch._foreach_add_(parameters, updates, alpha=-rate)
+
+
+def trust_ratio(weight: Tensor, update: Tensor) -> Tensor:
+    """How far LAMB lets one parameter move, relative to its own size.
+
+    Args:
+        weight: the parameter, of any shape.
+        update: its Adam step plus its decay, same shape, before the learning rate.
+
+    Returns:
+        A scalar, norm(weight) / norm(update); 1 where either norm is zero, because a parameter that
+        starts at zero would otherwise never move.
+
+    Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity.
+    """
+    size, step = torch.linalg.vector_norm(weight), torch.linalg.vector_norm(update)
+    return torch.where((size > 0) & (step > 0), size / step, torch.ones_like(size))
