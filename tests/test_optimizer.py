@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from palm.errors import ConfigError
 from palm.lr_sched import TriangularSchedualer
-from palm.optimizer import OPTIMIZERS, Adam, AdamW, clip
+from palm.optimizer import OPTIMIZERS, Adam, AdamW, AdamWDL, Lamb, clip
 from palm.pretrained.names import from_ours
 from training_golden import RECORDED, SMALL, differences, tiny_model, training
 
@@ -74,9 +74,12 @@ def test_decay_takes_its_share_of_the_value_before_the_step() -> None:
     assert weight.item() == pytest.approx(2.0 - 0.1 - 0.1)
 
 
-def test_a_parameter_without_gradient_stays_even_with_momentum_and_decay() -> None:
+@pytest.mark.parametrize("cls", [AdamW, AdamWDL, Lamb])
+def test_a_parameter_without_gradient_stays_even_with_momentum_and_decay(
+    cls: type[AdamW | AdamWDL | Lamb],
+) -> None:
     drawn, other = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
-    optimizer = AdamW(learning_rate=0.1, weight_decay=0.5).build([("drawn", drawn), ("other", other)])
+    optimizer = cls(learning_rate=0.1, weight_decay=0.5).build([("drawn", drawn), ("other", other)])
     for parameter in (drawn, other):
         parameter.grad = torch.ones(2, 2)
     optimizer.step()
@@ -86,6 +89,7 @@ def test_a_parameter_without_gradient_stays_even_with_momentum_and_decay() -> No
     optimizer.step()
     assert torch.equal(other, before)
     assert not torch.equal(drawn, before)
+    assert [int(optimizer.state[p]["step"]) for p in (drawn, other)] == [2, 1]
 
 
 def test_gradients_are_clipped_together() -> None:

@@ -100,21 +100,6 @@ def test_the_ratio_is_one_where_a_norm_is_zero() -> None:
     ]
 
 
-@pytest.mark.parametrize("settings", [Lamb(0.1), AdamWDL(0.1)], ids=["lamb", "adamwdl"])
-def test_what_has_no_gradient_stays_and_counts_its_own_steps(settings: Lamb | AdamWDL) -> None:
-    drawn, other = (nn.Parameter(torch.ones(2, 2)) for _ in range(2))
-    optimizer = settings.build([("drawn", drawn), ("other", other)])
-    for parameter in (drawn, other):
-        parameter.grad = torch.ones(2, 2)
-    optimizer.step()
-    before = other.detach().clone()
-    other.grad = None
-    optimizer.step()
-    assert torch.equal(other, before)
-    assert not torch.equal(drawn, before)
-    assert [int(optimizer.state[p]["step"]) for p in (drawn, other)] == [2, 1]
-
-
 def documented(values: dict[str, Any], rates: dict[str, float], steps: int) -> dict[str, Any]:
     """AdamWDL as its document writes it, in numpy and double precision; biases and norms do not decay."""
     means = {name: np.zeros_like(value) for name, value in values.items()}

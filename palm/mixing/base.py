@@ -55,16 +55,7 @@ class Mixing(Component, ABC):
         """How often each task is drawn now, relative to the others, if all have the same `mix_ratio`."""
 
     def planned_shares(self, tasks: Sequence[Standing], reference: int, num_epochs: float) -> list[float]:  # noqa: ARG002
-        """The shares that the number of steps is planned by, on average over the run.
-
-        Args:
-            tasks: as they stand before the first step.
-            reference: the index of the task whose data `num_epochs` counts.
-            num_epochs: passes over that data.
-
-        Raises:
-            ConfigError: the strategy cannot be followed in this run.
-        """
+        """The shares that `expected_steps`, which has the same arguments, plans by: the run's average."""
         return self.shares(tasks)
 
     def weights(self, tasks: Sequence[Standing]) -> list[float]:

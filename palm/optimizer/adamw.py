@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from palm.optimizer.base import OPTIMIZERS, GradClipType
-from palm.optimizer.moments import DecayRule, MomentOptimizer, keep_moments_normal
+from palm.optimizer.base import OPTIMIZERS
+from palm.optimizer.moments import MomentOptimizer, keep_moments_normal
 
 
 @OPTIMIZERS.register("adam", "adamw")
@@ -20,32 +20,8 @@ class AdamW(MomentOptimizer):
     reads `p` as it was before the step. Biases and layer norms do not decay. A parameter without
     a gradient does not move at all: no decay, no momentum.
 
-    Raises:
-        ConfigError: for values outside their range.
-
     Source: Kingma and Ba, 2014, arXiv:1412.6980; Loshchilov and Hutter, 2017, arXiv:1711.05101.
     """
-
-    def __init__(
-        self,
-        learning_rate: float,
-        weight_decay: float = 0.0,
-        grad_clip: float | None = 1.0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        grad_clip_type: GradClipType = "global_norm",
-        apply_decay_param_fun: DecayRule | str | None = None,
-    ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            grad_clip,
-            grad_clip_type,
-            betas=(beta1, beta2),
-            epsilon=epsilon,
-            apply_decay_param_fun=apply_decay_param_fun,
-        )
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.AdamW:
         """Two groups: what decays, what does not."""

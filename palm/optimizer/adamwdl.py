@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
 from palm.errors import ConfigError
 from palm.optimizer.base import OPTIMIZERS, GradClipType, Layers
-from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule
+from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule, Moments
 from palm.registry import imported
 
 RateRule = Callable[[float, int, int], float]
@@ -66,12 +66,8 @@ class AdamWDL(MomentOptimizer):
         set_param_lr_fun: RateRule | str | None = None,
     ) -> None:
         super().__init__(
-            learning_rate,
-            weight_decay,
-            grad_clip,
-            grad_clip_type,
-            betas=(beta1, beta2),
-            epsilon=epsilon,
+            *(learning_rate, weight_decay, grad_clip, beta1, beta2, epsilon),
+            grad_clip_type=grad_clip_type,
             apply_decay_param_fun=apply_decay_param_fun,
         )
         if not 0 < layerwise_decay <= 1:
@@ -117,18 +113,11 @@ class AdamWDL(MomentOptimizer):
 class AdamWDLRule(MomentRule):
     """The update of `AdamWDL`."""
 
-    def move(
-        self,
-        group: Group,
-        parameters: list[Tensor],
-        means: list[Tensor],
-        squares: list[Tensor],
-        steps: Sequence[int],
-    ) -> None:
+    def move(self, group: Group, parameters: list[Tensor], moments: Moments) -> None:
         """One step of the document's formula."""
         beta1, beta2 = group["betas"]
-        rates = [-group["lr"] * (1 - beta2**step) ** 0.5 / (1 - beta1**step) for step in steps]
-        denominators = torch._foreach_sqrt(squares)
+        rates = [-group["lr"] * (1 - beta2**step) ** 0.5 / (1 - beta1**step) for step in moments.steps]
+        denominators = torch._foreach_sqrt(moments.squares)
         torch._foreach_add_(denominators, group["eps"])
         torch._foreach_mul_(parameters, [1 + rate * group["weight_decay"] for rate in rates])
-        torch._foreach_addcdiv_(parameters, means, denominators, rates)
+        torch._foreach_addcdiv_(parameters, moments.means, denominators, rates)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
 from palm.optimizer.base import OPTIMIZERS, GradClipType
-from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule
+from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule, Moments
 
 
 @OPTIMIZERS.register("lamb")
@@ -37,12 +37,8 @@ class Lamb(MomentOptimizer):
         apply_decay_param_fun: DecayRule | str | None = None,
     ) -> None:
         super().__init__(
-            learning_rate,
-            weight_decay,
-            grad_clip,
-            grad_clip_type,
-            betas=(beta1, beta2),
-            epsilon=epsilon,
+            *(learning_rate, weight_decay, grad_clip, beta1, beta2, epsilon),
+            grad_clip_type=grad_clip_type,
             apply_decay_param_fun=apply_decay_param_fun,
         )
 
@@ -59,20 +55,13 @@ class Lamb(MomentOptimizer):
 class LambRule(MomentRule):
     """The update of `Lamb`; `adapts` in a group says whether its parameters are scaled."""
 
-    def move(
-        self,
-        group: Group,
-        parameters: list[Tensor],
-        means: list[Tensor],
-        squares: list[Tensor],
-        steps: Sequence[int],
-    ) -> None:
+    def move(self, group: Group, parameters: list[Tensor], moments: Moments) -> None:
         """One step of algorithm 2."""
         (beta1, beta2), rate = group["betas"], group["lr"]
-        denominators = torch._foreach_div(squares, [1 - beta2**step for step in steps])
+        denominators = torch._foreach_div(moments.squares, [1 - beta2**step for step in moments.steps])
         torch._foreach_sqrt_(denominators)
         torch._foreach_add_(denominators, group["eps"])
-        updates = torch._foreach_div(means, [1 - beta1**step for step in steps])
+        updates = torch._foreach_div(moments.means, [1 - beta1**step for step in moments.steps])
         torch._foreach_div_(updates, denominators)
         torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
         if group["adapts"]:

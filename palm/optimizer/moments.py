@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,21 +35,25 @@ class MomentOptimizer(Optimizer):
         epsilon: added to the root of the latter, against division by zero.
         apply_decay_param_fun: which parameters decay: a function from a parameter's name to true or false,
             or its dotted path; all but biases and layer norms where absent.
+
+    Raises:
+        ConfigError: for values outside their range.
     """
 
     def __init__(
         self,
         learning_rate: float,
-        weight_decay: float,
-        grad_clip: float | None,
-        grad_clip_type: GradClipType,
-        betas: tuple[float, float],
-        epsilon: float,
-        apply_decay_param_fun: DecayRule | str | None,
+        weight_decay: float = 0.0,
+        grad_clip: float | None = 1.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        grad_clip_type: GradClipType = "global_norm",
+        apply_decay_param_fun: DecayRule | str | None = None,
     ) -> None:
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
         self.grad_clip, self.grad_clip_type = grad_clip, grad_clip_type
-        self.betas, self.epsilon = betas, epsilon
+        self.betas, self.epsilon = (beta1, beta2), epsilon
         if problems := list(self._problems()):
             raise ConfigError(problems)
         rule = apply_decay_param_fun
@@ -85,6 +90,21 @@ class MomentOptimizer(Optimizer):
         return [group for group in groups if group["params"]]
 
 
+@dataclass(frozen=True)
+class Moments:
+    """What Adam and its kin know of some parameters, this step's gradients included.
+
+    Args:
+        means: running means of gradients, without a bias correction.
+        squares: those of squared gradients.
+        steps: how many steps each parameter has had.
+    """
+
+    means: list[Tensor]
+    squares: list[Tensor]
+    steps: list[int]
+
+
 class MomentRule(torch.optim.Optimizer):
     """A torch optimizer whose steps are made of both means and of the number of steps of each parameter.
 
@@ -114,7 +134,7 @@ class MomentRule(torch.optim.Optimizer):
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
         for state in states:
             state["step"] += 1
-        self.move(group, parameters, means, squares, [int(state["step"]) for state in states])
+        self.move(group, parameters, Moments(means, squares, [int(state["step"]) for state in states]))
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
@@ -124,23 +144,8 @@ class MomentRule(torch.optim.Optimizer):
         return state
 
     @abstractmethod
-    def move(
-        self,
-        group: Group,
-        parameters: list[Tensor],
-        means: list[Tensor],
-        squares: list[Tensor],
-        steps: Sequence[int],
-    ) -> None:
-        """Update the parameters in place.
-
-        Args:
-            group: its settings.
-            parameters: those of it that have a gradient.
-            means: running means of gradients, this step's included, without a bias correction.
-            squares: those of squared gradients.
-            steps: how many steps each parameter has had, this one included.
-        """
+    def move(self, group: Group, parameters: list[Tensor], moments: Moments) -> None:
+        """Update those parameters of a group that have a gradient, in place."""
 
 
 NEGLIGIBLE = {"exp_avg": 1e-28, "exp_avg_sq": 1e-35}
