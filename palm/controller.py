@@ -97,11 +97,15 @@ class Controller:
         """Train until every target task has had its expected steps; saves each target as it finishes.
 
         Raises:
+            ConfigError: draws should follow dev scores, and no task has dev data.
             DataError: a row that cannot be used, with its file and line.
             TrainingError: too few rows for a batch, or a loss that is not a number.
             StorageError: `save_path` cannot be written, or `resume` names another run's checkpoint.
         """
-        settings = self._trainable().settings
+        parts = self._trainable()
+        settings = parts.settings
+        if parts.mixing.follows_scores and all(task.dev_file is None for task in parts.tasks):
+            raise ConfigError([f"mixing: {settings.mixing} follows dev scores; give a task a dev_file"])
         _check_writable(settings.save_path)
         if settings.pretrain_path is not None and not self._pretrained and settings.resume is None:
             self.load_pretrain()

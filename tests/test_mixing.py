@@ -222,6 +222,29 @@ def test_scores_move_steps_to_the_task_that_lags_and_survive_a_checkpoint(folder
     assert before + scored(second) == losses
 
 
+def test_evaluation_drives_the_draws_and_a_resumed_run_ends_with_the_same_weights(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train(**settings: Any) -> bytes:
+        config = tiny.config(folder, "cls", "match", mixing="dev_score", num_epochs=6, **settings)
+        for task in ("cls", "match"):
+            config["tasks"][task]["dev_file"] = str(folder / f"{task}.tsv")
+        with caplog.at_level(logging.INFO, "palm"):
+            Controller(config | {"eval_every_n_steps": 10}, argv=[]).train()
+        return (folder / "out" / "match" / "infer_model" / "model.safetensors").read_bytes()
+
+    whole = train(save_every_n_steps=25)
+    counts = [line for line in caplog.messages if "planned (" in line]
+    assert not any(" 60 steps, 60 planned" in line for line in counts)
+    assert train(resume=str(folder / "out" / "step_25"), save_every_n_steps=25) == whole
+    assert [line for line in caplog.messages if "planned (" in line] == counts * 2
+
+
+def test_draws_that_follow_scores_need_dev_data(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="mixing: dev_score follows dev scores; give a task a dev_file"):
+        controller(folder, "cls", mixing="dev_score").train()
+
+
 def test_a_checkpoint_of_another_mixing_is_refused(folder: Path) -> None:
     controller(folder, "cls", "match", save_every_n_steps=10, num_epochs=1).train()
     other = controller(folder, "cls", "match", num_epochs=1, mixing="round_robin", resume="auto")
