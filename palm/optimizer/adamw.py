@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from palm.optimizer.base import OPTIMIZERS
+from palm.optimizer.base import OPTIMIZERS, GradClipType
 from palm.optimizer.moments import MomentOptimizer, keep_moments_normal
 
 
@@ -45,6 +45,7 @@ class Adam(AdamW):
         lr_scheduler: factor of the learning rate by global step; None for a constant rate.
         weight_decay: as in `AdamW`; `Trainer.build_backward(weight_decay=…)` sets it too.
         grad_clip: as in `AdamW`, but off by default, as it was there.
+        grad_clip_type: as in `AdamW`.
     """
 
     aliases: ClassVar[dict[str, str]] = {"lr": "learning_rate", "lr_schedualer": "lr_scheduler"}
@@ -56,6 +57,7 @@ class Adam(AdamW):
         lr_scheduler: Callable[[int], float] | None = None,
         weight_decay: float = 0.0,
         grad_clip: float | None = None,
+        grad_clip_type: GradClipType = "global_norm",
     ) -> None:
-        super().__init__(learning_rate, weight_decay, grad_clip)
+        super().__init__(learning_rate, weight_decay, grad_clip, grad_clip_type=grad_clip_type)
         self.lr_scheduler = lr_scheduler
