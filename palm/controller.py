@@ -10,9 +10,10 @@ from typing import Any
 
 from palm import assembly
 from palm.checkpoint import load_checkpoint, newest_checkpoint
+from palm.checks import raise_any
 from palm.config import AUTO, HelpRequested, help_text, program_arguments, read_config, yaml_text
 from palm.data import training_stream
-from palm.device import device_of
+from palm.device import compiler_problems, device_of
 from palm.ema import ExponentialMovingAverage
 from palm.errors import ConfigError, PalmError, StorageError
 from palm.evaluation import Evaluator, shown
@@ -289,6 +290,11 @@ class Controller:
         device = device_of(settings.use_gpu)
         model = MultiTaskModel(parts.backbone, parts.tasks, resolved(settings.precision, device)).to(device)
         logger.info("Computing in %s on %s.", model.precision, device.type)
+        if settings.activation_checkpointing:
+            parts.backbone.checkpoint_activations()
+        if settings.compile:
+            raise_any(compiler_problems(device))
+            parts.backbone.compile()
         optimizer = built_optimizer(parts.optimizer, parts.groups, model, parts.tasks)
         ema = (
             ExponentialMovingAverage(moving_parameters(model), settings.ema_decay)
@@ -330,6 +336,7 @@ class Controller:
         return {
             **{name: getattr(settings, name) for name in names},
             "precision": training.model.precision,
+            "compile": settings.compile,
             "optimizer": {"name": settings.optimizer, **parts.optimizer.settings},
             "groups": parts.groups.settings,
             "schedule": parts.schedule,

@@ -1,8 +1,11 @@
-"""Where a model runs: a GPU if there is one and it is wanted."""
+"""Where a model runs: a GPU if there is one and it is wanted; and whether it can be compiled for it."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
+import os
+import shutil
 
 import torch
 
@@ -16,6 +19,19 @@ def device_of(use_gpu: bool) -> torch.device:
     if use_gpu:
         _say_fallback()
     return torch.device("cpu")
+
+
+def compiler_problems(device: torch.device) -> list[str]:
+    """A line if `torch.compile` lacks a compiler for a device."""
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return ["compile: torch.compile needs the package triton on a GPU; install it, or set compile: False"]
+    known = (os.environ.get("CXX", ""), "c++", "g++", "clang++", "cl")
+    if device.type == "cpu" and not any(map(shutil.which, known)):
+        return [
+            "compile: torch.compile needs a C++ compiler on a CPU, and there is no c++, g++, clang++ or cl; "
+            "install one, or set compile: False"
+        ]
+    return []
 
 
 @functools.cache

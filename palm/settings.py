@@ -49,6 +49,9 @@ class RunSettings:
         use_data_cache: keep encoded training files for later runs; otherwise each run encodes in memory.
         use_gpu: use a GPU where there is one.
         precision: compute in fp32 or bf16; auto is bf16 on GPUs and CPUs that have it, otherwise fp32.
+        compile: compile the encoder's layers with torch.compile; it pays on a GPU, in long runs.
+        activation_checkpointing: compute activations again in the backward pass instead of keeping them;
+            takes less memory and more time.
         random_seed: decides everything that is drawn; the same seed repeats a run.
     """
 
@@ -83,6 +86,8 @@ class RunSettings:
     use_data_cache: bool = True
     use_gpu: bool = True
     precision: precision.Setting = "auto"
+    compile: bool = False
+    activation_checkpointing: bool = False
     random_seed: int = 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from palm.backbone.attending import attend
@@ -21,6 +23,7 @@ class SelfAttention(nn.Module):
     def __init__(self, width: int, num_heads: int, dropout_prob: float) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.attend: Callable[..., Tensor] = attend
         self.dropout_prob = dropout_prob
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
@@ -39,7 +42,7 @@ class SelfAttention(nn.Module):
             [tokens, width], or [batch, width] where `first_only`.
         """
         asking = tokens[packing.first] if first_only else tokens
-        context = attend(
+        context = self.attend(
             self._heads(linear(asking, self.query)),
             self._heads(linear(tokens, self.key)),
             self._heads(linear(tokens, self.value)),

@@ -52,5 +52,14 @@ class Backbone(Component, nn.Module):
             ]
         )
 
+    def checkpoint_activations(self) -> None:
+        """Keep less for the backward pass, and compute it again there; nothing else changes.
+
+        Raises:
+            ConfigError: this backbone cannot.
+        """
+        name = type(self).__name__
+        raise ConfigError([f"activation_checkpointing: {name} does not know how; leave it out"])
+
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone")
