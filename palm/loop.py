@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -78,15 +79,16 @@ def train_step(
     losses = []
     for batch, share in parts:
         loss = model.loss(task, batch) * share
-        if not torch.isfinite(loss):
-            raise FloatingPointError(f"the loss is {loss.item()}")
         (loss * loss_weight).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
+    loss = torch.stack(losses).sum()
     norm = clip(model.parameters(), grad_clip, grad_clip_type)
-    if not torch.isfinite(norm):
-        raise FloatingPointError(f"the gradient's norm is {norm.item()}")
+    # A GPU is waited for once a step, here.
+    for name, value in zip(("loss", "gradient's norm"), torch.stack([loss, norm]).tolist(), strict=True):
+        if not math.isfinite(value):
+            raise FloatingPointError(f"the {name} is {value}")
     optimizer.step()
-    return torch.stack(losses).sum()
+    return loss
 
 
 def loss_shares(terms: Sequence[int]) -> list[float]:
