@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from palm.distributed import is_first, like, whole
 from palm.errors import StorageError
 from palm.logging import logger
 from palm.loop import Training
@@ -32,16 +33,22 @@ def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
 
     Args:
         training: between two steps.
-        folder: appears whole or not at all.
+        folder: appears whole or not at all; of several ranks, which must all call this, rank 0 writes it.
         identity: what makes the run this run (see `resume`), JSON-ready.
     """
     names = {parameter: name for name, parameter in training.model.named_parameters()}
+    files = {
+        "model": training.model.state_dict(),
+        "optimizer": optimizer_tensors(training.optimizer, lambda parameter: names[parameter]),  # type: ignore[index]
+    }
+    if training.ema is not None:
+        files["ema"] = training.ema.state_dict()
+    contents = {name: whole(tensors) for name, tensors in files.items()}
+    if not is_first():
+        return
     with new_directory(folder) as part:
-        save_tensors(part / "model.safetensors", training.model.state_dict())
-        optimizer = optimizer_tensors(training.optimizer, lambda parameter: names[parameter])  # type: ignore[index]
-        save_tensors(part / "optimizer.safetensors", optimizer)
-        if training.ema is not None:
-            save_tensors(part / "ema.safetensors", training.ema.state_dict())
+        for name, tensors in contents.items():
+            save_tensors(part / f"{name}.safetensors", tensors)
         state = {
             "format": FORMAT,
             "version": 1,
@@ -67,7 +74,9 @@ def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
             + "\nRestore these settings to resume it, or start a new run from its weights with load_pretrain"
         )
     parameters = dict(training.model.named_parameters())
-    training.model.load_state_dict(load_tensors(folder / "model.safetensors"))
+    saved = load_tensors(folder / "model.safetensors")
+    now = training.model.state_dict()
+    training.model.load_state_dict({name: like(now.get(name, value), value) for name, value in saved.items()})
     restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
     if training.ema is not None:
         training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))

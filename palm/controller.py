@@ -8,12 +8,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from palm import assembly
 from palm.checkpoint import load_checkpoint, newest_checkpoint
 from palm.checks import raise_any
 from palm.config import AUTO, HelpRequested, help_text, program_arguments, read_config, yaml_text
 from palm.data import training_stream
 from palm.device import compiler_problems, device_of
+from palm.distributed import (
+    DEFAULT_TIMEOUT,
+    Replica,
+    barrier,
+    from_first,
+    is_first,
+    join,
+    launch,
+    record_failure,
+)
 from palm.ema import ExponentialMovingAverage
 from palm.errors import ConfigError, PalmError, StorageError
 from palm.evaluation import Evaluator, shown
@@ -21,7 +33,7 @@ from palm.inference import InferenceModel, load_model
 from palm.logging import logger, show_on_console
 from palm.loop import Training
 from palm.lr_sched import schedule_of_run
-from palm.model import MultiTaskModel
+from palm.model import Losses, MultiTaskModel
 from palm.observers import CheckpointSaver, EpochLog, Observer, StepLog, TargetSaver, log_counts
 from palm.precision import resolved
 from palm.pretrained import load_pretrain
@@ -71,9 +83,18 @@ class Controller:
             print(help_text(assembly.HELP, assembly.NO_SETTINGS))  # noqa: T201
             raise SystemExit(0) from None
         self.plan = assembly.plan(self.config, for_train, tasks)
+        self._device = self._joined()
         self._parts = assembly.build(self.plan) if for_train else None
         logger.info("%s", self.config.printed())
         self._pretrained = False
+
+    def _joined(self) -> torch.device:
+        """Where this process computes, once there is one process for every device."""
+        given = self.plan.settings.get
+        device = device_of(given("use_gpu", True), given("device", "auto"))
+        launch(device, given("num_devices", "auto"))
+        join(device, given("process_group_timeout", DEFAULT_TIMEOUT))
+        return device
 
     def load_pretrain(self, pretrain_path: str | Path | None = None) -> None:
         """Start from pretrained weights instead of random ones.
@@ -107,12 +128,14 @@ class Controller:
         settings = parts.settings
         if parts.mixing.follows_scores and all(task.dev_file is None for task in parts.tasks):
             raise ConfigError([f"mixing: {settings.mixing} follows dev scores; give a task a dev_file"])
-        _check_writable(settings.save_path)
+        if is_first():
+            _check_writable(settings.save_path)
         if settings.pretrain_path is not None and not self._pretrained and settings.resume is None:
             self.load_pretrain()
         training = self.training()
         resolved = self.config.resolved()
-        write_text(settings.save_path / "resolved_config.yaml", yaml_text(resolved))
+        if is_first():
+            write_text(settings.save_path / "resolved_config.yaml", yaml_text(resolved))
         identity = self._identity(training)
         evaluator = self._evaluator(training, resolved)
         self._resume(training, identity)
@@ -130,6 +153,7 @@ class Controller:
         log_counts(training)
         if evaluator is not None:
             evaluator.finish()
+        barrier()  # what rank 0 has saved may be read now
 
     def _evaluator(self, training: Training, resolved: dict[str, Any]) -> Evaluator | None:
         """What evaluates the run, where a task has dev data."""
@@ -219,7 +243,7 @@ class Controller:
         )
         logger.info("%s: inference model loaded from %s", plan.name, folder)
         model.batch_size = plan.task.get("pred_batch_size") or plan.task.get("batch_size") or model.batch_size
-        return model.to(device_of(self.plan.settings.get("use_gpu", True)))
+        return model.to(self._device)
 
     def _trainable(self) -> assembly.Parts:
         if self._parts is None:
@@ -287,7 +311,7 @@ class Controller:
         settings, total = parts.settings, sum(task.expected_steps for task in parts.tasks)
         logger.info("Estimated overall train steps %d.", total)
         schedule = schedule_of_run(settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)
-        device = device_of(settings.use_gpu)
+        device = self._device
         model = MultiTaskModel(parts.backbone, parts.tasks, resolved(settings.precision, device)).to(device)
         logger.info("Computing in %s on %s.", model.precision, device.type)
         if settings.activation_checkpointing:
@@ -295,6 +319,7 @@ class Controller:
         if settings.compile:
             raise_any(compiler_problems(device))
             parts.backbone.compile()
+        replica = Replica(Losses(model), settings.parallel, settings.gradient_exchange)
         optimizer = built_optimizer(parts.optimizer, parts.groups, model, parts.tasks)
         ema = (
             ExponentialMovingAverage(moving_parameters(model), settings.ema_decay)
@@ -309,9 +334,10 @@ class Controller:
             settings.random_seed,
             parts.optimizer.grad_clip,
             ema,
-            device,
+            self._device,
             parts.mixing,
             parts.optimizer.grad_clip_type,
+            replica,
         )
 
     def _resume(self, training: Training, identity: dict[str, Any]) -> None:
@@ -319,7 +345,7 @@ class Controller:
         if settings.resume is None:
             return
         if settings.resume == "auto":
-            folder = newest_checkpoint(settings.save_path)
+            folder = from_first(lambda: newest_checkpoint(settings.save_path))
         else:
             folder = self._found(settings.resume)
         if folder is None:
@@ -406,6 +432,7 @@ def _report_plainly() -> None:
     before = sys.excepthook
 
     def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        record_failure(error)
         if not isinstance(error, PalmError):
             before(kind, error, trace)
             return

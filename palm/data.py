@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from palm.contract import Tensors
+from palm.distributed import num_ranks, rank
 from palm.logging import logger
 from palm.reader import Reader
 from palm.reader.cache import DataCache, training_rows
@@ -44,7 +45,15 @@ def training_stream(
     if rows is None:
         rows = training_rows(task.reader, task.train_file, cache)
     return TaskStream(
-        task.name, task.reader, rows, task.batch_size, seed, task.shuffle, task.max_tokens_per_batch
+        task.name,
+        task.reader,
+        rows,
+        task.batch_size,
+        seed,
+        task.shuffle,
+        task.max_tokens_per_batch,
+        rank(),
+        num_ranks(),
     )
 
 

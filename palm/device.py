@@ -6,17 +6,28 @@ import functools
 import importlib.util
 import os
 import shutil
+from typing import Literal
 
 import torch
 
+from palm.errors import ConfigError
 from palm.logging import logger
 
+DeviceName = Literal["auto", "cpu", "cuda"]
 
-def device_of(use_gpu: bool) -> torch.device:
-    """The device for `use_gpu`; says once that it falls back to the CPU."""
-    if use_gpu and torch.cuda.is_available():
+
+def device_of(use_gpu: bool, name: DeviceName = "auto") -> torch.device:
+    """The device for `use_gpu` and `device`; says once that it falls back to the CPU.
+
+    Raises:
+        ConfigError: cuda is asked for, and no GPU is visible.
+    """
+    wanted = name == "cuda" or (name == "auto" and use_gpu)
+    if wanted and torch.cuda.is_available():
         return torch.device("cuda")
-    if use_gpu:
+    if name == "cuda":
+        raise ConfigError(["device: no GPU is visible; look at CUDA_VISIBLE_DEVICES, or give auto or cpu"])
+    if wanted:
         _say_fallback()
     return torch.device("cpu")
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from palm.distributed import like
 from palm.errors import ConfigError, StorageError
 
 
@@ -72,4 +73,7 @@ class ExponentialMovingAverage:
                 f"the saved averages are of another model; they differ in {', '.join(strange)}"
             )
         self.num_updates = int(state["num_updates"])
-        torch._foreach_copy_(list(self.average.values()), [state[name] for name in self.average])
+        torch._foreach_copy_(
+            list(self.average.values()),
+            [like(average, state[name]) for name, average in self.average.items()],
+        )

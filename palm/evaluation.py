@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from palm.distributed import is_first
 from palm.inference import InferenceModel
 from palm.logging import logger
 from palm.loop import Step, Training
@@ -121,7 +122,7 @@ class Evaluator:
             told = ", ".join(f"{name} {shown(value)}" for name, value in scores[task.name].items())
             is_best = self.best[task.name].step == evaluation.step
             logger.info("%s: step %d: %s%s", task.name, evaluation.step, told, " (best)" if is_best else "")
-        if self.history is not None:
+        if self.history is not None and is_first():
             lines = (json.dumps(line, ensure_ascii=False) for line in self.state_dict()["evaluations"])
             write_text(self.history, "".join(f"{line}\n" for line in lines))
         for react in self.reactions:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
 from palm.component import Component
+from palm.distributed import dealt, from_first, gathered, is_first, used_up, whole
 from palm.errors import ConfigError, StorageError
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.model import outputs_of
@@ -77,12 +78,15 @@ class InferenceModel:
         return list(self.records(self.reader.parse(texts)))
 
     def predict_file(self, path: Path, directory: Path) -> Predictions:
-        """Predict a data file of any size in bounded memory and write the predictions to `directory`."""
+        """Predict a data file of any size in bounded memory and write the predictions to `directory`.
+
+        Several ranks, which must all call this, share the work; rank 0 writes.
+        """
         examples = self.reader.read(path, with_targets=False)
-        progress = tqdm(
-            self.records(examples), desc=f"predicting {self.task}", unit=" examples", disable=None
-        )
-        return self.reader.write(progress, directory)
+        records = chain.from_iterable(self.steps(examples, together=True))
+        hidden = None if is_first() else True
+        progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
+        return from_first(lambda: self.reader.write(progress, directory), lambda: used_up(records))
 
     def records(self, examples: Iterable[Any]) -> Iterator[Record]:
         """One record per example, in order, read and predicted by the chunk."""
@@ -90,6 +94,8 @@ class InferenceModel:
 
     def evaluate(self, path: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
         """How good the predictions of a file with labels are; every example counts once.
+
+        Several ranks, which must all call this, share the work.
 
         Args:
             path: a data file as for training.
@@ -107,27 +113,42 @@ class InferenceModel:
             raise ConfigError(problems)
         seen, known = tee(self.reader.read_true(Path(path)))
         with kept_modes(self.backbone, self.paradigm):
-            records = chain.from_iterable(self.steps(seen, judged=True))
-            return scores_of(metrics_of(names), zip(records, self.reader.truths(known), strict=True))
+            records = chain.from_iterable(self.steps(seen, judged=True, together=True))
+            judgements = zip(records, self.reader.truths(known), strict=True)
+            return from_first(lambda: scores_of(metrics_of(names), judgements), lambda: used_up(records))
 
-    def steps(self, examples: Iterable[Any], judged: bool = False) -> Iterator[list[Record]]:
+    def steps(
+        self, examples: Iterable[Any], judged: bool = False, together: bool = False
+    ) -> Iterator[list[Record]]:
         """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last.
 
         Args:
             examples: as the reader reads them.
             judged: records also have what the output layer says of the truth, for metrics.
+            together: deal the batches out among all ranks, which must all call this with the same
+                examples; the records then come on rank 0 alone. The batches are those of one process.
         """
         first = 0
         for chunk, rows in encoded_chunks(self.reader, examples, with_targets=False, size=CHUNK_EXAMPLES):
-            decoded: list[dict[str, Any]] = [{}] * len(rows)
-            by_length = np.argsort(rows.lengths, kind="stable")
-            for start in range(0, len(rows), self.batch_size):
-                indices = by_length[start : start + self.batch_size].tolist()
-                for index, value in zip(indices, self._decoded(rows, indices, first, judged), strict=True):
-                    decoded[index] = value
+            by_length = np.argsort(rows.lengths, kind="stable").tolist()
+            batches = [
+                by_length[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size)
+            ]
+            decoded: dict[int, dict[str, Any]] = {}
+            for indices in dealt(batches) if together else batches:
+                decoded.update(zip(indices, self._decoded(rows, indices, first, judged), strict=True))
                 yield []
-            yield list(self.reader.records(chunk, rows, decoded, first))
+            yield self._finished(chunk, rows, gathered(decoded) if together else [decoded], first)
             first += len(chunk)
+
+    def _finished(
+        self, chunk: list[Any], rows: Rows, parts: list[dict[int, dict[str, Any]]], first: int
+    ) -> list[Record]:
+        """The records of a chunk from what the ranks have decoded of its rows; no parts, no records."""
+        if not parts:
+            return []
+        decoded = {row: value for part in parts for row, value in part.items()}
+        return list(self.reader.records(chunk, rows, [decoded[row] for row in range(len(rows))], first))
 
     @torch.inference_mode()
     def _decoded(self, rows: Rows, indices: Sequence[int], first: int, judged: bool) -> list[dict[str, Any]]:
@@ -150,19 +171,22 @@ class InferenceModel:
         """Write one self-contained directory: weights, components and settings, vocabulary, labels.
 
         Args:
-            folder: appears whole or not at all; what stood there is replaced.
+            folder: appears whole or not at all; what stood there is replaced. Of several ranks, which
+                must all call this, rank 0 writes it.
             run: the configuration of the run that trained it, kept for the record.
 
         Raises:
             StorageError: the place cannot be written; nothing is left half-written.
         """
+        parts: dict[str, torch.nn.Module] = {"backbone": self.backbone, "paradigm": self.paradigm}
+        weights = {
+            f"{place}.{name}": value
+            for place, module in parts.items()
+            for name, value in whole(module.state_dict()).items()
+        }
+        if not is_first():
+            return
         with new_directory(folder) as part:
-            parts: dict[str, torch.nn.Module] = {"backbone": self.backbone, "paradigm": self.paradigm}
-            weights = {
-                f"{place}.{name}": value
-                for place, module in parts.items()
-                for name, value in module.state_dict().items()
-            }
             save_tensors(part / "model.safetensors", weights)
             description = {
                 "format": FORMAT,

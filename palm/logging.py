@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 logger = logging.getLogger("palm")
@@ -20,9 +21,12 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def show_on_console() -> None:
-    """Print palm's messages, unless the program has configured the logger `palm` or the root logger."""
+    """Print palm's messages, unless the program has configured the logger `palm` or the root logger.
+
+    Of several processes that train together, all but the first print only warnings.
+    """
     if logger.handlers or logging.getLogger().handlers:
         return
     logger.addHandler(_Console())
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING)
     logger.propagate = False

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from palm.contract import Tensors
+from palm.distributed import Replica, naming_the_lost, rank
 from palm.ema import ExponentialMovingAverage
 from palm.errors import TrainingError
 from palm.lr_sched import Schedule
 from palm.mixing import Mixing, MixRatio
-from palm.model import MultiTaskModel
+from palm.model import Losses, MultiTaskModel
 from palm.optimizer import GradClipType, clip
 from palm.rng import generator
 from palm.task import Task
@@ -49,7 +50,7 @@ class Step:
 
 
 def train_step(
-    model: MultiTaskModel,
+    replica: Replica,
     task: str,
     parts: Sequence[tuple[Tensors, float]],
     optimizer: torch.optim.Optimizer,
@@ -60,44 +61,36 @@ def train_step(
     """One update of the backbone and one task's output layer, on that task's loss.
 
     Args:
-        model: in training mode.
+        replica: of a model in training mode.
         task: the task's name.
         parts: batches with targets, on the model's device, and the share of each in the loss; more
-            than one where gradients are accumulated. See `loss_shares`.
+            than one where gradients are accumulated. See `Replica.shares`.
         optimizer: parameters without a gradient do not move: no decay, no momentum.
         grad_clip: what the gradient is clipped to; None does not clip.
         grad_clip_type: how, as in `palm.optimizer.clip`.
         loss_weight: factor of the loss in the gradient.
 
     Returns:
-        The loss before the update, without its weight, detached.
+        The loss of all ranks' rows before the update, without its weight, detached.
 
     Raises:
         FloatingPointError: the loss or the gradient is not a number; nothing was updated.
     """
     optimizer.zero_grad(set_to_none=True)
     losses = []
-    for batch, share in parts:
-        loss = model.loss(task, batch) * share
-        (loss * loss_weight).backward()  # type: ignore[no-untyped-call]
+    for number, (batch, share) in enumerate(parts, start=1):
+        with replica.exchanging(is_last=number == len(parts)):
+            loss = replica.loss(task, batch) * share
+            (loss * loss_weight).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
-    loss = torch.stack(losses).sum()
-    norm = clip(model.parameters(), grad_clip, grad_clip_type)
+    loss = replica.mean(torch.stack(losses).sum())
+    norm = clip(replica.parameters(), grad_clip, grad_clip_type)
     # A GPU is waited for once a step, here.
     for name, value in zip(("loss", "gradient's norm"), torch.stack([loss, norm]).tolist(), strict=True):
         if not math.isfinite(value):
             raise FloatingPointError(f"the {name} is {value}")
     optimizer.step()
     return loss
-
-
-def loss_shares(terms: Sequence[int]) -> list[float]:
-    """What to multiply the mean losses of several batches by, so that they add up to the mean of all terms.
-
-    Args:
-        terms: over how many terms each batch's loss is the mean, see `Paradigm.num_terms`.
-    """
-    return [number / sum(terms) for number in terms]
 
 
 class Training:
@@ -114,6 +107,7 @@ class Training:
         device: where batches go.
         mixing: which task a step trains; by `mix_ratio` where None.
         grad_clip_type: how the gradient is clipped, as in `palm.optimizer.clip`.
+        replica: the model on its way to several devices; one that is copied to each where None.
 
     Attributes:
         step: global steps so far.
@@ -132,12 +126,14 @@ class Training:
         device: torch.device | str = "cpu",
         mixing: Mixing | None = None,
         grad_clip_type: GradClipType = "global_norm",
+        replica: Replica | None = None,
     ) -> None:
         self.model, self.tasks, self.optimizer, self.schedule = model, list(tasks), optimizer, schedule
         self.seed, self.grad_clip, self.ema, self.device = seed, grad_clip, ema, torch.device(device)
         self.grad_clip_type = grad_clip_type
         self.mixing = MixRatio() if mixing is None else mixing
         self.total_steps = sum(task.expected_steps for task in self.tasks)
+        self.replica = Replica(Losses(model)) if replica is None else replica
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = 0
         self._attached: dict[str, Stateful] = {}
@@ -163,24 +159,24 @@ class Training:
 
     def step_on(self, task: Task, batches: Sequence[Tensors]) -> Step:
         """Train a task, in one step, on batches that are not necessarily its next ones."""
-        shares = loss_shares([self.model.num_terms(task.name, batch) for batch in batches])
-        parts = [(self._placed(batch), share) for batch, share in zip(batches, shares, strict=True)]
         factor = self.schedule(self.step) * task.learning_rate_factor
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         self.model.train()
         # Dropout too is a function of position: a resumed run repeats it, and nothing else disturbs it.
-        torch.manual_seed(int(generator(self.seed, "dropout", self.step).integers(2**63)))
+        place = (self.step, rank()) if rank() else (self.step,)
+        torch.manual_seed(int(generator(self.seed, "dropout", *place).integers(2**63)))
         try:
-            loss = train_step(
-                self.model,
-                task.name,
-                parts,
-                self.optimizer,
-                self.grad_clip,
-                self.grad_clip_type,
-                task.loss_weight,
-            )
+            with naming_the_lost(f"at global step {self.step + 1}"):
+                loss = train_step(
+                    self.replica,
+                    task.name,
+                    self._parts(task, batches),
+                    self.optimizer,
+                    self.grad_clip,
+                    self.grad_clip_type,
+                    task.loss_weight,
+                )
         except FloatingPointError as error:
             raise TrainingError(self._not_a_number(task, error)) from None
         if self.ema is not None:
@@ -191,8 +187,11 @@ class Training:
         finished = task.step == task.expected_steps and task.stopped_at is None
         return Step(self.step, task, loss, rate, finished=finished)
 
-    def _placed(self, batch: Tensors) -> Tensors:
-        return {name: value.to(self.device) for name, value in batch.items()}
+    def _parts(self, task: Task, batches: Sequence[Tensors]) -> list[tuple[Tensors, float]]:
+        """The batches where they are computed, each with its share in the loss of all ranks."""
+        shares = self.replica.shares([self.model.num_terms(task.name, batch) for batch in batches])
+        placed = [{name: value.to(self.device) for name, value in batch.items()} for batch in batches]
+        return list(zip(placed, shares, strict=True))
 
     def record_score(self, task: Task, score: float) -> None:
         """Take a dev score in, for mixing strategies that follow scores.

@@ -67,6 +67,18 @@ class MultiTaskModel(nn.Module):
         return self.paradigm(task).num_terms(batch)
 
 
+class Losses(nn.Module):
+    """A model as a function from a task and its batch to the loss, which is what goes to several devices."""
+
+    def __init__(self, model: MultiTaskModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, task: str, batch: Tensors) -> Tensor:
+        """The mean loss of one task on its batch, a scalar."""
+        return self.model.loss(task, batch)
+
+
 def share_parameters(source: nn.Module, target: nn.Module) -> None:
     """Make the parameters and buffers of `target` those of `source`, the same tensors, for good.
 

@@ -11,6 +11,7 @@ import torch
 from palm.backbone import Backbone
 from palm.component import checked_phase
 from palm.contract import Tensors, TensorSpec
+from palm.distributed import from_first
 from palm.errors import ConfigError, PalmError, TrainingError, WiringError
 from palm.joint import SharedPass, versions
 from palm.logging import logger
@@ -232,7 +233,11 @@ class MultiHeadTrainer(TrainerBase):
             for name, records in _in_turn(steps):
                 found[name] += records
         folders = {name: None if output_dir is None else Path(output_dir) / name for name in models}
-        return {name: delivered(model.reader, found[name], folders[name]) for name, model in models.items()}
+        return from_first(
+            lambda: {
+                name: delivered(model.reader, found[name], folders[name]) for name, model in models.items()
+            }
+        )
 
     def evaluate(
         self,

@@ -23,7 +23,8 @@ from palm.reader import Predictions, Reader, Record
 def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterator[list[Record]]:
     """The steps of predicting the file of the model's reader, with a log line every so many batches."""
     pace, batches = Pace(), 0
-    for records in model.steps(model.reader.read(model.reader.loaded.path, with_targets=False)):
+    examples = model.reader.read(model.reader.loaded.path, with_targets=False)
+    for records in model.steps(examples, together=True):
         yield records
         if records:
             continue

@@ -53,9 +53,12 @@ class TaskStream:
         seed: the run's `random_seed`.
         shuffle: draw a new order for every epoch; otherwise the order of the file.
         max_tokens_per_batch: a batch has as many of the next rows as have no more tokens together.
+        rank: which of every `num_ranks` consecutive batches is this process's.
+        num_ranks: how many processes train, each on a batch of its own.
 
     Attributes:
-        steps_per_epoch: PALM's accounting: full batches in one pass over the rows, the first.
+        steps_per_epoch: PALM's accounting: how often all processes get a full batch in one pass over the
+            rows, the first.
 
     Raises:
         TrainingError: too few rows for one batch, or one row with too many tokens.
@@ -70,6 +73,8 @@ class TaskStream:
         seed: int,
         shuffle: bool = True,
         max_tokens_per_batch: int | None = None,
+        rank: int = 0,
+        num_ranks: int = 1,
     ) -> None:
         self.task, self.reader, self.rows = task, reader, rows
         self.seed, self.shuffle = seed, shuffle
@@ -79,7 +84,13 @@ class TaskStream:
             self._batches: Batches = self._of_rows(batch_size)
         else:
             self._batches = self._of_tokens(max_tokens_per_batch)
-        self.steps_per_epoch = self._batches.steps_per_epoch
+        self.rank, self.num_ranks = rank, num_ranks
+        self.steps_per_epoch = self._batches.steps_per_epoch // num_ranks
+        if self.steps_per_epoch == 0:
+            raise TrainingError(
+                f"task {task!r}: {len(rows)} training rows do not fill one batch on each of {num_ranks} "
+                "devices; lower batch_size or max_tokens_per_batch, take fewer devices, or add data"
+            )
 
     def _of_rows(self, batch_size: int) -> RowBatches:
         num_rows = len(self.rows)
@@ -106,12 +117,14 @@ class TaskStream:
         return TokenBatches(row_tokens, max_tokens, self._order)
 
     def picks(self, step: int) -> list[tuple[int, int]]:
-        """(epoch, row) of every row of batch `step`, counted from 0."""
-        places = (divmod(place, len(self.rows)) for place in self._batches.places(step))
+        """(epoch, row) of every row of this process's batch at `step`, counted from 0."""
+        places = (
+            divmod(place, len(self.rows)) for place in self._batches.places(step * self.num_ranks + self.rank)
+        )
         return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
 
     def batch(self, step: int) -> Tensors:
-        """Batch `step` of this task, counted from 0, on the CPU."""
+        """This process's batch at `step`, counted from 0, on the CPU."""
         picks = self.picks(step)
 
         def draw(k: int) -> np.random.Generator:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from palm import precision
+from palm.device import DeviceName
+from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,12 @@ class RunSettings:
         data_cache: the folder for encoded training files; that of the environment variable PALM_DATA_CACHE,
             or `palm` among the user's caches, where absent.
         use_data_cache: keep encoded training files for later runs; otherwise each run encodes in memory.
-        use_gpu: use a GPU where there is one.
+        use_gpu: use GPUs where there are some.
+        device: cpu, cuda, or auto for what use_gpu says.
+        num_devices: how many devices train together, one process each; auto for all visible GPUs, or one CPU.
+        parallel: ddp to have all parameters on every device, fsdp to have a part of each.
+        gradient_exchange: the dtype in which gradients travel between devices; bf16 halves the traffic.
+        process_group_timeout: seconds after which a process gives up waiting for another one.
         precision: compute in fp32 or bf16; auto is bf16 on GPUs and CPUs that have it, otherwise fp32.
         compile: compile the encoder's layers with torch.compile; it pays on a GPU, in long runs.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them;
@@ -85,6 +92,11 @@ class RunSettings:
     data_cache: Path | None = None
     use_data_cache: bool = True
     use_gpu: bool = True
+    device: DeviceName = "auto"
+    num_devices: int | Literal["auto"] = "auto"
+    parallel: Parallel = "ddp"
+    gradient_exchange: GradientExchange = "fp32"
+    process_group_timeout: float = DEFAULT_TIMEOUT
     precision: precision.Setting = "auto"
     compile: bool = False
     activation_checkpointing: bool = False

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from palm.checksum import checksum
+from palm.distributed import is_first, like
 from palm.errors import StorageError
 
 MANIFEST = "manifest.json"
@@ -114,6 +115,8 @@ def keep_last(folder: Path, start: str, last: int, count: int) -> None:
         last: the number of the newest one; those with a higher number are of another run, and stay.
         count: how many stay; 0 or less: all.
     """
+    if not is_first():
+        return
     older = sorted(number for number in numbered(folder, start) if number <= last)
     for number in older[:-count] if count > 0 else ():
         shutil.rmtree(folder / f"{start}{number}", ignore_errors=True)
@@ -196,5 +199,6 @@ def restore_optimizer(
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
-        place = parameter.device if value.shape == parameter.shape else value.device
-        optimizer.state[parameter][entry] = value.to(place)
+        optimizer.state[parameter][entry] = (
+            like(parameter, value) if value.shape == parameter.shape else value
+        )

@@ -13,7 +13,8 @@ from palm.component import checked_phase
 from palm.contract import Tensors, TensorSpec
 from palm.data import prediction_batches, training_stream
 from palm.device import device_of
-from palm.errors import PalmError, WiringError
+from palm.distributed import from_first, num_ranks, used_up
+from palm.errors import ConfigError, PalmError, WiringError
 from palm.inference import InferenceModel, load_weights
 from palm.logging import logger
 from palm.loop import Step, Training
@@ -137,7 +138,7 @@ class Trainer(TrainerBase):
             self.name,
             reader,
             forward.head,
-            batch_size=loaded.batch_size,
+            batch_size=_per_device(loaded.batch_size) if for_train else loaded.batch_size,
             max_tokens_per_batch=loaded.max_tokens_per_batch,
             train_file=loaded.path,
             shuffle=loaded.shuffle,
@@ -226,7 +227,7 @@ class Trainer(TrainerBase):
         model = self.predictor("predict")
         with self.averaged():
             records = chain.from_iterable(logged_steps(model, print_steps))
-            return delivered(model.reader, records, output_dir)
+            return from_first(lambda: delivered(model.reader, records, output_dir), lambda: used_up(records))
 
     def predict_one_batch(self, batch: Tensors) -> Tensors:
         """The outputs of the output layer for a batch, on the CPU.
@@ -360,3 +361,18 @@ class Trainer(TrainerBase):
 
     def _heading(self, step: Step) -> str:  # noqa: ARG002
         return ""
+
+
+def _per_device(batch_size: int | None) -> int | None:
+    """The rows of each device: a reader's `batch_size` is that of all together, as in PaddlePALM 2.x.
+
+    Raises:
+        ConfigError: it cannot be shared out evenly.
+    """
+    if batch_size is None:
+        return None
+    if batch_size % num_ranks():
+        raise ConfigError(
+            [f"load_data: batch_size {batch_size} should be a multiple of the {num_ranks()} devices"]
+        )
+    return batch_size // num_ranks()

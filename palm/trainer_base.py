@@ -15,6 +15,7 @@ from palm.backbone import Backbone
 from palm.checkpoint import load_checkpoint, save_checkpoint, trained_weights
 from palm.contract import Tensors
 from palm.device import device_of
+from palm.distributed import barrier, join
 from palm.ema import ExponentialMovingAverage
 from palm.errors import ConfigError, PalmError, StorageError
 from palm.inference import InferenceModel
@@ -69,6 +70,7 @@ class TrainerBase(ABC):
 
     def __init__(self, name: str, precision: str) -> None:
         show_on_console()
+        join(device_of(use_gpu=True))
         self._name = name
         self._precision = checked(precision)
         self._optimizer: Optimizer | None = None
@@ -314,6 +316,10 @@ class TrainerBase(ABC):
 
     def _save(self, path: Path, kind: str) -> None:
         run = self._training("save")
+        self._write(run, path, kind)
+        barrier()  # whoever goes on may read it
+
+    def _write(self, run: Training, path: Path, kind: str) -> None:
         if kind == "ckpt":
             save_checkpoint(run, path, _identity(run, self._settings()))
             logger.info("checkpoint has been saved at %s", path)

@@ -14,7 +14,8 @@ import palm
 import tiny
 from palm.checkpoint import load_checkpoint, save_checkpoint
 from palm.controller import Controller
-from palm.loop import Training, loss_shares
+from palm.distributed import Replica
+from palm.loop import Training
 
 
 @pytest.fixture
@@ -65,10 +66,11 @@ def without_dropout(folder: Path) -> None:
 
 def test_means_of_unequal_batches_make_the_mean_of_all() -> None:
     means, terms = [2.0, 5.0], [1, 3]
-    shares = loss_shares(terms)
+    one_process = Replica(torch.nn.Identity())
+    shares = one_process.shares(terms)
     assert shares == [0.25, 0.75]
     assert sum(mean * share for mean, share in zip(means, shares, strict=True)) == (2 + 5 + 5 + 5) / 4
-    assert loss_shares([7]) == [1.0]
+    assert one_process.shares([7]) == [1.0]
 
 
 def test_a_step_uses_up_the_rows_of_all_its_batches(folder: Path) -> None:

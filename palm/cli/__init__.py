@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from palm.cli import download, evaluate, predict, train
+from palm.distributed import record_failure
 from palm.errors import PalmError
 from palm.logging import show_on_console
 from palm.version import __version__
@@ -24,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.command.run(options, settings)
     except PalmError as error:
+        record_failure(error)
         sys.stdout.flush()
         sys.stderr.write(f"error: {error}\n")
         return 2

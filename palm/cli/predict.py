@@ -7,6 +7,8 @@ from pathlib import Path
 
 from palm.cli.command import Command, Settings, add_config
 from palm.controller import Controller
+from palm.device import device_of
+from palm.distributed import join
 from palm.errors import PalmError
 from palm.inference import load_model
 
@@ -42,7 +44,9 @@ def _predict_file(options: argparse.Namespace, settings: Settings) -> None:
     if missing or settings:
         wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"
         raise PalmError(f"palm predict needs CONFIG, or --model, --input and --output; {wrong}")
-    load_model(options.model).predict_file(options.input, options.output)
+    device = device_of(use_gpu=True)
+    join(device)
+    load_model(options.model).to(device).predict_file(options.input, options.output)
 
 
 COMMAND = Command("predict", "predict with trained tasks", fill, run, takes_settings=True)

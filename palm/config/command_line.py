@@ -18,9 +18,14 @@ class HelpRequested(Exception):  # noqa: N818 - nothing is wrong; the caller pri
 
 def program_arguments() -> list[str]:
     """The arguments of the running script; none in a notebook, an interactive session or under pytest."""
+    return sys.argv[1:] if is_program() else []
+
+
+def is_program() -> bool:
+    """Whether this is a script or module: not a notebook, an interactive session or a test."""
     in_test = "pytest" in sys.modules and bool({"PYTEST_VERSION", "PYTEST_CURRENT_TEST"} & os.environ.keys())
     is_script = hasattr(sys.modules["__main__"], "__file__")
-    return sys.argv[1:] if is_script and not in_test and "ipykernel" not in sys.modules else []
+    return is_script and not in_test and "ipykernel" not in sys.modules
 
 
 def read_arguments(words: Sequence[str], ignore: Collection[str], problems: Problems) -> dict[str, Setting]:

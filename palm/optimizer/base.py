@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from palm.component import Component, Translate, unused
+from palm.distributed import undivided
 from palm.registry import Registry
 
 GradClipType = Literal["global_norm", "norm", "value"]
@@ -65,7 +66,7 @@ def clip(
         choice, because it makes a GPU wait. Where it is not finite, the gradients are not to be used.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = get_total_norm(gradients)
+    norm = undivided(get_total_norm(gradients))
     if limit is None:
         return norm
     if kind == "value":

@@ -1,0 +1,143 @@
+"""The processes that train together: which of them this one is, and what they tell one another.
+
+One process is one device. Without a launcher there is one process, and nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from palm.errors import ConfigError
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT = 1800.0
+"""Seconds; that of gloo."""
+
+
+def is_launched() -> bool:
+    """Whether a launcher (`torchrun`) started this process as one of several."""
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def restarts() -> int:
+    """How often the launcher has started all processes anew because one of them was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
+    """Meet the other processes, once; where there are none, nothing happens.
+
+    Args:
+        device: where this process computes; of several GPUs, it takes the one of its local rank.
+        timeout: seconds after which waiting for another process is given up.
+
+    Raises:
+        ConfigError: more processes on this machine than GPUs.
+    """
+    if not is_launched() or dist.is_initialized():
+        return
+    backend = "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(_own_gpu())
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    roll_call_group()
+    atexit.register(dist.destroy_process_group)
+
+
+@functools.cache
+def roll_call_group() -> dist.ProcessGroup:
+    """All ranks once more, over connections that are whole when those of a failed exchange are not."""
+    group: dist.ProcessGroup = dist.new_group(backend="gloo")
+    return group
+
+
+def _own_gpu() -> int:
+    number, visible = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= visible:
+        raise ConfigError(
+            [f"process {number} of this machine has no GPU: {visible} are visible; start {visible} at most"]
+        )
+    return number
+
+
+def rank() -> int:
+    """The number of this process, from 0."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def num_ranks() -> int:
+    """How many processes there are."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def is_first() -> bool:
+    """Whether this is the process that logs and writes files."""
+    return rank() == 0
+
+
+def summed(value: Tensor) -> Tensor:
+    """The sum over all ranks, in a new tensor; `value` itself where there is one rank."""
+    if num_ranks() == 1:
+        return value
+    total = value.detach().clone()
+    dist.all_reduce(total)
+    return total
+
+
+def barrier() -> None:
+    """Wait until every rank is here."""
+    if num_ranks() > 1:
+        summed(torch.zeros(()))
+
+
+def from_first(make: Callable[[], T], meanwhile: Callable[[], object] | None = None) -> T:
+    """What rank 0 makes, for every rank.
+
+    Args:
+        make: called on rank 0; its result is pickled for the others.
+        meanwhile: called on the others, where `make` needs them.
+    """
+    if num_ranks() == 1:
+        return make()
+    told: list[T | None] = [make() if is_first() else None]
+    if meanwhile is not None and not is_first():
+        meanwhile()
+    dist.broadcast_object_list(told, src=0)
+    return told[0]  # type: ignore[return-value]
+
+
+def used_up(things: Iterable[object]) -> None:
+    """Take all of an iterable for the sake of what happens meanwhile."""
+    deque(things, maxlen=0)
+
+
+def gathered(value: T) -> list[T]:
+    """The values of all ranks, in their order, on rank 0; nothing on the others."""
+    if num_ranks() == 1:
+        return [value]
+    values: list[T] | None = [value] * num_ranks() if is_first() else None
+    dist.gather_object(value, values, dst=0)
+    return values or []
+
+
+def dealt(things: Sequence[T]) -> list[T]:
+    """This rank's share of things that are dealt out one by one.
+
+    All ranks get equally many, because a model whose parameters are spread over them must be called
+    equally often on each: where the last round lacks some, the last thing goes to several.
+    """
+    rounds = -(-len(things) // num_ranks())
+    mine = (turn * num_ranks() + rank() for turn in range(rounds))
+    return [things[min(number, len(things) - 1)] for number in mine]

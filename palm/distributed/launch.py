@@ -1,0 +1,75 @@
+"""A program that starts itself again, once for every device, under the engine's own launcher."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Literal
+
+import torch
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from palm.config import is_program
+from palm.distributed.group import is_launched
+from palm.errors import ConfigError
+from palm.logging import logger
+
+
+def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
+    """Start the running program again as one process per device, wait for it, and end as it ends.
+
+    Nothing happens where one device is all, or where a launcher started this process already.
+
+    Args:
+        device: the kind of the devices.
+        num_devices: how many; auto takes all GPUs that are visible, and of CPUs one.
+
+    Raises:
+        ConfigError: fewer GPUs are visible, or this is no program that can be started again.
+        SystemExit: in place of going on, when the processes have ended.
+    """
+    if is_launched():
+        return
+    count = _count(device, num_devices)
+    if count == 1:
+        return
+    if not is_program():
+        if num_devices == "auto":
+            logger.info("%d GPUs are visible; one is used, because this is no program in a file", count)
+            return
+        raise ConfigError(
+            [
+                f"num_devices: {count} processes need a program in a file; save this as one and run "
+                f"`python program.py`, or `torchrun --nproc-per-node {count} program.py`"
+            ]
+        )
+    logger.info("%d devices: starting one process for each", count)
+    if device.type == "cpu":
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    from torch.distributed.run import main as torchrun
+
+    try:
+        torchrun(["--standalone", f"--nproc-per-node={count}", *program()])
+    except ChildFailedError as error:
+        _, first = error.get_first_failure()
+        raise SystemExit(first.exitcode if first.exitcode > 0 else 1) from None
+    raise SystemExit(0)
+
+
+def _count(device: torch.device, num_devices: int | Literal["auto"]) -> int:
+    visible = torch.cuda.device_count()
+    if num_devices == "auto":
+        return visible if device.type == "cuda" else 1
+    if num_devices < 1:
+        raise ConfigError([f"num_devices should be 1 or more, or auto, not {num_devices!r}"])
+    if device.type == "cuda" and num_devices > visible:
+        raise ConfigError([f"num_devices is {num_devices}, but {visible} GPUs are visible"])
+    return num_devices
+
+
+def program() -> list[str]:
+    """The running program as `torchrun` takes it: its file or `-m` and its module, then its arguments."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None or spec.name == "__main__":
+        return [sys.argv[0], *sys.argv[1:]]
+    return ["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]

@@ -1,0 +1,131 @@
+"""One rank's model among several that train as one: losses and gradients are those of all ranks' rows."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from palm.contract import Tensors
+from palm.distributed.group import num_ranks, summed
+
+Parallel = Literal["ddp", "fsdp"]
+"""Every rank has all parameters (ddp), or a part of each (fsdp)."""
+
+GradientExchange = Literal["fp32", "bf16"]
+"""The dtype in which gradients travel between ranks."""
+
+
+Form = tuple[nn.Module, Callable[[], AbstractContextManager[None]]]
+"""What is called in place of the model, and within what its gradients only add up."""
+
+
+class Replica:
+    """A model whose gradients, after `backward`, are those of the batches of all ranks together.
+
+    Parameters that no rank used keep no gradient: the output layers that were not drawn rest, as in
+    one process. With one rank nothing is wrapped and nothing is exchanged.
+
+    Args:
+        losses: called with a task's name and a batch, gives the mean loss of the batch, a scalar.
+        parallel: `fsdp` replaces the parameters; build optimizers afterwards. Layers that stand in lists
+            are gathered one at a time, what lies in none of them for the whole step.
+        gradient_exchange: bf16 halves what is sent, and rounds every rank's gradient to 8 bits.
+    """
+
+    def __init__(
+        self,
+        losses: nn.Module,
+        parallel: Parallel = "ddp",
+        gradient_exchange: GradientExchange = "fp32",
+    ) -> None:
+        self._model = losses
+        self._parallel, self._in_bf16 = parallel, gradient_exchange == "bf16"
+        if parallel == "fsdp":
+            self._form  # noqa: B018 - whoever builds an optimizer needs the parameters that it leaves
+
+    @functools.cached_property
+    def _form(self) -> Form:
+        # With ddp it comes at the first step, when it is settled which parameters are frozen.
+        if num_ranks() == 1:
+            return self._model, nullcontext
+        return (_replicated if self._parallel == "ddp" else _sharded)(self._model, self._in_bf16)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The model's parameters."""
+        return self._model.parameters()
+
+    def shares(self, counts: Sequence[int]) -> list[float]:
+        """What to multiply this rank's mean losses by, so that their sum, averaged over ranks, is the mean.
+
+        Args:
+            counts: over how many terms each of this rank's losses of one step is the mean, see
+                `Paradigm.num_terms`.
+
+        Returns:
+            `count / total * ranks` for each; `total` is that of all ranks.
+        """
+        total = int(summed(torch.tensor(sum(counts))))
+        return [count * num_ranks() / total for count in counts]
+
+    def loss(self, task: str, batch: Tensors) -> Tensor:
+        """The mean loss of this rank's batch, to be multiplied by its share before `backward`."""
+        called, _ = self._form
+        loss: Tensor = called(task, batch)
+        return loss
+
+    def mean(self, loss: Tensor) -> Tensor:
+        """The average over the ranks of a detached loss that was multiplied by its share."""
+        return summed(loss) / num_ranks()
+
+    def exchanging(self, is_last: bool) -> AbstractContextManager[None]:
+        """Within it, forward and backward of one part of a step; gradients are exchanged in the last."""
+        _, accumulating = self._form
+        return nullcontext() if is_last else accumulating()
+
+
+def _replicated(losses: nn.Module, in_bf16: bool) -> Form:
+    # A parameter that no rank used keeps its gradient None only where unused ones are looked for.
+    ddp = DistributedDataParallel(losses, find_unused_parameters=True, gradient_as_bucket_view=True)
+    if in_bf16 and next(losses.parameters()).is_cuda:
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+        ddp.register_comm_hook(None, bf16_compress_hook)
+    elif in_bf16:
+        ddp.register_comm_hook(None, lambda _, bucket: _sent_in_bf16(bucket.buffer()))
+    return ddp, ddp.no_sync
+
+
+def _sent_in_bf16(gradients: Tensor) -> torch.futures.Future[Tensor]:
+    """What the engine's hook does, which it refuses to every backend but NCCL, though gloo can do it.
+
+    It waits: a callback in a thread of gloo's would still hold Python objects when the program ends.
+    """
+    rounded = gradients.to(torch.bfloat16).div_(num_ranks())
+    exchanged: torch.futures.Future[Tensor] = torch.futures.Future()
+    exchanged.set_result(gradients.copy_(summed(rounded)))
+    return exchanged
+
+
+def _sharded(losses: nn.Module, in_bf16: bool) -> Form:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # half a second that few need
+
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if in_bf16 else None)
+    lists = [module for module in losses.modules() if isinstance(module, nn.ModuleList)]
+    for layer in chain.from_iterable(lists):
+        fully_shard(layer, mp_policy=policy)
+    root = fully_shard(losses, mp_policy=policy)
+
+    @contextmanager
+    def accumulating() -> Iterator[None]:
+        root.set_requires_gradient_sync(False)
+        yield
+        root.set_requires_gradient_sync(True)
+
+    return losses, accumulating

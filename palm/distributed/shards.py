@@ -1,0 +1,36 @@
+"""Tensors whose parts lie on several ranks, and the same tensors whole, as files hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+    from typing_extensions import TypeIs
+
+
+def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors put together from the parts of all ranks, which must all ask; others as they are."""
+    return {name: undivided(value) for name, value in tensors.items()}
+
+
+def undivided(tensor: Tensor) -> Tensor:
+    """A tensor put together from the parts of all ranks, which must all ask; another as it is."""
+    return tensor.full_tensor() if _is_cut(tensor) else tensor
+
+
+def like(pattern: Tensor, tensor: Tensor) -> Tensor:
+    """A whole tensor on the device of `pattern`, and cut up as that is."""
+    if not _is_cut(pattern):
+        return tensor.to(pattern.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(pattern.device), pattern.device_mesh, pattern.placements)
+
+
+def _is_cut(tensor: Tensor) -> TypeIs[DTensor]:
+    # Importing DTensor, to ask with isinstance, takes a second.
+    return hasattr(tensor, "full_tensor")

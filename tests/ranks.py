@@ -1,0 +1,113 @@
+"""A program for several processes: it trains and predicts through both doors and records what came out.
+
+`python ranks.py FOLDER PROCESSES` starts itself again as that many processes; with one it is the reference.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import palm
+import tiny
+from palm.controller import Controller
+from palm.distributed import is_first, num_ranks, rank, whole
+from palm.loop import Training
+
+TASKS = ("cls", "mlm", "mrc")
+ROWS = 41  # no multiple of any batch
+
+
+def write_files(folder: Path) -> None:
+    """What the runs read; without dropout, whose draws differ between ranks."""
+    tiny.write_files(folder, ROWS)
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "backbone.json").write_text(json.dumps({**tiny.BACKBONE, **still}), encoding="utf-8")
+    lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
+    (folder / "one.tsv").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
+
+
+def config(folder: Path, out: str, processes: int, **settings: Any) -> dict[str, Any]:
+    """Three tasks with 8 rows a step on all devices together; mlm has unequal counts of masks on them."""
+    return tiny.config(
+        folder,
+        *TASKS,
+        save_path=str(folder / out),
+        batch_size=8 // processes,
+        pred_batch_size=3,
+        num_devices=processes,
+        dropout_prob=0.0,
+        precision="fp32",
+        **{"num_epochs": 4, **settings},
+    )
+
+
+def losses(training: Training) -> list[tuple[str, float]]:
+    """Task and loss of every step."""
+    return [(step.task.name, step.loss.item()) for step in training.steps()]
+
+
+def record(path: Path, training: Training, steps: list[tuple[str, float]]) -> None:
+    """Keep what a run came to."""
+    weights = whole(training.model.state_dict())
+    if is_first():
+        torch.save({"losses": steps, "weights": weights}, path)
+
+
+def predict_all(controller: Controller, folder: Path) -> list[int]:
+    """Predict every task's file, and one of a single row; how many predictions this rank can read."""
+    counts = [len(controller.pred(task)) for task in TASKS]
+    one = palm.load_model(folder / "out" / "cls" / "infer_model", precision="fp32")
+    return [*counts, len(one.predict_file(folder / "one.tsv", folder / "out" / "one"))]
+
+
+def train_by_trainer(folder: Path) -> list[list[Any]]:
+    """The losses and the predictions of a trainer; its readers' `batch_size` is that of all devices."""
+    settings = {**tiny.BACKBONE, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    train, predict = (
+        palm.reader.ClassifyReader(str(folder / "vocab.txt"), 24, seed=3, phase=phase)
+        for phase in ("train", "predict")
+    )
+    train.load_data(folder / "cls.tsv", 8, num_epochs=1)
+    encoder = palm.backbone.BERT.from_config(settings)
+    trainer = palm.Trainer("cls")
+    train.register_with(encoder)
+    trainer.build_forward(encoder, palm.head.Classify(4, 32, 0.0))
+    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
+    trainer.fit_reader(train)
+    seen = [step.loss.item() for step in trainer._training("train").steps()]
+    predict.load_data(folder / "cls.tsv", 3)
+    other = palm.backbone.BERT.from_config(settings, phase="predict")
+    predict.register_with(other)
+    trainer.build_predict_forward(other, palm.head.Classify(4, 32, 0.0, phase="predict"))
+    trainer.fit_reader(predict, phase="predict")
+    return [seen, list(trainer.predict())]
+
+
+def run(folder: Path, processes: int) -> dict[str, Any]:
+    """Everything, and what this rank saw of it."""
+    controller = Controller(config(folder, "out", processes), argv=[])
+    controller.train()
+    seen: dict[str, Any] = {"rank": rank(), "ranks": num_ranks(), "counts": predict_all(controller, folder)}
+    for name, settings in VARIANTS.items():
+        training = Controller(config(folder, name, processes, **settings), argv=[]).training()
+        steps = losses(training)
+        record(folder / f"{name}.pt", training, steps)
+    return {**seen, "trainer": train_by_trainer(folder)}
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "fsdp": {"parallel": "fsdp", "num_epochs": 1},
+    "bf16": {"gradient_exchange": "bf16", "num_epochs": 1},
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    place = Path(sys.argv[1])
+    result = run(place, int(sys.argv[2]))
+    (place / f"rank{rank()}.json").write_text(json.dumps(result), encoding="utf-8")
