@@ -8,10 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
+from palm.backbone import BACKBONES
+from palm.descriptions import described
 from palm.distributed import is_first, like, whole
 from palm.errors import StorageError
 from palm.logging import logger
 from palm.loop import Training
+from palm.paradigm import PARADIGMS
+from palm.reader import READERS
 from palm.storage import (
     load_tensors,
     new_directory,
@@ -54,9 +58,22 @@ def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
             "version": 1,
             "run": identity,
             "heads": training.model.heads,
+            "components": _components(training, part),
             **training.state_dict(),
         }
         write_json(part / "state.json", state)
+
+
+def _components(training: Training, folder: Path) -> dict[str, Any]:
+    """What is needed beside the weights to predict with any task."""
+    tasks = {
+        task.name: {
+            "reader": described(READERS, task.reader, folder, place=f"tasks/{task.name}"),
+            "paradigm": described(PARADIGMS, task.paradigm, folder, place=f"tasks/{task.name}"),
+        }
+        for task in training.tasks
+    }
+    return {"backbone": described(BACKBONES, training.model.backbone, folder), "tasks": tasks}
 
 
 def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) -> None:

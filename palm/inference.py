@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
-from palm.component import Component
+from palm.descriptions import described, rebuilt
 from palm.distributed import dealt, from_first, gathered, is_first, used_up, whole
 from palm.errors import ConfigError, StorageError
 from palm.metrics import metric_problems, metrics_of, scores_of
@@ -22,7 +22,6 @@ from palm.paradigm import PARADIGMS, Paradigm
 from palm.precision import checked, resolved
 from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.loaded import encoded_chunks
-from palm.registry import Registry
 from palm.rng import generator
 from palm.storage import fill, load_tensors, new_directory, read_json, save_tensors, under, verify, write_json
 from palm.task import PREDICTION_ROWS
@@ -194,9 +193,9 @@ class InferenceModel:
                 "palm_version": __version__,
                 "task": self.task,
                 "batch_size": self.batch_size,
-                "reader": _described(READERS, self.reader, part),
-                "backbone": _described(BACKBONES, self.backbone, part),
-                "paradigm": _described(PARADIGMS, self.paradigm, part),
+                "reader": described(READERS, self.reader, part),
+                "backbone": described(BACKBONES, self.backbone, part),
+                "paradigm": described(PARADIGMS, self.paradigm, part),
                 "run": run or {},
             }
             write_json(part / "config.json", description)
@@ -234,9 +233,9 @@ def load_model(folder: str | Path, *, precision: str = "auto", **overrides: dict
         )
     model = InferenceModel(
         description["task"],
-        _rebuilt(READERS, description["reader"], folder, overrides.get("reader", {})),
-        _rebuilt(BACKBONES, description["backbone"], folder, {}),
-        _rebuilt(PARADIGMS, description["paradigm"], folder, overrides.get("paradigm", {})),
+        rebuilt(READERS, description["reader"], folder, **overrides.get("reader", {})),
+        rebuilt(BACKBONES, description["backbone"], folder),
+        rebuilt(PARADIGMS, description["paradigm"], folder, **overrides.get("paradigm", {})),
         description["batch_size"],
         precision,
     )
@@ -253,24 +252,3 @@ def load_weights(backbone: Backbone, paradigm: Paradigm, folder: Path) -> None:
     weights = load_tensors(folder / "model.safetensors")
     fill(backbone, under("backbone", weights), folder)
     fill(paradigm, under("paradigm", weights), folder)
-
-
-def _described(registry: Registry[Any], component: Component, part: Path) -> dict[str, Any]:
-    settings = {name: _stored(component, name, value, part) for name, value in component.settings.items()}
-    return {"name": registry.name_of(type(component)), "settings": settings}
-
-
-def _stored(component: Component, name: str, value: Any, part: Path) -> Any:
-    if not isinstance(value, Path):
-        return value
-    target = part / (name.removesuffix("_path") + value.suffix)
-    component.write_file(name, target)
-    return {"file": target.name}
-
-
-def _rebuilt(registry: Registry[Any], saved: dict[str, Any], folder: Path, overrides: dict[str, Any]) -> Any:
-    settings = {
-        name: folder / value["file"] if isinstance(value, dict) and set(value) == {"file"} else value
-        for name, value in saved["settings"].items()
-    }
-    return registry[saved["name"]](**{**settings, **overrides})

@@ -57,8 +57,11 @@ def _writable(path: Path) -> Iterator[None]:
 
 
 def _seal(folder: Path) -> None:
-    files = sorted(file for file in folder.iterdir() if file.is_file())
-    entries = {file.name: {"size": file.stat().st_size, "sha256": checksum(file)} for file in files}
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    entries = {
+        file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": checksum(file)}
+        for file in files
+    }
     write_json(folder / MANIFEST, entries)
     for file in (*files, folder / MANIFEST):
         with file.open("rb+") as handle:
@@ -148,7 +151,8 @@ def read_json(path: Path) -> Any:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write named tensors as safetensors, from whatever device they are on."""
-    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path)
+    contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    save_file(contiguous, path, metadata={"format": "pt"})  # `transformers` reads no file without it
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
