@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from golden_forward import CASES, arrays, backbone_of, batch_of
 from palm.backbone import BACKBONES, BERT, ERNIE, Backbone
+from palm.backbone.packing import Padded
 from palm.errors import ConfigError, PalmError, WiringError
 
 SIZES = {
@@ -54,6 +55,20 @@ def test_all_outputs_at_real_tokens_equal_the_originals(kind: str, lengths: str)
     for name in ("sentence_embedding", "sentence_pair_embedding"):
         torch.testing.assert_close(outputs[name], recorded[f"bb/{name}"], atol=2e-6, rtol=0)
     assert torch.equal(outputs["embedding_table"], arrays(f"{kind}_params.npz")["word_embedding"])
+
+
+@pytest.mark.parametrize("kind", ["bert", "ernie"])
+def test_padding_that_is_left_in_place_changes_nothing_at_real_tokens(kind: str) -> None:
+    encoder, inputs = backbone_of(kind).eval(), batch_of(kind, "ragged", "cls")
+    real = inputs["input_mask"]
+    assert not real.all()
+    packed, padded = encoder(inputs), encoder.features(inputs, Padded.of(real))
+    for name in ("word_embedding", "encoder_outputs"):
+        torch.testing.assert_close(padded[name][real], packed[name][real], atol=1e-6, rtol=0)
+    for name in ("sentence_embedding", "sentence_pair_embedding"):
+        torch.testing.assert_close(padded[name], packed[name], atol=1e-6, rtol=0)
+    alone = encoder.features(inputs, Padded.of(real), ["sentence_embedding"])["sentence_embedding"]
+    torch.testing.assert_close(alone, packed["sentence_embedding"], atol=1e-6, rtol=0)
 
 
 def test_padded_outputs_are_zero() -> None:

@@ -48,6 +48,23 @@ def attend(
     return attend_without_gradients(query, key, value, asking, asked)
 
 
+def attend_padded(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """`attend` in rows of one length, looking only where `mask` is True; without dropout.
+
+    Args:
+        query: [batch * queries, heads, head_dim].
+        key: [batch * seq, heads, head_dim].
+        value: [batch * seq, heads, head_dim].
+        mask: bool[batch, seq], at least one True per row.
+
+    Returns:
+        [batch * queries, heads, head_dim].
+    """
+    rows = (part.view(mask.shape[0], -1, *part.shape[1:]) for part in (query, key, value))
+    q, k, v = (part.transpose(1, 2) for part in rows)  # [batch, heads, queries or seq, head_dim]
+    return F.scaled_dot_product_attention(q, k, v, mask[:, None, None, :]).transpose(1, 2).flatten(0, 1)
+
+
 def attend_at_once(
     query: Tensor, key: Tensor, value: Tensor, asking: Sequences, asked: Sequences, dropout_prob: float
 ) -> Tensor:

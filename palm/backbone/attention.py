@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from palm.backbone.attending import attend
-from palm.backbone.packing import Packing
+from palm.backbone.attending import attend, attend_padded
+from palm.backbone.packing import Packing, Padded
 from palm.layers import linear
 
 
@@ -42,16 +42,16 @@ class SelfAttention(nn.Module):
             [tokens, width], or [batch, width] where `first_only`.
         """
         asking = tokens[packing.first] if first_only else tokens
-        context = self.attend(
-            self._heads(linear(asking, self.query)),
-            self._heads(linear(tokens, self.key)),
-            self._heads(linear(tokens, self.value)),
-            packing.first_only if first_only else packing.sequences,
-            packing.sequences,
-            self.dropout_prob if self.training else 0.0,
-        )
+        query = self._heads(linear(asking, self.query))
+        key, value = self._heads(linear(tokens, self.key)), self._heads(linear(tokens, self.value))
+        if isinstance(packing, Padded):
+            context = attend_padded(query, key, value, packing.mask)
+        else:
+            asking_rows = packing.first_only if first_only else packing.sequences
+            dropout_prob = self.dropout_prob if self.training else 0.0
+            context = self.attend(query, key, value, asking_rows, packing.sequences, dropout_prob)
         return linear(context.flatten(1), self.output)
 
     def _heads(self, packed: Tensor) -> Tensor:
         """[tokens, width] as [tokens, heads, head_dim]."""
-        return packed.view(len(packed), self.num_heads, -1)
+        return packed.view(packed.shape[0], self.num_heads, -1)

@@ -62,6 +62,13 @@ class Encoder(Backbone):
         self._checkpoints_activations = False
         init_weights(self, shape.initializer_range)
 
+    @property
+    def inner_width(self) -> int:
+        """Inner width of the feed-forward networks."""
+        first = self.layers[0]
+        assert isinstance(first, Layer)
+        return first.ffn.inner.out_features
+
     @classmethod
     def from_config(cls: type[E], config: Mapping[str, Any], phase: str = "train") -> E:
         """The encoder that a JSON file of Hugging Face, Google or Paddle describes.
@@ -105,9 +112,12 @@ class Encoder(Backbone):
             WiringError: if an input is missing, of another shape or dtype or too long, if a row begins
                 with padding, or (on a CPU) if an id lies outside its table.
         """
-        wanted = set(self.outputs_attr if wanted is None else wanted)
         self._check(inputs)
-        packing = Packing.of(inputs["input_mask"])
+        return self.features(inputs, Packing.of(inputs["input_mask"]), wanted)
+
+    def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
+        """`forward` without its checks, on a layout of the batch that the caller has chosen."""
+        wanted = set(self.outputs_attr if wanted is None else wanted)
         embedded = self.embeddings(inputs, packing)
         outputs: Tensors = {}
         if "word_embedding" in wanted:

@@ -87,3 +87,23 @@ class Packing:
             empty = packed.new_zeros(self.mask.numel(), *packed.shape[1:])
             packed = torch.index_copy(empty, 0, self.positions, packed)
         return packed.view(*self.mask.shape, *packed.shape[1:])
+
+
+class Padded(Packing):
+    """The same batch with its padding left in place, so that no shape depends on values.
+
+    A graph that is exported to other programs needs this. What it computes for real tokens is equal; what
+    it computes for padding means nothing.
+    """
+
+    @classmethod
+    def of(cls, mask: Tensor) -> Padded:
+        """The layout of `input_mask`, bool[batch, seq]; every row must begin with a real token."""
+        batch, seq = mask.shape
+        offsets = seq * torch.arange(batch + 1, dtype=torch.int32, device=mask.device)
+        return cls(mask, torch.arange(batch * seq, device=mask.device), Sequences(offsets, seq))
+
+    @property
+    def is_full(self) -> bool:
+        """As if there were no padding; only attention tells it apart."""
+        return True

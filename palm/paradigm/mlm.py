@@ -90,10 +90,12 @@ class MaskLM(Paradigm):
         tokens, mask_pos = features["encoder_outputs"], features["mask_pos"]
         masked = tokens.flatten(0, 1).index_select(0, mask_pos)  # [masks, width]
         transformed = self.norm(self.activation(self.transform(masked)))
+        batch, seq = tokens.shape[:2]
+        rows = torch.arange(batch, device=mask_pos.device)[:, None]
         return {
             "logits": F.linear(transformed, features["embedding_table"], self.bias).float(),
-            "mask_columns": mask_pos % tokens.shape[1],
-            "mask_counts": torch.bincount(mask_pos // tokens.shape[1], minlength=tokens.shape[0]),
+            "mask_columns": mask_pos % seq,
+            "mask_counts": (mask_pos // seq == rows).sum(1),
         }
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
