@@ -1,7 +1,7 @@
 """Config-driven multi-task training on one shared BERT or ERNIE encoder."""
 
 from palm.version import __version__  # isort: skip
-from palm import backbone, distribute, downloader, head, lr_sched, metrics, mixing, optimizer, reader
+from palm import backbone, distribute, downloader, export, head, lr_sched, metrics, mixing, optimizer, reader
 from palm.controller import Controller
 from palm.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
 from palm.evaluation import Evaluator
@@ -28,6 +28,7 @@ __all__ = [
     "backbone",
     "distribute",
     "downloader",
+    "export",
     "head",
     "load_backbone",
     "load_model",

@@ -80,7 +80,7 @@ class JsonTokenizer(Tokenizer):
     """
 
     def __init__(self, path: Path) -> None:
-        content = _read(path)
+        self._content = content = _read(path)
         special = [token["content"] for token in content.get("added_tokens", ()) if token.get("special")]
         try:
             ids = tokenizers.Tokenizer.from_str(json.dumps(content)).get_vocab()
@@ -100,6 +100,10 @@ class JsonTokenizer(Tokenizer):
         if self._is_byte_level:  # whose own processor does it
             return encoded
         return [_trimmed(pieces, text) for pieces, text in zip(encoded, texts, strict=True)]
+
+    def to_library(self) -> tokenizers.Tokenizer:
+        """The file's own, in which no special token is hidden."""
+        return tokenizers.Tokenizer.from_str(json.dumps(self._content))
 
 
 def _byte_level(vocab_path: Path, merges: Path, add_prefix_space: bool) -> tokenizers.Tokenizer:

@@ -27,6 +27,7 @@ PACKAGES = {
     ],
     "mixing": ["MixRatio", "Proportional", "Temperature", "Annealed", "RoundRobin", "DevScore"],
     "downloader": ["ls", "download"],
+    "export": ["Check", "to_hugging_face", "to_onnx"],
     "distribute": ["gpu_dev_count", "cpu_dev_count", "yield_pieces", "data_feeder", "decode_fake"],
 }
 
@@ -116,8 +117,8 @@ def test_palm_offers_these_names() -> None:
             "PalmError",
         ),
         *("StorageError", "Task", "Trainer", "TrainingError", "WiringError", "__version__", "backbone"),
-        *("distribute", "downloader", "head", "load_backbone", "load_model", "lr_sched", "metrics"),
-        *("mixing", "optimizer", "reader"),
+        *("distribute", "downloader", "export", "head", "load_backbone", "load_model", "lr_sched"),
+        *("metrics", "mixing", "optimizer", "reader"),
     ]
     assert all(hasattr(palm, name) for name in palm.__all__)
 

@@ -6,13 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from palm.cli import download, evaluate, predict, train
+from palm.cli import download, evaluate, export, predict, train
 from palm.distributed import record_failure
 from palm.errors import PalmError
 from palm.logging import show_on_console
 from palm.version import __version__
 
-COMMANDS = (train.COMMAND, predict.COMMAND, evaluate.COMMAND, download.COMMAND)
+COMMANDS = (
+    *(train.COMMAND, predict.COMMAND, evaluate.COMMAND),
+    *(export.COMMAND, download.COMMAND),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

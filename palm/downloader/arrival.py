@@ -7,10 +7,10 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from palm.backbone import ERNIE, Backbone
 from palm.errors import StorageError
 from palm.pretrained import from_ours, load_backbone, read_weights, to_ours
 from palm.pretrained.configs import CONFIG_FILES
+from palm.pretrained.families import config_of
 from palm.storage import write_json
 
 
@@ -46,11 +46,4 @@ def add_safetensors(folder: Path) -> None:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     except SafetensorError as error:  # its words for a disk that is full
         raise OSError(str(error)) from error
-    write_json(folder / "config.json", _config(backbone))
-
-
-def _config(backbone: Backbone) -> dict[str, object]:
-    if not isinstance(backbone, ERNIE):
-        return {"model_type": "bert", **backbone.settings}
-    settings = dict(backbone.settings)
-    return {"model_type": "ernie", "type_vocab_size": settings.pop("sent_type_vocab_size"), **settings}
+    write_json(folder / "config.json", config_of(backbone))

@@ -1,0 +1,54 @@
+"""`palm export`: trained tasks for other programs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from palm.cli.command import Command, Settings
+from palm.errors import PalmError
+from palm.export import to_hugging_face, to_onnx
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    parser.usage = (
+        "palm export MODEL OUT --to hf\n"
+        "       palm export MODEL OUT --to onnx [--rows FILE]\n"
+        "       palm export CHECKPOINT OUT --to onnx --all-heads [--rows TASK=FILE ...]"
+    )
+    parser.description = (
+        "Write a saved model as a directory of Hugging Face's transformers, or as an ONNX graph; or all "
+        "tasks of a checkpoint as one ONNX graph. A graph is compared with PyTorch on rows of data first."
+    )
+    parser.add_argument("source", metavar="MODEL", help="a saved model, or the checkpoint of a run")
+    parser.add_argument("folder", metavar="OUT", help="the new folder; what stands there is replaced")
+    parser.add_argument("--to", choices=["hf", "onnx"], required=True, help="for transformers, or ONNX")
+    parser.add_argument("--all-heads", action="store_true", help="all tasks of a run in one ONNX graph")
+    parser.add_argument(
+        "--rows",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="the data whose first rows are compared; what the run predicts or trains on where absent",
+    )
+
+
+def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    if options.to == "onnx":
+        rows = _files(options.rows) if options.all_heads else next(iter(options.rows), None)
+        to_onnx(options.source, options.folder, all_heads=options.all_heads, rows=rows)
+        return
+    if options.all_heads or options.rows:
+        raise PalmError("--all-heads and --rows go with --to onnx")
+    to_hugging_face(options.source, options.folder)
+
+
+def _files(rows: list[str]) -> dict[str, Path]:
+    """The files of `TASK=FILE`, by task."""
+    pairs = [word.partition("=") for word in rows]
+    if unnamed := [task for task, equals, _ in pairs if not equals]:
+        raise PalmError(f"--rows with --all-heads is TASK=FILE, not {unnamed[0]!r}")
+    return {task: Path(file) for task, _, file in pairs}
+
+
+COMMAND = Command("export", "write trained tasks for transformers or ONNX", fill, run)

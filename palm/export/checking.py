@@ -1,0 +1,115 @@
+"""Whether an ONNX graph computes what PyTorch computes, on rows of a task's data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from palm.contract import Tensors
+from palm.errors import PalmError
+from palm.export.graph import INPUTS, Graph
+from palm.export.sources import Trained
+from palm.inference import InferenceModel
+from palm.model import outputs_of
+from palm.rng import generator
+
+NUM_ROWS = 32
+"""Rows that are compared."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was compared.
+
+    Args:
+        num_rows: how many rows.
+        rows_of: where they come from.
+        difference: the largest absolute difference of any output at a real token.
+    """
+
+    num_rows: int
+    rows_of: str
+    difference: float
+
+    def __str__(self) -> str:
+        return (
+            f"differs from PyTorch by at most {self.difference:.1e} on {self.num_rows} rows of {self.rows_of}"
+        )
+
+
+@torch.no_grad()
+def check_graph(session: Any, graph: Graph, trained: Trained, tolerance: float) -> Check:
+    """Compare one task's outputs of an `onnxruntime` session with those of its PyTorch model.
+
+    Args:
+        session: of the exported graph.
+        graph: the module that was exported.
+        trained: the task, with the file of its rows; None for rows of made-up tokens.
+        tolerance: the largest difference.
+
+    Raises:
+        PalmError: some output differs by more.
+        DataError: a row of the file cannot be read.
+    """
+    model, data = trained.model, trained.data
+    batch = _made_up(model) if data is None else _real_rows(model, data)
+    expected = outputs_of(model.backbone.eval(), model.paradigm.eval(), batch)
+    outputs = graph.outputs(model.task)
+    given = session.run([name for name, _ in outputs], _feed(graph, batch))
+    differences = [
+        _difference(expected[own], torch.from_numpy(array), batch["input_mask"])
+        for (_, own), array in zip(outputs, given, strict=True)
+    ]
+    check = Check(len(batch["input_mask"]), "made-up tokens" if data is None else str(data), max(differences))
+    if not check.difference <= tolerance:
+        raise PalmError(
+            f"task {model.task!r}: the ONNX graph {check}; more than {tolerance:.1e} is not equal. "
+            "Nothing was written"
+        )
+    return check
+
+
+def _feed(graph: Graph, batch: Tensors) -> dict[str, npt.NDArray[np.int64]]:
+    """A batch as the graph takes it; without masks, where no other task has any."""
+    given = {INPUTS.get(name, name): value.long().numpy() for name, value in batch.items()}
+    return {name: given.get(name, np.empty(0, np.int64)) for name in graph.input_names}
+
+
+def _difference(ours: Tensor, theirs: Tensor, mask: Tensor) -> float:
+    """The largest; outputs of single tokens count where there is no padding."""
+    if ours.shape != theirs.shape:
+        return float("inf")
+    if ours.shape[:2] == mask.shape:
+        ours, theirs = ours[mask], theirs[mask]
+    return float((ours - theirs).abs().max())
+
+
+def _real_rows(model: InferenceModel, data: Path) -> Tensors:
+    examples = list(islice(model.reader.read(data, with_targets=False), NUM_ROWS))
+    rows = model.reader.encode(examples, with_targets=False)
+    indices = range(min(len(rows), NUM_ROWS))
+    return model.reader.collate(rows, indices, lambda row: generator(0, "export", model.task, row))
+
+
+def _made_up(model: InferenceModel) -> Tensors:
+    """Rows of random tokens and lengths, with everything that any reader gives."""
+    draw = generator(0, "export", model.task)
+    shape = (NUM_ROWS, model.reader.settings["max_seq_len"])
+    lengths = draw.integers(1, shape[1] + 1, (NUM_ROWS, 1))
+    mask = torch.from_numpy(np.arange(shape[1]) < lengths)
+    return {
+        "token_ids": torch.from_numpy(draw.integers(model.reader.vocab_size, size=shape)),
+        "position_ids": torch.arange(shape[1]) * mask,
+        "segment_ids": torch.from_numpy(np.arange(shape[1]) * 2 > lengths) * mask.long(),
+        "task_ids": model.reader.settings.get("task_id", 0) * mask.long(),
+        "input_mask": mask,
+        "word_mask": mask,
+        "mask_pos": torch.arange(NUM_ROWS) * shape[1],
+    }

@@ -1,0 +1,70 @@
+"""`palm_export.json`: what an exported directory holds and what its outputs stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palm.component import Component
+from palm.inference import InferenceModel
+from palm.paradigm import PARADIGMS, Match, Regression, SequenceLabel
+from palm.reader import READERS
+from palm.reader.labels import Labels
+from palm.storage import write_json
+from palm.version import __version__
+
+FILE, FORMAT, VERSION = "palm_export.json", "palm-export", 1
+
+
+def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **more: Any) -> None:
+    """Write `palm_export.json`.
+
+    Args:
+        folder: is there.
+        to: 'hf' or 'onnx'.
+        models: one a task.
+        more: further facts, JSON-ready.
+    """
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "palm_version": __version__,
+        "to": to,
+        **more,
+        "tasks": {model.task: _task(model) for model in models},
+    }
+    write_json(folder / FILE, description)
+
+
+def label_names(model: InferenceModel) -> list[str]:
+    """What every output of a classifier stands for, in order; empty where outputs are no labels.
+
+    A label has its name in the `label_map`; without one, its number.
+    """
+    paradigm = model.paradigm
+    if isinstance(paradigm, Regression):
+        return ["value"]
+    if isinstance(paradigm, Match) and paradigm.is_pairwise:
+        return ["score"]
+    label_map = model.reader.settings.get("label_map")
+    names = Labels(None, label_map).names if label_map is not None else {}
+    return [names.get(number, str(number)) for number in range(paradigm.settings.get("n_classes", 0))]
+
+
+def _task(model: InferenceModel) -> dict[str, Any]:
+    description: dict[str, Any] = {
+        "reader": {"name": READERS.name_of(type(model.reader)), "settings": _plain(model.reader)},
+        "paradigm": {"name": PARADIGMS.name_of(type(model.paradigm)), "settings": _plain(model.paradigm)},
+    }
+    if labels := label_names(model):
+        description["labels"] = labels
+    if isinstance(model.paradigm, SequenceLabel) and model.paradigm.crf is not None:
+        first, last, *following = model.paradigm.crf.weight.tolist()
+        description["crf"] = {"first": first, "last": last, "following": following}
+    return description
+
+
+def _plain(component: Component) -> Mapping[str, Any]:
+    """The settings but files, which do not go along."""
+    return {name: value for name, value in component.settings.items() if not isinstance(value, Path)}

@@ -1,0 +1,106 @@
+"""An encoder with its output layers as one function of token ids, whose shapes no value decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from palm.backbone import Backbone
+from palm.backbone.encoder import Encoder
+from palm.backbone.packing import Padded
+from palm.contract import Tensors
+from palm.errors import PalmError
+from palm.paradigm import Paradigm
+
+INPUTS = {"token_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
+"""Our name -> the input's name in the graph, which is Hugging Face's; other inputs keep our name."""
+
+_MADE = ("position_ids", "task_ids", "word_mask")
+"""What a reader gives and the graph makes itself: no caller has to know it."""
+
+
+class Graph(nn.Module):
+    """What is exported.
+
+    Args:
+        backbone: the encoder that all output layers share.
+        paradigms: task -> its output layer.
+        task_id: what ERNIE's task embedding gets.
+
+    Attributes:
+        input_names: of the graph, int64; `mask_pos` [masks] only with an mlm layer, all others
+            [batch, seq].
+        output_names: of the graph; with several tasks each begins with `<task>.`.
+
+    Raises:
+        PalmError: an output layer reads what the graph cannot have.
+    """
+
+    def __init__(self, backbone: Backbone, paradigms: Mapping[str, Paradigm], task_id: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.task_id = task_id
+        self.tasks = list(paradigms)
+        self.heads = nn.ModuleList(paradigms.values())
+        self.input_names = list(self._inputs(paradigms))
+        self.output_names = [name for task in self.tasks for name, _ in self.outputs(task)]
+
+    def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
+        """The outputs in the order of `output_names`.
+
+        Args:
+            inputs: every name of `input_names`.
+        """
+        batch = self._batch(inputs)
+        features = {**batch, **self._features(batch)}
+        outputs: list[Tensor] = []
+        for task, head in zip(self.tasks, self.heads, strict=True):
+            assert isinstance(head, Paradigm)
+            given = head({name: features[name] for name in head.inputs_attr})
+            outputs += [given[own] for _, own in self.outputs(task)]
+        return tuple(outputs)
+
+    def _features(self, batch: Tensors) -> Tensors:
+        read = {name for head in self.heads if isinstance(head, Paradigm) for name in head.inputs_attr}
+        wanted = [name for name in self.backbone.outputs_attr if name in read]
+        if isinstance(self.backbone, Encoder):
+            return self.backbone.features(batch, Padded.of(batch["input_mask"]), wanted)
+        features: Tensors = self.backbone(batch, wanted)
+        return features
+
+    def _batch(self, inputs: Tensors) -> Tensors:
+        """The batch as a reader would give it."""
+        theirs = {ours: inputs[name] for ours, name in INPUTS.items() if name in inputs}
+        ids, mask = theirs["token_ids"], theirs["input_mask"].bool()
+        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+        made = {
+            "input_mask": mask,
+            "position_ids": positions * mask,
+            "task_ids": torch.full_like(ids, self.task_id),
+            # Decoding asks which pieces begin a word; no output depends on it.
+            "word_mask": mask,
+        }
+        return {**inputs, **theirs, **made}
+
+    def _inputs(self, paradigms: Mapping[str, Paradigm]) -> Iterator[str]:
+        features = self.backbone.outputs_attr
+        read = [name for head in paradigms.values() for name in head.inputs_attr if name not in features]
+        for name in dict.fromkeys(("token_ids", "input_mask", *self.backbone.inputs_attr, *read)):
+            if name not in (*INPUTS, *_MADE, "mask_pos"):
+                raise PalmError(
+                    f"the graph has no input {name!r}, which the backbone or an output layer reads"
+                )
+            if name not in _MADE:
+                yield INPUTS.get(name, name)
+
+    def outputs(self, task: str) -> list[tuple[str, str]]:
+        """The names of a task's outputs, in the graph and in its output layer.
+
+        Masks and counters, which only decoding reads, are left out.
+        """
+        head = self.heads[self.tasks.index(task)]
+        assert isinstance(head, Paradigm)
+        names = [name for name, spec in head.outputs_attr.items() if spec.dtype.is_floating_point]
+        return [(name if len(self.tasks) == 1 else f"{task}.{name}", name) for name in names]

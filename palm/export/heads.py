@@ -1,0 +1,88 @@
+"""Which of Hugging Face's models an output layer becomes, and what its weights are called there: tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from palm.errors import PalmError
+from palm.paradigm import PARADIGMS, Paradigm
+
+
+@dataclass(frozen=True)
+class Head:
+    """An output layer of `transformers`.
+
+    Args:
+        model: the end of its class name, `For…`.
+        names: our module or parameter -> its name, by our name of the encoder; `""` for all others.
+        reads_pooler: whether the encoder keeps its pooler.
+        fixed: settings that it has whatever the encoder's are, by our name of the encoder.
+    """
+
+    model: str
+    names: Mapping[str, Mapping[str, str]]
+    reads_pooler: bool = False
+    fixed: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+    def names_on(self, backbone: str) -> Mapping[str, str]:
+        """Our module or parameter -> its name on an encoder."""
+        return self.names.get(backbone, self.names[""])
+
+
+_SENTENCE = Head(
+    "ForSequenceClassification",
+    {
+        "": {"out": "classifier"},
+        "roberta": {"out": "classifier.out_proj"},
+        "electra": {"out": "classifier.out_proj"},
+    },
+    reads_pooler=True,
+)
+
+HEADS = {
+    "cls": _SENTENCE,
+    "match": _SENTENCE,
+    "regression": _SENTENCE,
+    "mrc": Head("ForQuestionAnswering", {"": {"out": "qa_outputs"}}),
+    "seq_label": Head("ForTokenClassification", {"": {"out": "classifier"}}),
+    "mlm": Head(
+        "ForMaskedLM",
+        {
+            "": {
+                "transform": "cls.predictions.transform.dense",
+                "norm": "cls.predictions.transform.LayerNorm",
+                "bias": "cls.predictions.bias",
+            },
+            "roberta": {"transform": "lm_head.dense", "norm": "lm_head.layer_norm", "bias": "lm_head.bias"},
+            "distilbert": {
+                "transform": "vocab_transform",
+                "norm": "vocab_layer_norm",
+                "bias": "vocab_projector.bias",
+            },
+            "electra": {
+                "transform": "generator_predictions.dense",
+                "norm": "generator_predictions.LayerNorm",
+                "bias": "generator_lm_head.bias",
+            },
+        },
+        fixed={
+            "roberta": {"hidden_act": "gelu"},
+            "distilbert": {"layer_norm_eps": 1e-12},
+            "electra": {"hidden_act": "gelu"},
+        },
+    ),
+}
+"""Our name of the output layer -> what it becomes."""
+
+
+def head_of(paradigm: Paradigm) -> tuple[str, Head]:
+    """Our name of an output layer, and what it becomes.
+
+    Raises:
+        PalmError: `transformers` has nothing like it.
+    """
+    name = PARADIGMS.name_of(type(paradigm))
+    if name not in HEADS:
+        raise PalmError(f"Hugging Face has no model with {name!r}; known: {', '.join(HEADS)}")
+    return name, HEADS[name]

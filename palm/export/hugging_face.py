@@ -1,0 +1,119 @@
+"""A trained task as a model of `transformers`: weights, `config.json` with the labels, tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palm.errors import PalmError
+from palm.export.description import describe_export, label_names
+from palm.export.heads import Head, head_of
+from palm.export.sources import saved_model
+from palm.export.tokenizer_files import save_tokenizer, tokenizer_of
+from palm.inference import InferenceModel
+from palm.logging import logger
+from palm.pretrained import from_ours
+from palm.pretrained.families import Family, config_of, family_of
+from palm.storage import new_directory, save_tensors, write_json
+
+
+def to_hugging_face(model_dir: str | Path, folder: str | Path) -> None:
+    """Write a trained task as a directory that `transformers` loads, pipelines included.
+
+    Args:
+        model_dir: a saved model, `<save_path>/<task>/infer_model`.
+        folder: appears whole or not at all; what stood there is replaced.
+
+    Raises:
+        PalmError: `transformers` cannot compute what the model computes; says why.
+        StorageError: `model_dir` holds no whole model, or `folder` cannot be written.
+    """
+    model = saved_model(Path(model_dir)).model
+    name, head = head_of(model.paradigm)
+    family = family_of(model.backbone)
+    if problem := _problem(name, model, family, head):
+        raise PalmError(f"{model_dir} cannot become a {family.classes}{head.model}: {problem}")
+    folder = Path(folder)
+    with new_directory(folder) as part:
+        save_tensors(part / "model.safetensors", _weights(model, family, head))
+        write_json(part / "config.json", _config(model, name, family, head))
+        save_tokenizer(model.reader, _inputs(model), part, marks_text=name == "mlm")
+        describe_export(part, "hf", [model], architecture=f"{family.classes}{head.model}")
+    logger.info("%s: %s%s written to %s", model.task, family.classes, head.model, folder)
+
+
+def _problem(name: str, model: InferenceModel, family: Family, head: Head) -> str | None:
+    """Why `transformers` would compute something else, if it would."""
+    settings, encoder = model.paradigm.settings, model.backbone.settings
+    if settings.get("use_crf"):
+        return (
+            "transformers has no CRF, and without it the labels would be others; export it to ONNX, "
+            "where the CRF's weights lie beside the graph, or train with use_crf: False"
+        )
+    if name != "mlm":
+        return None
+    theirs = {key: encoder[key] for key in ("hidden_act", "layer_norm_eps")}
+    theirs |= head.fixed.get(family.model_type, {})
+    differing = [
+        f"{key} {settings[key]!r}, transformers {value!r}"
+        for key, value in theirs.items()
+        if settings[key] != value
+    ]
+    return f"its output layer has {' and '.join(differing)}" if differing else None
+
+
+def _weights(model: InferenceModel, family: Family, head: Head) -> dict[str, Tensor]:
+    encoder = dict(model.backbone.state_dict())
+    if "embeddings.task.weight" in encoder:
+        encoder["embeddings.task.weight"] = _first(encoder["embeddings.task.weight"], _task_id(model))
+    pooler = {name: encoder.pop(name) for name in ("pooler.weight", "pooler.bias")}
+    weights = {family.prefix + name: value for name, value in from_ours(encoder, family.layout).items()}
+    if head.reads_pooler:
+        weights |= _renamed(pooler, {"pooler": family.pooler})
+    return weights | _renamed(model.paradigm.state_dict(), head.names_on(family.model_type))
+
+
+def _renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
+    """The weights with their modules' names, or their own, replaced."""
+    renamed = {}
+    for name, value in weights.items():
+        module, _, kind = name.rpartition(".")
+        renamed[f"{names[module]}.{kind}" if module else names[name]] = value
+    return renamed
+
+
+def _first(table: Tensor, row: int) -> Tensor:
+    """The table with a row moved to the front, where `transformers` looks when nobody names a task."""
+    others = [number for number in range(len(table)) if number != row]
+    return table[torch.tensor([row, *others])]
+
+
+def _task_id(model: InferenceModel) -> int:
+    return int(model.reader.settings.get("task_id", 0))
+
+
+def _inputs(model: InferenceModel) -> list[str]:
+    segments = ["token_type_ids"] if "segment_ids" in model.backbone.inputs_attr else []
+    return ["input_ids", *segments, "attention_mask"]
+
+
+def _config(model: InferenceModel, name: str, family: Family, head: Head) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "architectures": [f"{family.classes}{head.model}"],
+        "pad_token_id": tokenizer_of(model.reader).pad_id,
+        "dtype": "float32",
+        **config_of(model.backbone),
+    }
+    if "dropout_prob" in model.paradigm.settings:
+        key = family.keys.get("classifier_dropout", "classifier_dropout")
+        config[key] = model.paradigm.settings["dropout_prob"]
+    if labels := label_names(model):
+        config["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        config["label2id"] = {label: number for number, label in enumerate(labels)}
+    if name == "regression":
+        config["problem_type"] = "regression"
+    return config

@@ -1,0 +1,154 @@
+"""What is exported: one saved model, or all tasks of a run on one encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from palm.backbone import BACKBONES
+from palm.checkpoint import newest_checkpoint, trained_weights
+from palm.descriptions import rebuilt
+from palm.errors import PalmError, StorageError
+from palm.export.tokenizer_files import tokenizer_of
+from palm.inference import InferenceModel, load_model
+from palm.paradigm import PARADIGMS
+from palm.reader import READERS
+from palm.storage import fill, read_json
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A task's model.
+
+    Args:
+        model: on the CPU, computing in float32.
+        data: the data file that its run predicts or trains on, if it is still there.
+    """
+
+    model: InferenceModel
+    data: Path | None
+
+
+def saved_model(folder: Path) -> Trained:
+    """What a target task saved.
+
+    Raises:
+        StorageError: `folder` is no whole model; says what to give instead, if it is a run's.
+    """
+    if _is_checkpoint(folder) or _targets(folder):
+        raise StorageError(
+            f"{folder} holds several tasks: export {_examples(folder)}; or all of them as one ONNX graph, "
+            "with --all-heads"
+        )
+    model = load_model(folder, precision="fp32")
+    return Trained(model, _data_file(read_json(folder / "config.json")["run"], model.task))
+
+
+def tasks_of_run(folder: Path) -> list[Trained]:
+    """All tasks of a checkpoint; or the targets of a run, if they were saved with equal encoders.
+
+    Raises:
+        StorageError: neither is there, or the encoders are not equal.
+        PalmError: the tasks have different vocabularies, or different task embeddings.
+    """
+    found = _of_checkpoint(folder) if _is_checkpoint(folder) else _of_targets(folder)
+    _check_texts([trained.model for trained in found])
+    return found
+
+
+def _of_checkpoint(folder: Path) -> list[Trained]:
+    weights = trained_weights(folder)
+    components = read_json(folder / "state.json").get("components")
+    if components is None:
+        raise StorageError(f"{folder} does not tell how its tasks are built: an earlier palm wrote it")
+    backbone = rebuilt(BACKBONES, components["backbone"], folder)
+    fill(backbone, weights.backbone, folder)
+    found = []
+    for task, parts in components["tasks"].items():
+        paradigm = rebuilt(PARADIGMS, parts["paradigm"], folder)
+        fill(paradigm, weights.heads[task], folder)
+        reader = rebuilt(READERS, parts["reader"], folder)
+        model = InferenceModel(task, reader, backbone, paradigm, precision="fp32")
+        found.append(Trained(model, _data_file(_run_of(folder), task)))
+    return found
+
+
+def _of_targets(folder: Path) -> list[Trained]:
+    folders = _targets(folder)
+    if not folders:
+        raise StorageError(
+            f"{folder} is neither a checkpoint (step_N) nor the save_path of a run with saved models"
+        )
+    found = [saved_model(target) for target in folders]
+    first, *others = (trained.model for trained in found)
+    for other in others:
+        if not _equal(first.backbone.state_dict(), other.backbone.state_dict()):
+            raise StorageError(_unequal(folder, first.task, other.task))
+        other.backbone = first.backbone
+    return found
+
+
+def _targets(folder: Path) -> list[Path]:
+    return sorted(file.parent for file in folder.glob("*/infer_model/config.json"))
+
+
+def _unequal(folder: Path, first: str, other: str) -> str:
+    checkpoint = newest_checkpoint(folder)
+    instead = (
+        f"export a checkpoint, where all output layers sit on one encoder: {checkpoint}"
+        if checkpoint
+        else "train with save_every_n_steps, and export a checkpoint, where all sit on one encoder"
+    )
+    return (
+        f"{folder}: the models of {first!r} and {other!r} have different encoders, since every target is "
+        f"saved at the moment it finishes; {instead}"
+    )
+
+
+def _examples(folder: Path) -> str:
+    place = folder.parent if _is_checkpoint(folder) else folder
+    return " or ".join(str(target) for target in _targets(place)[:3]) or "<save_path>/<task>/infer_model"
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return (folder / "state.json").is_file()
+
+
+def _run_of(checkpoint: Path) -> Any:
+    """The configuration of a checkpoint's run, which lies beside it."""
+    file = checkpoint.parent / "resolved_config.yaml"
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _data_file(run: Mapping[str, Any], task: str) -> Path | None:
+    settings = {**run.get("global", {}), **run.get("tasks", {}).get(task, {})}
+    files = [Path(settings[name]) for name in ("pred_file", "train_file") if settings.get(name)]
+    return next((file for file in files if file.is_file()), None)
+
+
+def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def _check_texts(models: Sequence[InferenceModel]) -> None:
+    """One encoder reads one sequence of tokens: all tasks must make the same of a text."""
+    first, *others = models
+    for other in others:
+        library, theirs = (tokenizer_of(model.reader).to_library() for model in (first, other))
+        if library.to_str() != theirs.to_str():
+            raise PalmError(
+                f"{first.task!r} and {other.task!r} make other tokens of the same text (vocab_path, "
+                "do_lower_case), so they cannot share a graph; export them one by one"
+            )
+        numbers = [model.reader.settings.get("task_id", 0) for model in (first, other)]
+        if "task_ids" in first.backbone.inputs_attr and numbers[0] != numbers[1]:
+            raise PalmError(
+                f"{first.task!r} and {other.task!r} have the task_id {numbers[0]} and {numbers[1]}, so the "
+                "encoder computes something else for each; export them one by one"
+            )

@@ -1,0 +1,82 @@
+"""What Hugging Face calls our encoders: classes, prefixes of weights, keys of `config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from palm.backbone import BACKBONES, Backbone, DistilBERT
+from palm.backbone.encoder import Encoder
+from palm.errors import StorageError
+from palm.pretrained.layouts import LayoutName
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture of `transformers`.
+
+    Args:
+        model_type: in `config.json`.
+        classes: what the names of its classes begin with.
+        prefix: what its models with an output layer put before the encoder's names.
+        pooler: the pooler's name in its models that classify sequences.
+        layout: how the encoder's weights are named.
+        keys: our setting -> its key in `config.json`, where the names differ.
+    """
+
+    model_type: str
+    classes: str
+    prefix: str
+    pooler: str
+    layout: LayoutName = "huggingface"
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+
+FAMILIES = {
+    "bert": Family("bert", "Bert", "bert.", "bert.pooler.dense"),
+    "ernie": Family(
+        "ernie", "Ernie", "ernie.", "ernie.pooler.dense", keys={"sent_type_vocab_size": "type_vocab_size"}
+    ),
+    "roberta": Family("roberta", "Roberta", "roberta.", "classifier.dense"),
+    "distilbert": Family(
+        "distilbert",
+        "DistilBert",
+        "distilbert.",
+        "pre_classifier",
+        "distilbert",
+        {ours: theirs for theirs, ours in DistilBERT.aliases.items()}
+        | {"classifier_dropout": "seq_classif_dropout"},
+    ),
+    "electra": Family("electra", "Electra", "electra.", "classifier.dense"),
+}
+"""Our name of the encoder -> its family."""
+
+
+def family_of(backbone: Backbone) -> Family:
+    """The family of an encoder.
+
+    Raises:
+        StorageError: `transformers` has no such encoder.
+    """
+    name = BACKBONES.name_of(type(backbone))
+    if name not in FAMILIES:
+        raise StorageError(f"Hugging Face's layout is known for {', '.join(FAMILIES)}, not for {name!r}")
+    return FAMILIES[name]
+
+
+def config_of(backbone: Backbone) -> dict[str, Any]:
+    """The content of the encoder's `config.json`.
+
+    Raises:
+        StorageError: `transformers` has no such encoder.
+    """
+    family = family_of(backbone)
+    assert isinstance(backbone, Encoder)
+    settings = {**backbone.settings, "intermediate_size": backbone.inner_width}
+    if "embedding_size" in settings:
+        settings["embedding_size"] = backbone.embeddings.word_table.shape[1]
+    return {
+        "model_type": family.model_type,
+        **{family.keys.get(name, name): value for name, value in settings.items()},
+    }
