@@ -117,8 +117,8 @@ def test_palm_offers_these_names() -> None:
             "PalmError",
         ),
         *("StorageError", "Task", "Trainer", "TrainingError", "WiringError", "__version__", "backbone"),
-        *("distribute", "downloader", "export", "head", "load_backbone", "load_model", "lr_sched"),
-        *("metrics", "mixing", "optimizer", "reader"),
+        *("convert", "distribute", "downloader", "export", "head", "inspect_directory", "load_backbone"),
+        *("load_model", "lr_sched", "metrics", "mixing", "optimizer", "reader"),
     ]
     assert all(hasattr(palm, name) for name in palm.__all__)
 

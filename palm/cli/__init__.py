@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from palm.cli import download, evaluate, export, predict, train
+from palm.cli import convert, download, evaluate, export, inspect, predict, train
 from palm.distributed import record_failure
 from palm.errors import PalmError
 from palm.logging import show_on_console
@@ -14,7 +14,7 @@ from palm.version import __version__
 
 COMMANDS = (
     *(train.COMMAND, predict.COMMAND, evaluate.COMMAND),
-    *(export.COMMAND, download.COMMAND),
+    *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
 )
 
 

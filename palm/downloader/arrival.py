@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from palm.errors import StorageError
-from palm.pretrained import from_ours, load_backbone, read_weights, to_ours
+from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import CONFIG_FILES
-from palm.pretrained.families import config_of
-from palm.storage import write_json
+from palm.pretrained.loading import fill
+from palm.pretrained.writing import write_hugging_face
 
 
 def check(folder: Path) -> None:
@@ -38,12 +37,10 @@ def add_safetensors(folder: Path) -> None:
         ConfigError: the JSON file's sizes are missing or wrong.
         OSError: the folder cannot be written.
     """
-    backbone = load_backbone(folder)
-    given = to_ours(read_weights(folder)).weights
-    encoder = {name: given[name] for name in backbone.state_dict() if name in given}
-    weights = {name: value.contiguous() for name, value in from_ours(encoder, "huggingface").items()}
+    directory = read_directory(folder)
+    backbone = directory.build()
+    loaded = fill(backbone, directory.given, folder).loaded
     try:
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, folder)
     except SafetensorError as error:  # its words for a disk that is full
         raise OSError(str(error)) from error
-    write_json(folder / "config.json", config_of(backbone))

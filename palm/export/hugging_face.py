@@ -13,7 +13,7 @@ from palm.errors import PalmError
 from palm.export.description import describe_export, label_names
 from palm.export.heads import Head, head_of
 from palm.export.sources import saved_model
-from palm.export.tokenizer_files import save_tokenizer, tokenizer_of
+from palm.export.tokenizer_files import save_reader, tokenizer_of
 from palm.inference import InferenceModel
 from palm.logging import logger
 from palm.pretrained import from_ours
@@ -41,7 +41,7 @@ def to_hugging_face(model_dir: str | Path, folder: str | Path) -> None:
     with new_directory(folder) as part:
         save_tensors(part / "model.safetensors", _weights(model, family, head))
         write_json(part / "config.json", _config(model, name, family, head))
-        save_tokenizer(model.reader, _inputs(model), part, marks_text=name == "mlm")
+        save_reader(model.reader, model.backbone, part, marks_text=name == "mlm")
         describe_export(part, "hf", [model], architecture=f"{family.classes}{head.model}")
     logger.info("%s: %s%s written to %s", model.task, family.classes, head.model, folder)
 
@@ -94,11 +94,6 @@ def _first(table: Tensor, row: int) -> Tensor:
 
 def _task_id(model: InferenceModel) -> int:
     return int(model.reader.settings.get("task_id", 0))
-
-
-def _inputs(model: InferenceModel) -> list[str]:
-    segments = ["token_type_ids"] if "segment_ids" in model.backbone.inputs_attr else []
-    return ["input_ids", *segments, "attention_mask"]
 
 
 def _config(model: InferenceModel, name: str, family: Family, head: Head) -> dict[str, Any]:

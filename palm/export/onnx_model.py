@@ -18,7 +18,7 @@ from palm.export.checking import Check, check_graph
 from palm.export.description import describe_export
 from palm.export.graph import Graph
 from palm.export.sources import Trained, saved_model, tasks_of_run
-from palm.export.tokenizer_files import save_tokenizer
+from palm.export.tokenizer_files import save_reader
 from palm.inference import InferenceModel
 from palm.logging import logger
 from palm.storage import new_directory
@@ -148,9 +148,7 @@ def _describe(
 ) -> None:
     """The tokenizer and `palm_export.json`; the tokenizer's longest row is the longest of any task."""
     longest = max(models, key=lambda model: int(model.reader.settings["max_seq_len"]))
-    has_masks = "mask_pos" in graph.input_names
-    inputs = [name for name in graph.input_names if name != "mask_pos"]
-    save_tokenizer(longest.reader, inputs, folder, marks_text=has_masks)
+    save_reader(longest.reader, longest.backbone, folder, marks_text="mask_pos" in graph.input_names)
     describe_export(
         folder,
         "onnx",

@@ -1,4 +1,4 @@
-"""A reader's tokenizer in the files that Hugging Face's libraries read."""
+"""A tokenizer in the files that Hugging Face's libraries read."""
 
 from __future__ import annotations
 
@@ -8,47 +8,80 @@ from typing import Any
 import tokenizers
 from tokenizers import normalizers, pre_tokenizers, processors
 
+from palm.backbone import Backbone
 from palm.errors import PalmError
 from palm.reader import Reader, SequenceLabelReader
 from palm.storage import write_json, write_text
 from palm.tokenizer import Tokenizer, WordPieceTokenizer
 
 
-def save_tokenizer(reader: Reader, inputs: list[str], folder: Path, *, marks_text: bool) -> None:
+def save_tokenizer(
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    inputs: list[str],
+    longest: int | None,
+    do_lower_case: bool,
+    marks_text: bool,
+    strips_blanks: bool = False,
+    cuts_words: bool = False,
+) -> None:
     """Write `tokenizer.json`, `tokenizer_config.json` and, for WordPiece, `vocab.txt`.
 
-    They give the token ids that the reader gives: with special tokens, segments and its longest row.
+    They give the token ids that palm's readers give, special tokens and segments included.
 
     Args:
-        reader: whose tokenizer and settings.
-        inputs: what the model takes, by Hugging Face's names.
+        tokenizer: as a reader has it.
         folder: is there.
+        inputs: what the model takes, by Hugging Face's names.
+        longest: tokens of the longest row; None for any.
+        do_lower_case: what the tokenizer was told.
         marks_text: whether special tokens in a text are special, as `[MASK]` is for a masked language
-            model; otherwise they are text, as they are for the reader.
-
-    Raises:
-        PalmError: the reader has no tokenizer that can be written.
+            model; otherwise they are text, as they are for readers.
+        strips_blanks: take blanks out of texts first.
+        cuts_words: cut a text's first word as all others, as for a reader of words.
     """
-    tokenizer = tokenizer_of(reader)
     roles = {
         f"{role}_token": tokenizer.tokens([getattr(tokenizer, f"{role}_id")])[0]
         for role in ("pad", "unk", "cls", "sep", "mask")
     }
-    _library(reader, tokenizer, roles).save(str(folder / "tokenizer.json"))
+    library = _library(tokenizer, strips_blanks, cuts_words)
+    library.post_processor = _special_tokens(tokenizer, library, roles["cls_token"], roles["sep_token"])
+    library.add_special_tokens(list(roles.values()))
+    library.save(str(folder / "tokenizer.json"))
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": reader.settings["max_seq_len"],
-        "do_lower_case": reader.settings["do_lower_case"],
+        "do_lower_case": do_lower_case,
         "model_input_names": inputs,
         "split_special_tokens": not marks_text,
         "clean_up_tokenization_spaces": False,
         **roles,
     }
+    if longest is not None:
+        config["model_max_length"] = longest
     write_json(folder / "tokenizer_config.json", config)
     if isinstance(tokenizer, WordPieceTokenizer):
         by_id = {number: token for token, number in tokenizer.to_library().get_vocab().items()}
         lines = [by_id.get(number, "") for number in range(tokenizer.vocab_size)]
         write_text(folder / "vocab.txt", "\n".join(lines) + "\n")
+
+
+def save_reader(reader: Reader, backbone: Backbone, folder: Path, *, marks_text: bool) -> None:
+    """`save_tokenizer` for a reader.
+
+    Raises:
+        PalmError: it has no tokenizer that can be written.
+    """
+    save_tokenizer(
+        tokenizer_of(reader),
+        folder,
+        inputs=input_names(backbone),
+        longest=reader.settings["max_seq_len"],
+        do_lower_case=reader.settings["do_lower_case"],
+        marks_text=marks_text,
+        strips_blanks=getattr(reader, "for_cn", False),
+        cuts_words=isinstance(reader, SequenceLabelReader),
+    )
 
 
 def tokenizer_of(reader: Reader) -> Tokenizer:
@@ -59,24 +92,25 @@ def tokenizer_of(reader: Reader) -> Tokenizer:
     """
     tokenizer = getattr(reader, "tokenizer", None)
     if not isinstance(tokenizer, Tokenizer):
-        raise PalmError(
-            f"{type(reader).__name__} has no palm.tokenizer.Tokenizer; only such a reader is exported"
-        )
+        raise PalmError(f"{type(reader).__name__} has no tokenizer of palm's; only such a reader is exported")
     return tokenizer
 
 
-def _library(reader: Reader, tokenizer: Tokenizer, roles: dict[str, str]) -> tokenizers.Tokenizer:
+def input_names(backbone: Backbone) -> list[str]:
+    """What a model on this encoder takes from the tokenizer, by Hugging Face's names."""
+    segments = ["token_type_ids"] if "segment_ids" in backbone.inputs_attr else []
+    return ["input_ids", *segments, "attention_mask"]
+
+
+def _library(tokenizer: Tokenizer, strips_blanks: bool, cuts_words: bool) -> tokenizers.Tokenizer:
     library = tokenizer.to_library()
     library.no_truncation()
     library.no_padding()
-    if getattr(reader, "for_cn", False):
+    if strips_blanks:
         steps = [normalizers.Replace(" ", ""), library.normalizer]
         library.normalizer = normalizers.Sequence([step for step in steps if step is not None])
-    if _is_byte_level(library) and isinstance(reader, SequenceLabelReader):
-        # A text's first word is cut as all others are.
+    if cuts_words and _is_byte_level(library):
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    library.post_processor = _special_tokens(tokenizer, library, roles["cls_token"], roles["sep_token"])
-    library.add_special_tokens(list(roles.values()))
     return library
 
 

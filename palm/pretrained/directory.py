@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from palm.backbone import BACKBONES, Backbone
 from palm.errors import StorageError
@@ -47,19 +50,22 @@ class ModelDirectory:
             return BACKBONES[self.backbone](**self.settings)
 
 
-def read_directory(path: str | Path) -> ModelDirectory:
+def read_directory(
+    path: str | Path, read: Callable[[Path], Mapping[str, Tensor]] = read_weights
+) -> ModelDirectory:
     """Find out what a directory holds.
 
     Args:
         path: a directory that Hugging Face, Google, PaddleNLP, PaddlePALM or palm wrote: weights, and a
             JSON file with the sizes beside them or one level up; or the file of weights itself.
+        read: what reads the weights; `read_headers` leaves their numbers where they are.
 
     Raises:
         StorageError: files are missing or damaged, or of a model that palm does not have.
         ConfigError: sizes are missing in the JSON file.
     """
     path = Path(path)
-    given = to_ours(read_weights(path))
+    given = to_ours(read(path))
     config_file = find_config(path)
     if config_file is None:
         raise StorageError(_without_config(path, given))

@@ -1,0 +1,28 @@
+"""`palm inspect`: what a directory holds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from palm.cli.command import Command, Settings
+from palm.inspection import as_text, inspect_directory
+
+
+def fill(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Tell what a directory holds: a saved model, a checkpoint, a run, an export, or pretrained weights "
+        "of Hugging Face, Google, PaddlePALM or PaddleNLP. Weights are not loaded where a file has a header."
+    )
+    parser.add_argument("directory", metavar="DIR", help="the directory")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    facts = inspect_directory(options.directory)
+    text = json.dumps(facts, ensure_ascii=False, indent=2) if options.json else as_text(facts)
+    sys.stdout.write(text + "\n")
+
+
+COMMAND = Command("inspect", "tell what a directory holds", fill, run)

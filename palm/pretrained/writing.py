@@ -1,0 +1,46 @@
+"""An encoder's weights and sizes as a directory, in Hugging Face's layout or in ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from palm.backbone import BACKBONES, Backbone
+from palm.pretrained.families import config_of, family_of
+from palm.pretrained.names import from_ours
+from palm.storage import save_tensors, write_json
+from palm.version import __version__
+
+FORMAT, VERSION = "palm-encoder", 1
+
+
+def write_hugging_face(weights: Mapping[str, Tensor], backbone: Backbone, folder: Path) -> None:
+    """Write `model.safetensors` and `config.json` as `transformers` does for an encoder alone.
+
+    Args:
+        weights: by our names; what is missing is not made up.
+        backbone: whose sizes they are.
+        folder: is there.
+
+    Raises:
+        StorageError: `transformers` has no such encoder.
+    """
+    family = family_of(backbone)
+    save_tensors(folder / "model.safetensors", from_ours(weights, family.layout))
+    config: dict[str, Any] = {"architectures": [f"{family.classes}Model"], **config_of(backbone)}
+    write_json(folder / "config.json", config)
+
+
+def write_palm(weights: Mapping[str, Tensor], backbone: Backbone, folder: Path) -> None:
+    """Write the same under our names, as saved models have them; arguments as in `write_hugging_face`."""
+    save_tensors(folder / "model.safetensors", {f"backbone.{name}": value for name, value in weights.items()})
+    description = {
+        "format": FORMAT,
+        "version": VERSION,
+        "palm_version": __version__,
+        "backbone": {"name": BACKBONES.name_of(type(backbone)), "settings": backbone.settings},
+    }
+    write_json(folder / "config.json", description)
