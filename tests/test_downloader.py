@@ -23,13 +23,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from file_server import FileServer, file_server
-from palm.backbone import BERT, ERNIE, Backbone
+from palm.backbone import BERT, ERNIE, Backbone, RoBERTa
 from palm.cli import main as command
 from palm.downloader import MODELS, download, items, ls
 from palm.downloader.staging import staging
 from palm.errors import PalmError, StorageError
-from palm.pretrained import from_ours, load_backbone, read_weights, to_ours
+from palm.pretrained import from_ours, load_backbone, read_directory, read_weights, to_ours
+from palm.pretrained.families import config_of
 from shared import SHARED, minilm, needs_shared
+from subword_files import write_byte_level
 
 NAMES_OF_2_0 = [
     "RoBERTa-zh-base",
@@ -304,7 +306,8 @@ def test_xlnet_comes_as_it_is_with_a_warning(
 ) -> None:
     offer_archive(server, "XLNet-cased-base", packed({"spiece.model": b"x", "xlnet_config.json": b"{}"}))
     folder = download("pretrain", "XLNet-cased-base", tmp_path)
-    assert "XLNet-cased-base: its backbone is not supported; palm has BERT and ERNIE" in caplog.messages
+    known = "palm has bert, distilbert, electra, ernie, roberta"
+    assert f"XLNet-cased-base: its backbone is not supported; {known}" in caplog.messages
     assert tree(folder) == ["spiece.model", "xlnet_config.json"]
 
 
@@ -342,6 +345,21 @@ def test_a_repository_becomes_a_folder(server: FileServer, tmp_path: Path) -> No
     folder = download("pretrain", "bert-base-cased", tmp_path)
     assert tree(folder) == ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
     assert equal(load_backbone(folder), tiny())
+
+
+def test_the_vocabulary_of_roberta_comes_with_its_merges(server: FileServer, tmp_path: Path) -> None:
+    encoder = RoBERTa.from_config({**SIZES, "vocab_size": 400})
+    files = repository(encoder)
+    del files["vocab__txt"]
+    vocabulary = write_byte_level(tmp_path / "vocabulary")
+    files |= {"vocab__json": vocabulary.read_bytes()}
+    files |= {"merges__txt": vocabulary.with_name("merges.txt").read_bytes()}
+    files |= {"config__json": json.dumps(config_of(encoder)).encode()}
+    offer_repository(server, "FacebookAI/roberta-base", **files)
+    folder = download("pretrain", "roberta-base", tmp_path)
+    assert tree(folder) == ["config.json", "merges.txt", "model.safetensors", "vocab.json"]
+    directory = read_directory(folder)
+    assert (directory.backbone, directory.vocab_path) == ("roberta", folder / "vocab.json")
 
 
 def test_a_repository_with_only_a_torch_file_will_do(server: FileServer, tmp_path: Path) -> None:

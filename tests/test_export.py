@@ -583,6 +583,13 @@ def test_a_graph_that_computes_something_else_is_refused(run: Path, pairs_graph:
 
 
 @pytest.mark.usefixtures("onnxruntime")
+def test_rows_of_several_tasks_are_given_by_task(run: Path, tmp_path: Path) -> None:
+    rows = DATA / "match4mrqa" / "dev.tsv"
+    with pytest.raises(PalmError, match="rows: files for topic, fits, slots, answer, words are given"):
+        to_onnx(run / "out" / "step_50", tmp_path / "onnx", all_heads=True, rows=rows)
+
+
+@pytest.mark.usefixtures("onnxruntime")
 def test_rows_of_an_unknown_task_are_refused(tagger: Path, tmp_path: Path) -> None:
     with pytest.raises(PalmError, match="rows: there is no task 'fits', but tagger"):
         to_onnx(tagger, tmp_path / "onnx", rows={"fits": DATA / "match4mrqa" / "dev.tsv"})

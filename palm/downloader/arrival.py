@@ -8,8 +8,9 @@ from safetensors import SafetensorError
 
 from palm.errors import StorageError
 from palm.pretrained import read_directory, read_weights
-from palm.pretrained.configs import CONFIG_FILES
+from palm.pretrained.configs import CONFIG_FILES, find_config
 from palm.pretrained.loading import fill
+from palm.pretrained.vocabularies import VOCABULARIES, find_vocabulary
 from palm.pretrained.writing import write_hugging_face
 
 
@@ -19,8 +20,8 @@ def check(folder: Path) -> None:
     Raises:
         StorageError: something is missing or damaged.
     """
-    wanted = {" or ".join(CONFIG_FILES): CONFIG_FILES, "vocab.txt": ("vocab.txt",)}
-    missing = [wish for wish, names in wanted.items() if not any((folder / name).is_file() for name in names)]
+    missing = [] if find_config(folder) else [" or ".join(CONFIG_FILES)]
+    missing += [] if find_vocabulary(folder) else [" or ".join(VOCABULARIES)]
     if missing:
         raise StorageError(f"no model has arrived: there is no {' and no '.join(missing)}")
     read_weights(folder)

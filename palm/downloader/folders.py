@@ -16,8 +16,11 @@ from palm.downloader.staging import staging
 from palm.errors import PalmError
 from palm.logging import logger
 
-_FILES = (("config.json",), ("vocab.txt",), ("model.safetensors", "pytorch_model.bin"))
+_FILES = (("config.json",), ("vocab.txt", "vocab.json"), ("model.safetensors", "pytorch_model.bin"))
 """The files of a repository; of several names, the first that is there."""
+
+_BESIDE = {"vocab.json": "merges.txt"}
+"""File -> what belongs to it."""
 
 _OPTIONAL = "tokenizer_config.json"
 
@@ -100,6 +103,8 @@ def _fetch_first(names: Sequence[str], model: Model, address: str, files: Path) 
     for name in names:
         try:
             fetch(f"{address}/resolve/main/{name}", files / name, model.known.get(name))
+            if name in _BESIDE:
+                _fetch_first((_BESIDE[name],), model, address, files)
             return
         except FileMissingError:
             if name == names[-1]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from palm.backbone import BACKBONES
 from palm.downloader.folders import obtain
 from palm.downloader.models import MODELS, Model
 from palm.errors import PalmError
@@ -59,7 +60,8 @@ def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: 
     folder = Path(path) / item
     for model in models:
         if not model.is_supported:
-            logger.warning("%s: its backbone is not supported; palm has BERT and ERNIE", model.name)
+            known = ", ".join(BACKBONES)
+            logger.warning("%s: its backbone is not supported; palm has %s", model.name, known)
         if model.is_supported or scope != "all":
             obtain(model, folder / model.name, convert=convert)
     return folder if scope == "all" else folder / scope

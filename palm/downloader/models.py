@@ -92,8 +92,14 @@ _REPOSITORIES = (
     "nghuyong/ernie-2.0-base-en",
     "nghuyong/ernie-2.0-large-en",
     "nghuyong/ernie-3.0-base-zh",
+    "FacebookAI/roberta-base",
+    "FacebookAI/roberta-large",
+    "distilbert/distilbert-base-uncased",
+    "distilbert/distilbert-base-multilingual-cased",
+    "google/electra-small-discriminator",
+    "google/electra-base-discriminator",
 )
-"""Repositories at Hugging Face with a BERT or an ERNIE and a `vocab.txt`; the last part is the name."""
+"""Repositories at Hugging Face with an encoder that palm has; the last part is the name."""
 
 _UNCASED_VOCABULARY = Known(231508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3")
 _KNOWN = {

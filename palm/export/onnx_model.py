@@ -82,6 +82,8 @@ def to_onnx(
 def _with_rows(tasks: Sequence[Trained], rows: str | Path | Mapping[str, str | Path] | None) -> list[Trained]:
     """The tasks with the files of rows that were asked for."""
     names = [trained.model.task for trained in tasks]
+    if isinstance(rows, str | Path) and len(names) > 1:
+        raise PalmError(f"rows: files for {', '.join(names)} are given as task -> file, not {str(rows)!r}")
     files = dict.fromkeys(names[:1], rows) if isinstance(rows, str | Path) else dict(rows or {})
     if strange := sorted(files.keys() - set(names)):
         raise PalmError(f"rows: there is no task {', '.join(map(repr, strange))}, but {', '.join(names)}")
