@@ -1,6 +1,7 @@
 """Train tasks together from one configuration, with dev evaluation and best models; one JSON line per run.
 
     python benchmarks/multitask.py --model DIR --data DATA --set atis --mixing mix_ratio round_robin
+    python benchmarks/multitask.py --model DIR --data DATA --set palm_demo --max_seq_len 256 --batch_size 8
 
 `--data` holds the folders of the sets: `atis` (slot, intent), `rte` and `sst2`, `palm_demo` (mrqa,
 mlm4mrqa, match4mrqa), each with train.tsv and dev.tsv, and test.tsv (`val.tsv` for rte) where there is one.
@@ -58,7 +59,6 @@ def palm_demo(data: Path, spare: Path) -> dict[str, Task]:
             "dev_file": str(folder / "mrqa" / "dev.json"),
             "reader": "mrc",
             "paradigm": "mrc",
-            "max_seq_len": 256,
             "max_query_len": 64,
             "doc_stride": 128,
             "max_answer_len": 30,
