@@ -25,6 +25,8 @@ from palm.backbone.packing import Packing, Sequences
 LENGTHS = (7, 1, 40, LINE, 3)
 """Below, at and above whole lines, and a last sequence that cannot be filled up to one."""
 
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+
 Case = tuple[Tensor, Tensor, Tensor, Sequences, Sequences]
 
 

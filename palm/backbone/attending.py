@@ -34,7 +34,7 @@ def attend(
         query: [queries, heads, head_dim].
         key: [tokens, heads, head_dim].
         value: [tokens, heads, head_dim].
-        asking: the sequences of `query`.
+        asking: the sequences of `query`; spare queries may follow them, and gather zeros.
         asked: as many sequences, of `key` and `value`.
         dropout_prob: probability of zeroing an attention weight.
 
@@ -105,7 +105,7 @@ def attend_without_gradients(
     query: Tensor, key: Tensor, value: Tensor, asking: Sequences, asked: Sequences
 ) -> Tensor:
     """`attend` with torch's fused kernel, sequence by sequence, without dropout."""
-    gathered = torch.empty_like(query)
+    gathered = _empty_like(query, asking.bounds[-1][1])
     for (q0, q1), (k0, k1) in zip(asking.bounds, asked.bounds, strict=True):
         q, k, v = (part.transpose(0, 1)[None] for part in (query[q0:q1], key[k0:k1], value[k0:k1]))
         gathered[q0:q1] = F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
@@ -163,7 +163,7 @@ class _Attention(torch.autograd.Function):
         ctx.pieces, ctx.scale = pieces, 1 / math.sqrt(query.shape[-1])
         ctx.dropout_scale = scale_of(dropout_prob) if dropout_prob else 1.0
         masks = _masks(pieces, query, dropout_prob) if dropout_prob else [None] * len(pieces)
-        gathered, weights = torch.empty_like(query), []
+        gathered, weights = _empty_like(query, pieces[-1].queries.stop), []
         for piece, mask in zip(pieces, masks, strict=True):
             scores = _product(_heads(query[piece.queries]), _heads(key[piece.lines]).mT, ctx.scale)
             scores[..., piece.length :] = -math.inf
@@ -179,7 +179,8 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *saved = ctx.saved_tensors
         count = len(ctx.pieces)
-        grad_query, grad_key, grad_value = map(torch.empty_like, (query, key, value))
+        grad_query = _empty_like(query, ctx.pieces[-1].queries.stop)
+        grad_key, grad_value = (_empty_like(part, ctx.pieces[-1].keys.stop) for part in (key, value))
         for piece, weight, mask in zip(ctx.pieces, saved[:count], saved[count:], strict=True):
             mean = _heads(gradient[piece.queries])
             grad_weight = _product(mean, _heads(value[piece.lines]).mT, ctx.dropout_scale)
@@ -200,6 +201,13 @@ def _masks(pieces: list[_Piece], query: Tensor, dropout_prob: float) -> Sequence
     sizes = [math.prod(shape) for shape in shapes]
     drawn = torch.split(kept(torch.Size([sum(sizes)]), dropout_prob, query.dtype), sizes)
     return [mask.view(shape) for mask, shape in zip(drawn, shapes, strict=True)]
+
+
+def _empty_like(packed: Tensor, used: int) -> Tensor:
+    """A tensor to be filled up to `used`; what comes after it is zero."""
+    empty = torch.empty_like(packed)
+    empty[used:] = 0
+    return empty
 
 
 def _heads(packed: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from palm.backbone.shape import Shape
 from palm.contract import Tensors, TensorSpec, mismatches
 from palm.errors import ConfigError, WiringError
 from palm.layers import ACTIVATIONS, init_weights, linear, normalized
+from palm.precision import compute_dtype
 
 E = TypeVar("E", bound="Encoder")
 
@@ -113,7 +114,10 @@ class Encoder(Backbone):
                 with padding, or (on a CPU) if an id lies outside its table.
         """
         self._check(inputs)
-        return self.features(inputs, Packing.of(inputs["input_mask"]), wanted)
+        packing = Packing.of(inputs["input_mask"])
+        if self._is_compiled_by_size():
+            packing = packing.in_few_sizes()
+        return self.features(inputs, packing, wanted)
 
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
         """`forward` without its checks, on a layout of the batch that the caller has chosen."""
@@ -148,6 +152,10 @@ class Encoder(Backbone):
             assert isinstance(layer, Layer)
             layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
             layer.compile(*args, **{"dynamic": True, **options})
+
+    def _is_compiled_by_size(self) -> bool:
+        words = self.embeddings.word_table
+        return words.device.type == "cpu" and compute_dtype(words) == torch.bfloat16
 
     def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str]) -> Tensors:
         """What of `encoder_outputs` and the sentence embeddings is wanted, from packed tokens."""

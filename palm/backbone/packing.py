@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from palm.errors import WiringError
 
@@ -39,11 +40,13 @@ class Packing:
         mask: True on real tokens, bool[batch, seq].
         positions: flat positions (`row * seq + column`) of the real tokens, int64[tokens].
         sequences: the rows of the batch.
+        spare: how many packed tokens follow the real ones and mean nothing.
     """
 
     mask: Tensor
     positions: Tensor
     sequences: Sequences
+    spare: int = 0
 
     @classmethod
     def of(cls, mask: Tensor) -> Packing:
@@ -57,8 +60,15 @@ class Packing:
             row = int(mask[:, 0].int().argmin())
             raise WiringError(f"input_mask: row {row} begins with padding; its first token must be real")
         lengths = mask.sum(dim=1, dtype=torch.int32)
-        offsets = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+        offsets = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
         return cls(mask, mask.flatten().nonzero().squeeze(1), Sequences(offsets, mask.shape[1]))
+
+    def in_few_sizes(self) -> Packing:
+        """With up to 3 % of spare tokens, so that their numbers recur from batch to batch.
+
+        bfloat16 products on a CPU are compiled anew for every size.
+        """
+        return replace(self, spare=spare_tokens(len(self.positions)))
 
     @cached_property
     def first(self) -> Tensor:
@@ -77,12 +87,16 @@ class Packing:
         return len(self.positions) == self.mask.numel()
 
     def pack(self, padded: Tensor) -> Tensor:
-        """The real tokens of `padded` [batch, seq, ...], as [tokens, ...]."""
+        """The real tokens of `padded` [batch, seq, ...], as [tokens, ...]; the spare ones are its first."""
         flat = padded.flatten(0, 1)
-        return flat if self.is_full else flat.index_select(0, self.positions)
+        if self.is_full and not self.spare:
+            return flat
+        return flat.index_select(0, F.pad(self.positions, (0, self.spare)))
 
     def unpack(self, packed: Tensor) -> Tensor:
         """`packed` [tokens, ...] put back in place, as [batch, seq, ...], with zeros in the padding."""
+        if self.spare:
+            packed = packed[: -self.spare]
         if not self.is_full:
             empty = packed.new_zeros(self.mask.numel(), *packed.shape[1:])
             packed = torch.index_copy(empty, 0, self.positions, packed)
@@ -107,3 +121,8 @@ class Padded(Packing):
     def is_full(self) -> bool:
         """As if there were no padding; only attention tells it apart."""
         return True
+
+
+def spare_tokens(count: int) -> int:
+    """How many more than `count` make one of the 32 sizes from each power of two to the next."""
+    return -count % (1 << max(count.bit_length() - 6, 0))

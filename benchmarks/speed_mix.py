@@ -1,0 +1,112 @@
+"""What several tasks cost beyond their own steps, and what the framework costs beyond the model's step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from speed_cases import SHAPES
+from speed_runs import clock
+from torch import nn
+
+import palm
+from palm import loop
+from palm.loop import Training
+
+DEMO = Path(__file__).resolve().parents[1] / "demos" / "demo2"
+WARM_UP = 8
+TASKS = {"mrqa": 1.0, "mlm4mrqa": 0.5, "match4mrqa": 0.5}
+
+
+def overheads(threads: int, steps: int) -> str:
+    """Train demo 2's three tasks on a MiniLM shape together and, with the same batches, one by one.
+
+    Args:
+        threads: for the report.
+        steps: of each.
+
+    Returns:
+        Lines of Markdown.
+    """
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        together = _training(folder, *TASKS)
+        alone = {name: _training(folder, name) for name in TASKS}
+        with _Stopwatch() as watch:
+            pairs = [_both(together, alone) for _ in range(steps + WARM_UP)][WARM_UP:]
+            inside = watch.seconds_of(together)[WARM_UP:]
+    ratios = [several / single for several, single in pairs]
+    shares = [1 - seconds / several for seconds, (several, _) in zip(inside, pairs, strict=True)]
+    total = sum(several for several, _ in pairs) / sum(single for _, single in pairs)
+    return (
+        f"\n### minilm, demo 2's mix, {threads} thread{'s' if threads > 1 else ''}\n\n"
+        f"{len(pairs)} steps among three tasks took {total - 1:+.1%} of the time of the same steps in runs "
+        f"with one task each (single steps {min(ratios) - 1:+.0%} to {max(ratios) - 1:+.0%}, median "
+        f"{median(ratios) - 1:+.1%}).\n"
+        f"Outside of `train_step` (drawing, collating, schedule, seeds): {median(shares):.2%} of a step."
+    )
+
+
+def _training(folder: str, *tasks: str) -> Training:
+    sizes = Path(folder) / "backbone.json"
+    sizes.write_text(json.dumps(SHAPES["minilm"].settings), encoding="utf-8")
+    settings: dict[str, Any] = {
+        "task_instance": ",".join(tasks),
+        "mix_ratio": ",".join(str(TASKS[task]) for task in tasks),
+        "target_tag": ",".join("1" for _ in tasks),
+        "backbone_config_path": sizes,
+        "save_path": folder,
+        "data_cache": Path(folder) / "cache",
+    }
+    argv = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    return palm.Controller(DEMO / "config.yaml", task_dir="tasks", argv=argv).training()
+
+
+def _both(together: Training, alone: dict[str, Training]) -> tuple[float, float]:
+    """Seconds of the next step among all tasks, and of the same one where its task is the only one.
+
+    They take turns in who comes first, because the second finds the batch's data in the cache.
+    """
+    standings = [task.standing() for task in together.tasks]
+    task = together.tasks[together.mixing.draw(together.seed, together.step, standings)]
+    single = alone[task.name]
+    single.tasks[0].step = task.step
+    if together.step % 2:
+        return _seconds(together), _seconds(single)
+    first = _seconds(single)
+    return _seconds(together), first
+
+
+def _seconds(training: Training) -> float:
+    started = clock(training.device)
+    training.next_step()
+    return clock(training.device) - started
+
+
+class _Stopwatch:
+    """Times the loop's `train_step` while it is open."""
+
+    def __enter__(self) -> _Stopwatch:
+        self.seconds: list[tuple[nn.Module, float]] = []
+        self._original = original = loop.train_step
+
+        def timed(model: Any, *arguments: Any, **settings: Any) -> Any:
+            device = next(model.parameters()).device
+            started = clock(device)
+            loss = original(model, *arguments, **settings)
+            self.seconds.append((model, clock(device) - started))
+            return loss
+
+        loop.train_step = timed
+        return self
+
+    def seconds_of(self, training: Training) -> list[float]:
+        """Of each of a run's steps."""
+        return [seconds for model, seconds in self.seconds if model is training.model]
+
+    def __exit__(self, *_: object) -> None:
+        loop.train_step = self._original
