@@ -10,7 +10,7 @@ from torch import Tensor
 
 from palm.backbone import BACKBONES
 from palm.descriptions import described
-from palm.distributed import is_first, like, whole
+from palm.distributed import is_first, launch_id, like, whole
 from palm.errors import StorageError
 from palm.logging import logger
 from palm.loop import Training
@@ -57,6 +57,7 @@ def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
             "format": FORMAT,
             "version": 1,
             "run": identity,
+            "launch": launch_id(),
             "heads": training.model.heads,
             "components": _components(training, part),
             **training.state_dict(),
@@ -84,7 +85,8 @@ def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
     """
     verify(folder)
     state = read_json(folder / "state.json")
-    if differences := _differences(state["run"], identity):
+    saved_run, steps_per_saved = _on_devices_of(identity, state["run"])
+    if differences := _differences(saved_run, identity):
         raise StorageError(
             f"{folder} is a checkpoint of another configuration:\n  "
             + "\n  ".join(differences)
@@ -97,7 +99,39 @@ def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
     restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
     if training.ema is not None:
         training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
-    training.load_state_dict(state)
+    training.load_state_dict(state, steps_per_saved)
+    if any(factor != 1 for factor in steps_per_saved.values()):
+        logger.info("step %d of other devices is step %d of these", state["step"], training.step)
+
+
+def _on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+    """A saved identity as it would read on the devices of `run`, if nothing but these changed.
+
+    Either the rows of a step are still the same, shared out otherwise; or every device still has the
+    same batch, and there are more or fewer of them.
+
+    Returns:
+        The identity, and task -> how many steps now have the rows of one step then.
+    """
+    tasks, steps_per_saved = dict(saved.get("tasks", {})), {}
+    for name in tasks.keys() & run.get("tasks", {}).keys():
+        then, now = tasks[name], run["tasks"][name]
+        sharing = {key: now[key] for key in ("batch_size", "gradient_accumulation_steps", "devices")}
+        if now["batch_size"] is not None and _size(then) == _size(now):
+            tasks[name] = {**then, **sharing}
+        elif {**then, "devices": now["devices"]} == {**then, **sharing}:
+            planned = {key: now[key] for key in ("expected_steps",) if key in now}
+            tasks[name] = {**then, **sharing, **planned}
+            steps_per_saved[name] = then["devices"] / now["devices"]
+    return {**saved, "tasks": tasks} if tasks else saved, steps_per_saved
+
+
+def _size(task: dict[str, Any]) -> int:
+    """The rows of a task's steps, or their tokens at most, on all devices, from its identity."""
+    batch: int = task["batch_size"] or task["max_tokens_per_batch"]
+    accumulated: int = task["gradient_accumulation_steps"]
+    devices: int = task["devices"]
+    return batch * accumulated * devices
 
 
 @dataclass(frozen=True)
@@ -130,17 +164,38 @@ def trained_weights(folder: Path) -> TrainedWeights:
     )
 
 
-def newest_checkpoint(save_path: Path) -> Path | None:
-    """The checkpoint with most steps under `save_path` that is whole; damaged ones are passed over."""
-    steps = numbered(save_path, "step_")
-    for step in sorted(steps, reverse=True):
+def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None:
+    """The checkpoint under `save_path` whose run came farthest and that is whole.
+
+    How far is counted in rows, since steps on many devices have more of them. Damaged checkpoints are
+    passed over.
+
+    Args:
+        save_path: where checkpoints are.
+        launch: only those that processes of this launch wrote (see `launch_id`).
+    """
+    found = []
+    for folder in numbered(save_path, "step_").values():
         try:
-            verify(steps[step])
+            state = read_json(folder / "state.json")
         except StorageError as error:
             logger.warning("passed over: %s", error)
             continue
-        return steps[step]
+        if launch is None or state["launch"] == launch:
+            found.append((_rows_seen(state), folder))
+    for _, folder in sorted(found, reverse=True):
+        try:
+            verify(folder)
+        except StorageError as error:
+            logger.warning("passed over: %s", error)
+            continue
+        return folder
     return None
+
+
+def _rows_seen(state: dict[str, Any]) -> int:
+    steps: dict[str, int] = state["task_steps"]
+    return sum(steps[name] * _size(task) for name, task in state["run"]["tasks"].items())
 
 
 def _differences(saved: dict[str, Any], now: dict[str, Any], place: str = "") -> list[str]:

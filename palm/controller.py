@@ -24,7 +24,10 @@ from palm.distributed import (
     is_first,
     join,
     launch,
+    launch_id,
+    naming_the_lost,
     record_failure,
+    restarts,
 )
 from palm.ema import ExponentialMovingAverage
 from palm.errors import ConfigError, PalmError, StorageError
@@ -153,7 +156,8 @@ class Controller:
         log_counts(training)
         if evaluator is not None:
             evaluator.finish()
-        barrier()  # what rank 0 has saved may be read now
+        with naming_the_lost("at the end of training"):
+            barrier()  # what rank 0 has saved may be read now
 
     def _evaluator(self, training: Training, resolved: dict[str, Any]) -> Evaluator | None:
         """What evaluates the run, where a task has dev data."""
@@ -341,18 +345,24 @@ class Controller:
         )
 
     def _resume(self, training: Training, identity: dict[str, Any]) -> None:
-        settings = self._trainable().settings
-        if settings.resume is None:
-            return
-        if settings.resume == "auto":
-            folder = from_first(lambda: newest_checkpoint(settings.save_path))
-        else:
-            folder = self._found(settings.resume)
+        folder = from_first(self._checkpoint)
         if folder is None:
-            logger.info("resume: no checkpoint under %s yet; starting from the beginning", settings.save_path)
             return
         load_checkpoint(training, folder, identity)
         logger.info("resumed from %s at global step %d", folder, training.step)
+
+    def _checkpoint(self) -> Path | None:
+        """What to go on from: what a launch wrote that lost a process, or else what `resume` says."""
+        settings = self._trainable().settings
+        own = newest_checkpoint(settings.save_path, launch_id()) if restarts() else None
+        if own is not None or settings.resume is None:
+            return own
+        if settings.resume != "auto":
+            return self._found(settings.resume)
+        newest = newest_checkpoint(settings.save_path)
+        if newest is None:
+            logger.info("resume: no checkpoint under %s yet; starting from the beginning", settings.save_path)
+        return newest
 
     def _identity(self, training: Training) -> dict[str, Any]:
         """What makes this run this run: whatever its losses depend on, JSON-ready."""
@@ -362,6 +372,7 @@ class Controller:
         return {
             **{name: getattr(settings, name) for name in names},
             "precision": training.model.precision,
+            "gradient_exchange": settings.gradient_exchange,
             "compile": settings.compile,
             "optimizer": {"name": settings.optimizer, **parts.optimizer.settings},
             "groups": parts.groups.settings,
@@ -437,7 +448,9 @@ def _report_plainly() -> None:
             before(kind, error, trace)
             return
         sys.stdout.flush()
-        sys.stderr.write(f"error: {error}\n")
+        # torch.distributed wraps this hook and would keep what it writes to sys.stderr for itself.
+        stream = sys.__stderr__ or sys.stderr
+        stream.write(f"error: {error}\n")
         sys.exit(2)
 
     sys.excepthook = report

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from palm.distributed import like
+from palm.distributed import like, own_part
 from palm.errors import ConfigError, StorageError
 
 
@@ -38,19 +38,20 @@ class ExponentialMovingAverage:
         self.num_updates = 0
         named = dict(named_parameters)
         self.average = {name: parameter.detach().clone() for name, parameter in named.items()}
-        self._parameters = [parameter.detach() for parameter in named.values()]
+        self._values = [own_part(value) for value in self.average.values()]
+        self._parameters = [own_part(parameter.detach()) for parameter in named.values()]
 
     def update(self) -> None:
         """Take the parameters' present values in; to be called after every optimizer step."""
         self.num_updates += 1
         weight = (1 - self.decay) / (1 - self.decay**self.num_updates)
-        torch._foreach_lerp_(list(self.average.values()), self._parameters, weight)
+        torch._foreach_lerp_(self._values, self._parameters, weight)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Within it the model has the averages; after it, its own values again, bit for bit."""
         own = [parameter.clone() for parameter in self._parameters]
-        torch._foreach_copy_(self._parameters, list(self.average.values()))
+        torch._foreach_copy_(self._parameters, self._values)
         try:
             yield
         finally:
@@ -73,7 +74,5 @@ class ExponentialMovingAverage:
                 f"the saved averages are of another model; they differ in {', '.join(strange)}"
             )
         self.num_updates = int(state["num_updates"])
-        torch._foreach_copy_(
-            list(self.average.values()),
-            [like(average, state[name]) for name, average in self.average.items()],
-        )
+        parts = [own_part(like(average, state[name])) for name, average in self.average.items()]
+        torch._foreach_copy_(self._values, parts)

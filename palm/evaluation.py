@@ -111,7 +111,7 @@ class Evaluator:
     def evaluate(self) -> Evaluation:
         """Evaluate now."""
         scores = {}
-        with self.training.averaged():
+        with self.training.averaged(), self.training.replica.apart():
             for task in self.tasks:
                 assert task.dev_file is not None
                 scores[task.name] = model_of(self.training, task).evaluate(task.dev_file, task.metrics)

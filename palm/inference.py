@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
 from palm.descriptions import described, rebuilt
-from palm.distributed import dealt, from_first, gathered, is_first, used_up, whole
+from palm.distributed import dealt, from_first, gathered, is_first, naming_the_lost, used_up, whole
 from palm.errors import ConfigError, StorageError
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.model import outputs_of
@@ -85,7 +85,8 @@ class InferenceModel:
         records = chain.from_iterable(self.steps(examples, together=True))
         hidden = None if is_first() else True
         progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
-        return from_first(lambda: self.reader.write(progress, directory), lambda: used_up(records))
+        with naming_the_lost(f"while predicting {self.task!r}"):
+            return from_first(lambda: self.reader.write(progress, directory), lambda: used_up(records))
 
     def records(self, examples: Iterable[Any]) -> Iterator[Record]:
         """One record per example, in order, read and predicted by the chunk."""
@@ -111,7 +112,7 @@ class InferenceModel:
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
         seen, known = tee(self.reader.read_true(Path(path)))
-        with kept_modes(self.backbone, self.paradigm):
+        with kept_modes(self.backbone, self.paradigm), naming_the_lost(f"while evaluating {self.task!r}"):
             records = chain.from_iterable(self.steps(seen, judged=True, together=True))
             judgements = zip(records, self.reader.truths(known), strict=True)
             return from_first(lambda: scores_of(metrics_of(names), judgements), lambda: used_up(records))

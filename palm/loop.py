@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -227,15 +227,27 @@ class Training:
             "attached": {name: thing.state_dict() for name, thing in self._attached.items()},
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where `state_dict` was taken."""
-        self.step = state["step"]
+    def load_state_dict(
+        self, state: dict[str, Any], steps_per_saved: Mapping[str, float] | None = None
+    ) -> None:
+        """Go on from where `state_dict` was taken.
+
+        Args:
+            state: what it gave.
+            steps_per_saved: task -> how many of its steps now have the rows of one step then; 1 where
+                absent. Where it is another number, the task goes on at the same part of its plan.
+        """
+        factors = {task.name: 1.0 for task in self.tasks} | dict(steps_per_saved or {})
         for task in self.tasks:
-            task.step = state["task_steps"][task.name]
+            factor, expected = factors[task.name], state["expected_steps"][task.name]
             task.scores = list(state["scores"][task.name])
             task.stopped_at = state["stopped_at"][task.name]
             if self.mixing.follows_scores:
-                task.expected_steps = state["expected_steps"][task.name]
+                task.expected_steps = round(expected * factor)
+            if factor != 1 and expected:
+                factor = task.expected_steps / expected
+            task.step = round(state["task_steps"][task.name] * factor)
+        self.step = sum(task.step for task in self.tasks)
         for name, thing in self._attached.items():
             if name in state["attached"]:
                 thing.load_state_dict(state["attached"][name])

@@ -168,6 +168,7 @@ class Task(Component):
             "batch_size": self.batch_size if self.max_tokens_per_batch is None else None,
             "max_tokens_per_batch": self.max_tokens_per_batch,
             "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "devices": self.stream.num_ranks,
             "mix_ratio": self.mix_ratio,
             "is_target": self.is_target,
             "shuffle": self.shuffle,

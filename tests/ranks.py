@@ -16,10 +16,12 @@ import palm
 import tiny
 from palm.controller import Controller
 from palm.distributed import is_first, num_ranks, rank, whole
+from palm.evaluation import Evaluator
 from palm.loop import Training
 
 TASKS = ("cls", "mlm", "mrc")
 ROWS = 41  # no multiple of any batch
+SAVED = 9  # a checkpoint every so many steps
 
 
 def write_files(folder: Path) -> None:
@@ -33,29 +35,39 @@ def write_files(folder: Path) -> None:
 
 def config(folder: Path, out: str, processes: int, **settings: Any) -> dict[str, Any]:
     """Three tasks with 8 rows a step on all devices together; mlm has unequal counts of masks on them."""
-    return tiny.config(
+    made = tiny.config(
         folder,
         *TASKS,
         save_path=str(folder / out),
-        batch_size=8 // processes,
         pred_batch_size=3,
         num_devices=processes,
         dropout_prob=0.0,
         precision="fp32",
-        **{"num_epochs": 4, **settings},
+        **{"num_epochs": 4, "batch_size": 8 // processes, **settings},
     )
+    made["tasks"]["cls"]["dev_file"] = str(folder / "cls.tsv")
+    return made
 
 
-def losses(training: Training) -> list[tuple[str, float]]:
-    """Task and loss of every step."""
-    return [(step.task.name, step.loss.item()) for step in training.steps()]
-
-
-def record(path: Path, training: Training, steps: list[tuple[str, float]]) -> None:
-    """Keep what a run came to."""
+def record(path: Path, training: Training) -> None:
+    """Train to the end and keep what came out: losses, scores, weights and averages."""
+    evaluator = Evaluator(training, every=4)
+    losses = []
+    for step in training.steps():
+        losses.append((step.task.name, step.loss.item()))
+        evaluator(step)
     weights = whole(training.model.state_dict())
+    averages = {} if training.ema is None else whole(training.ema.state_dict())
     if is_first():
-        torch.save({"losses": steps, "weights": weights}, path)
+        found = {"losses": losses, "weights": weights, "averages": averages, **evaluator.state_dict()}
+        torch.save(found, path)
+
+
+def resume_all(folder: Path, processes: int) -> None:
+    """Go on from what another number of processes, or other ones, left in `folder / "others"`."""
+    for checkpoint in sorted((folder / "others").glob("*")):
+        settings = config(folder, f"resumed_{checkpoint.name}", processes, resume=str(checkpoint))
+        Controller(settings, argv=[]).train()
 
 
 def predict_all(controller: Controller, folder: Path) -> list[int]:
@@ -90,19 +102,19 @@ def train_by_trainer(folder: Path) -> list[list[Any]]:
 
 def run(folder: Path, processes: int) -> dict[str, Any]:
     """Everything, and what this rank saw of it."""
-    controller = Controller(config(folder, "out", processes), argv=[])
+    controller = Controller(config(folder, "out", processes, save_every_n_steps=SAVED), argv=[])
     controller.train()
+    resume_all(folder, processes)
     seen: dict[str, Any] = {"rank": rank(), "ranks": num_ranks(), "counts": predict_all(controller, folder)}
     for name, settings in VARIANTS.items():
         training = Controller(config(folder, name, processes, **settings), argv=[]).training()
-        steps = losses(training)
-        record(folder / f"{name}.pt", training, steps)
+        record(folder / f"{name}.pt", training)
     return {**seen, "trainer": train_by_trainer(folder)}
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
-    "fsdp": {"parallel": "fsdp", "num_epochs": 1},
+    "fsdp": {"parallel": "fsdp", "num_epochs": 1, "use_ema": True, "ema_decay": 0.9},
     "bf16": {"gradient_exchange": "bf16", "num_epochs": 1},
 }
 

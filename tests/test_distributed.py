@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import palm
 import ranks
+import tiny
+from palm.checkpoint import newest_checkpoint, save_checkpoint
+from palm.controller import Controller
 from palm.distributed import dealt, is_launched, launch
 from palm.distributed.launch import program
 
@@ -48,10 +53,11 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(tmp_path_factory: pytest.TempPathFactory, one: Path) -> Path:
     """Two processes, 4 rows a step each, which the program starts by itself."""
     folder = tmp_path_factory.mktemp("two")
     ranks.write_files(folder)
+    shutil.copytree(one / "out" / f"step_{ranks.SAVED}", folder / "others" / "one")
     done = start(str(ROOT / "tests" / "ranks.py"), str(folder), "2")
     assert done.returncode == 0, done.stdout + done.stderr
     (folder / "stdout.txt").write_text(done.stdout, encoding="utf-8")
@@ -84,6 +90,52 @@ def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
     assert together["weights"].keys() == alone["weights"].keys()
     for name in alone["weights"].keys() - {UNFELT}:
         torch.testing.assert_close(together["weights"][name], alone["weights"][name], atol=2e-6, rtol=0)
+
+
+def test_parts_of_parameters_make_the_same_averages(one: Path, two: Path) -> None:
+    alone, together = recorded(one, "fsdp")["averages"], recorded(two, "fsdp")["averages"]
+    assert together.keys() == alone.keys()
+    for name in alone.keys() - {UNFELT}:
+        torch.testing.assert_close(together[name], alone[name], atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_dev_data_is_shared_out_and_every_row_counts_once(one: Path, two: Path, parallel: str) -> None:
+    alone, together = recorded(one, parallel)["evaluations"], recorded(two, parallel)["evaluations"]
+    assert len(together) > 3
+    assert together == alone
+
+
+def test_a_checkpoint_of_two_goes_on_in_one_and_of_one_in_two(
+    one: Path, two: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the same 8 rows a step, it ends where the runs end that nobody interrupted."""
+    checkpoint = str(two / "out" / f"step_{ranks.SAVED}")
+    with caplog.at_level("INFO", "palm"):
+        Controller(ranks.config(one, "resumed_two", 1, resume=checkpoint), argv=[]).train()
+    assert f"at global step {ranks.SAVED}" in caplog.text
+    for resumed in (one / "resumed_two", two / "resumed_one"):
+        for task in ranks.TASKS:
+            assert_same_model(resumed / task / "infer_model", one / "out" / task / "infer_model")
+
+
+def test_with_other_batches_a_run_goes_on_at_the_same_part_of_its_plan(
+    two: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Two devices with 4 rows each took 5 steps an epoch; one with 4 rows takes 10.
+    config = ranks.config(two, "slower", 1, batch_size=4, resume=str(two / "out" / f"step_{ranks.SAVED}"))
+    with caplog.at_level("INFO", "palm"):
+        Controller(config, argv=[]).train()
+    assert f"step {ranks.SAVED} of other devices is step {2 * ranks.SAVED} of these" in caplog.text
+    assert "cls: expected train steps 40." in caplog.text
+    assert f"at global step {2 * ranks.SAVED}" in caplog.text
+
+
+def assert_same_model(folder: Path, other: Path) -> None:
+    ours, theirs = (load_file(place / "model.safetensors") for place in (folder, other))
+    assert ours.keys() == theirs.keys()
+    for name in ours.keys() - {f"paradigm.{UNFELT.rpartition('@mrc.')[2]}"}:
+        torch.testing.assert_close(ours[name], theirs[name], atol=2e-6, rtol=0)
 
 
 def test_gradients_that_travel_in_bf16_are_rounded_to_8_bits(one: Path, two: Path) -> None:
@@ -120,8 +172,49 @@ def test_a_trainer_s_batch_size_is_that_of_all_devices(one: Path, two: Path) -> 
 
 def test_only_the_first_process_reports(two: Path) -> None:
     lines = (two / "stdout.txt").read_text(encoding="utf-8").splitlines()
-    assert lines.count("cls: train finished!") == 1
+    assert lines.count("cls: train finished!") == 2  # of two runs
     assert lines.count("2 devices: starting one process for each") == 1
+
+
+def test_a_run_outlives_a_killed_process_and_one_that_hangs(two: Path) -> None:
+    """It goes on from its last checkpoint, and ends with the very weights of a run without accidents."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2")
+    # What stands there is of another launch: nothing of it may be resumed.
+    shutil.copytree(two / "out" / "step_63", two / "fragile" / "step_63")
+    done = start(*launcher, str(ROOT / "tests" / "fragile.py"), str(two))
+    assert done.returncode == 0, done.stdout + done.stderr
+    resumed = [line for line in done.stdout.splitlines() if line.startswith("resumed from")]
+    assert [line.rpartition(" ")[2] for line in resumed] == ["9", "18"]
+    assert "rank 0 of 2 waited in vain for another rank at global step 21" in done.stderr
+    assert "Ranks 1 failed to pass monitoredBarrier" in done.stderr
+    for task in ranks.TASKS:
+        ours, theirs = (
+            load_file(two / run / task / "infer_model" / "model.safetensors") for run in ("fragile", "out")
+        )
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_the_checkpoint_that_came_farthest_is_the_newest_whatever_its_steps(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    training = Controller(tiny.config(tmp_path, "cls"), argv=[]).training()
+    training.tasks[0].step = 9
+    for step, devices in ((9, 1), (8, 2), (7, 1)):
+        training.tasks[0].step = training.step = step
+        identity = {"tasks": {"cls": {**training.tasks[0].identity(), "devices": devices}}}
+        save_checkpoint(training, tmp_path / f"step_{step}", identity)
+    assert newest_checkpoint(tmp_path) == tmp_path / "step_8"
+    assert newest_checkpoint(tmp_path, launch="another") is None
+
+
+def test_a_checkpoint_with_other_batches_on_the_same_devices_is_refused(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    run = tiny.config(tmp_path, "cls", num_epochs=1, save_every_n_steps=5)
+    Controller(run, argv=[]).train()
+    other = {**run, "batch_size": 5, "resume": str(tmp_path / "out" / "step_5")}
+    with pytest.raises(palm.StorageError, match=r"tasks.cls.batch_size: 4 in the checkpoint, 5 in this run"):
+        Controller(other, argv=[]).train()
+    parts = {**run, "batch_size": 2, "gradient_accumulation_steps": 2, "resume": other["resume"]}
+    Controller(parts, argv=[]).train()
 
 
 def test_what_is_dealt_out_goes_to_everybody_equally_often_and_nothing_is_left(

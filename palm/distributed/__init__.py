@@ -10,6 +10,7 @@ from palm.distributed.group import (
     is_first,
     is_launched,
     join,
+    launch_id,
     num_ranks,
     rank,
     restarts,
@@ -18,7 +19,7 @@ from palm.distributed.group import (
 )
 from palm.distributed.launch import launch
 from palm.distributed.replica import GradientExchange, Parallel, Replica
-from palm.distributed.shards import like, undivided, whole
+from palm.distributed.shards import like, own_part, undivided, whole
 
 __all__ = [
     "DEFAULT_TIMEOUT",
@@ -33,9 +34,11 @@ __all__ = [
     "is_launched",
     "join",
     "launch",
+    "launch_id",
     "like",
     "naming_the_lost",
     "num_ranks",
+    "own_part",
     "rank",
     "record_failure",
     "restarts",

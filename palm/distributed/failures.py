@@ -64,4 +64,7 @@ def record_failure(error: BaseException) -> None:
     if is_launched():
         # The other ranks may be waiting for this one, and would not take leave of it.
         atexit.unregister(dist.destroy_process_group)
-        get_error_handler().record_exception(error)
+        try:
+            raise error  # what is recorded is the exception that is being handled
+        except BaseException:
+            get_error_handler().record_exception(error)

@@ -16,6 +16,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from palm.errors import ConfigError
 
@@ -35,6 +37,11 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
+def launch_id() -> str | None:
+    """What all processes of one launch have in common, those of a restart too; None without a launcher."""
+    return os.environ.get("TORCHELASTIC_RUN_ID")
+
+
 def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
     """Meet the other processes, once; where there are none, nothing happens.
 
@@ -51,7 +58,11 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
     if device.type == "cuda":
         torch.cuda.set_device(_own_gpu())
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    patience = timedelta(seconds=timeout)
+    store, number, size = next(rendezvous("env://", timeout=patience))
+    # The launcher's store outlives a restart, and with it the addresses of processes that are gone.
+    store = PrefixStore(f"palm/{restarts()}/{size}", store)
+    dist.init_process_group(backend, timeout=patience, world_size=size, rank=number, store=store)
     roll_call_group()
     atexit.register(dist.destroy_process_group)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
@@ -22,8 +23,22 @@ GradientExchange = Literal["fp32", "bf16"]
 """The dtype in which gradients travel between ranks."""
 
 
-Form = tuple[nn.Module, Callable[[], AbstractContextManager[None]]]
-"""What is called in place of the model, and within what its gradients only add up."""
+Context = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a model is called on several devices.
+
+    Args:
+        called: in place of the model.
+        accumulating: within it, gradients add up on their rank.
+        apart: within it, parts of the model can be called.
+    """
+
+    called: nn.Module
+    accumulating: Context = nullcontext
+    apart: Context = nullcontext
 
 
 class Replica:
@@ -54,7 +69,7 @@ class Replica:
     def _form(self) -> Form:
         # With ddp it comes at the first step, when it is settled which parameters are frozen.
         if num_ranks() == 1:
-            return self._model, nullcontext
+            return Form(self._model)
         return (_replicated if self._parallel == "ddp" else _sharded)(self._model, self._in_bf16)
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -76,8 +91,7 @@ class Replica:
 
     def loss(self, task: str, batch: Tensors) -> Tensor:
         """The mean loss of this rank's batch, to be multiplied by its share before `backward`."""
-        called, _ = self._form
-        loss: Tensor = called(task, batch)
+        loss: Tensor = self._form.called(task, batch)
         return loss
 
     def mean(self, loss: Tensor) -> Tensor:
@@ -86,8 +100,11 @@ class Replica:
 
     def exchanging(self, is_last: bool) -> AbstractContextManager[None]:
         """Within it, forward and backward of one part of a step; gradients are exchanged in the last."""
-        _, accumulating = self._form
-        return nullcontext() if is_last else accumulating()
+        return nullcontext() if is_last else self._form.accumulating()
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Within it, the encoder and output layers can be called on their own, by all ranks equally often."""
+        return self._form.apart()
 
 
 def _replicated(losses: nn.Module, in_bf16: bool) -> Form:
@@ -99,7 +116,7 @@ def _replicated(losses: nn.Module, in_bf16: bool) -> Form:
         ddp.register_comm_hook(None, bf16_compress_hook)
     elif in_bf16:
         ddp.register_comm_hook(None, lambda _, bucket: _sent_in_bf16(bucket.buffer()))
-    return ddp, ddp.no_sync
+    return Form(ddp, accumulating=ddp.no_sync)
 
 
 def _sent_in_bf16(gradients: Tensor) -> torch.futures.Future[Tensor]:
@@ -128,4 +145,10 @@ def _sharded(losses: nn.Module, in_bf16: bool) -> Form:
         yield
         root.set_requires_gradient_sync(True)
 
-    return losses, accumulating
+    @contextmanager
+    def apart() -> Iterator[None]:
+        root.unshard()
+        yield
+        root.reshard()
+
+    return Form(losses, accumulating, apart)

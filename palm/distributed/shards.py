@@ -22,6 +22,11 @@ def undivided(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if _is_cut(tensor) else tensor
 
 
+def own_part(tensor: Tensor) -> Tensor:
+    """What this rank has of a tensor, which shares its memory."""
+    return tensor.to_local() if _is_cut(tensor) else tensor
+
+
 def like(pattern: Tensor, tensor: Tensor) -> Tensor:
     """A whole tensor on the device of `pattern`, and cut up as that is."""
     if not _is_cut(pattern):
