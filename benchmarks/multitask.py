@@ -46,8 +46,8 @@ def atis(data: Path, _spare: Path) -> dict[str, Task]:
 
 def rte_sst2(data: Path, _spare: Path) -> dict[str, Task]:
     return {
-        "sst2": {**files(data / "sst2", "test.tsv"), "reader": "cls", "paradigm": "cls", "n_classes": 2},
         "rte": {**files(data / "rte", "val.tsv"), "reader": "match", "paradigm": "match"},
+        "sst2": {**files(data / "sst2", "test.tsv"), "reader": "cls", "paradigm": "cls", "n_classes": 2},
     }
 
 

@@ -1,6 +1,7 @@
 """A program for several processes: it trains and predicts through both doors and records what came out.
 
 `python ranks.py FOLDER PROCESSES` starts itself again as that many processes; with one it is the reference.
+`python ranks.py FOLDER PROCESSES resume` only goes on from what it finds in FOLDER/others.
 """
 
 from __future__ import annotations
@@ -120,6 +121,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    place = Path(sys.argv[1])
-    result = run(place, int(sys.argv[2]))
-    (place / f"rank{rank()}.json").write_text(json.dumps(result), encoding="utf-8")
+    place, number = Path(sys.argv[1]), int(sys.argv[2])
+    if sys.argv[3:] == ["resume"]:
+        resume_all(place, number)
+    else:
+        result = run(place, number)
+        (place / f"rank{rank()}.json").write_text(json.dumps(result), encoding="utf-8")

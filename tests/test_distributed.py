@@ -119,6 +119,15 @@ def test_a_checkpoint_of_two_goes_on_in_one_and_of_one_in_two(
             assert_same_model(resumed / task / "infer_model", one / "out" / task / "infer_model")
 
 
+def test_a_checkpoint_of_two_goes_on_in_four(one: Path, two: Path, tmp_path: Path) -> None:
+    ranks.write_files(tmp_path)
+    shutil.copytree(two / "out" / f"step_{ranks.SAVED}", tmp_path / "others" / "two")
+    done = start(str(ROOT / "tests" / "ranks.py"), str(tmp_path), "4", "resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for task in ranks.TASKS:
+        assert_same_model(tmp_path / "resumed_two" / task / "infer_model", one / "out" / task / "infer_model")
+
+
 def test_with_other_batches_a_run_goes_on_at_the_same_part_of_its_plan(
     two: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -192,6 +201,13 @@ def test_a_run_outlives_a_killed_process_and_one_that_hangs(two: Path) -> None:
             load_file(two / run / task / "infer_model" / "model.safetensors") for run in ("fragile", "out")
         )
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_program_that_ends_right_after_an_exchange_ends_well() -> None:
+    """Gloo's thread may still hold the exchanged tensor, and must not ask for it when Python is gone."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    done = start(*launcher, str(ROOT / "tests" / "leaving.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_checkpoint_that_came_farthest_is_the_newest_whatever_its_steps(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from palm.distributed.group import is_first, is_launched, num_ranks, rank, roll_call_group
+from palm.distributed.group import is_first, is_launched, leave, num_ranks, rank, roll_call_group
 from palm.errors import TrainingError
 
 SIGNS = ("gloo", "Timed out", "NCCL", "Connection reset", "Connection closed", "Broken pipe")
@@ -63,7 +63,7 @@ def record_failure(error: BaseException) -> None:
     """Leave an error where the launcher looks for it, to tell which rank failed first, and why."""
     if is_launched():
         # The other ranks may be waiting for this one, and would not take leave of it.
-        atexit.unregister(dist.destroy_process_group)
+        atexit.unregister(leave)
         try:
             raise error  # what is recorded is the exception that is being handled
         except BaseException:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -25,6 +26,9 @@ T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 1800.0
 """Seconds; that of gloo."""
+
+LEAVE_TAKING = 0.2
+"""Seconds in which gloo's threads end what they are about; microseconds are enough on an idle machine."""
 
 
 def is_launched() -> bool:
@@ -64,7 +68,15 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
     store = PrefixStore(f"palm/{restarts()}/{size}", store)
     dist.init_process_group(backend, timeout=patience, world_size=size, rank=number, store=store)
     roll_call_group()
-    atexit.register(dist.destroy_process_group)
+    atexit.register(leave)
+
+
+def leave() -> None:
+    """Part from the other processes, at the end of the program."""
+    # A thread of gloo's lets go of an exchanged tensor after the exchange, and needs Python's lock for it.
+    # One that asks for the lock when Python is ending is ended itself, and the process with it (code -6).
+    time.sleep(LEAVE_TAKING)
+    dist.destroy_process_group()
 
 
 @functools.cache
