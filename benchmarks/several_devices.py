@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -38,7 +39,9 @@ TASKS = ("mrqa", "mlm4mrqa", "match4mrqa")
 COUNTS = (1, 2, 4)
 ROWS = 16
 WARM_UP = 5  # steps that are not timed
-UNFELT = "@mrqa.out.bias"  # a softmax does not feel it: its gradient is rounding
+UNFELT = re.compile(r"attention\.key\.bias$|@mrqa\.(paradigm\.)?out\.bias$")
+"""What a softmax does not feel, because it is added to all of its inputs: the gradient is rounding only."""
+
 SHAPES: dict[str, dict[str, int]] = {
     "small": {},  # that of the demo
     "minilm": {
@@ -107,7 +110,7 @@ def ended(command: list[str], threads: int = 1) -> None:
 def farthest(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:
     """The largest difference between two sets of weights."""
     assert ours.keys() == theirs.keys()
-    names = [name for name in ours if not name.endswith(UNFELT.rpartition("@mrqa.")[2])]
+    names = [name for name in ours if not UNFELT.search(name)]
     return max(float((ours[name] - theirs[name]).abs().max()) for name in names)
 
 
@@ -169,8 +172,9 @@ def trained(save_path: Path, processes: int, steps: int, **settings: Any) -> Non
 
 
 def saved_model(folder: Path) -> dict[str, Tensor]:
-    """The weights of a task's model."""
-    return load_file(folder / "infer_model" / "model.safetensors")
+    """The weights of the model in a task's folder."""
+    weights = load_file(folder / "infer_model" / "model.safetensors")
+    return {f"@{folder.name}.{name}": weight for name, weight in weights.items()}
 
 
 def scaling(options: argparse.Namespace) -> None:

@@ -25,9 +25,9 @@ from palm.distributed import (
     join,
     launch,
     launch_id,
+    lost_a_process,
     naming_the_lost,
     record_failure,
-    restarts,
 )
 from palm.ema import ExponentialMovingAverage
 from palm.errors import ConfigError, PalmError, StorageError
@@ -345,16 +345,17 @@ class Controller:
         )
 
     def _resume(self, training: Training, identity: dict[str, Any]) -> None:
-        folder = from_first(self._checkpoint)
+        is_restart = lost_a_process()
+        folder = from_first(lambda: self._checkpoint(is_restart))
         if folder is None:
             return
         load_checkpoint(training, folder, identity)
         logger.info("resumed from %s at global step %d", folder, training.step)
 
-    def _checkpoint(self) -> Path | None:
+    def _checkpoint(self, is_restart: bool) -> Path | None:
         """What to go on from: what a launch wrote that lost a process, or else what `resume` says."""
         settings = self._trainable().settings
-        own = newest_checkpoint(settings.save_path, launch_id()) if restarts() else None
+        own = newest_checkpoint(settings.save_path, launch_id()) if is_restart else None
         if own is not None or settings.resume is None:
             return own
         if settings.resume != "auto":

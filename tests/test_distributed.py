@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -190,15 +194,58 @@ def test_a_run_outlives_a_killed_process_and_one_that_hangs(two: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2")
     # What stands there is of another launch: nothing of it may be resumed.
     shutil.copytree(two / "out" / "step_63", two / "fragile" / "step_63")
-    done = start(*launcher, str(ROOT / "tests" / "fragile.py"), str(two))
+    done = start(*launcher, str(ROOT / "tests" / "fragile.py"), str(two), "fragile")
     assert done.returncode == 0, done.stdout + done.stderr
     resumed = [line for line in done.stdout.splitlines() if line.startswith("resumed from")]
     assert [line.rpartition(" ")[2] for line in resumed] == ["9", "18"]
     assert "rank 0 of 2 waited in vain for another rank at global step 21" in done.stderr
     assert "Ranks 1 failed to pass monitoredBarrier" in done.stderr
+    assert_identical_models(two / "fragile", two / "out")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="torchrun on several machines needs a POSIX system")
+def test_a_machine_that_goes_away_is_replaced_by_another(two: Path) -> None:
+    port = free_port()
+    launcher = (
+        *("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=lost"),
+        *("--rdzv-conf=keep_alive_interval=1,join_timeout=120", "--local-addr=localhost"),
+        *(str(ROOT / "tests" / "fragile.py"), str(two), "machines"),
+    )
+    plain = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(start, *launcher, **plain)
+        wait_for(port)
+        doomed = start(*launcher, **plain, DOOMED="1")
+        assert doomed.returncode == -signal.SIGKILL
+        time.sleep(5)  # until the other machine's launcher has noticed
+        other = start(*launcher, **plain)
+    assert other.returncode == 0, other.stdout + other.stderr
+    assert f"at global step {ranks.SAVED}" in first.result().stdout
+    assert_identical_models(two / "machines", two / "out")
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def wait_for(port: int) -> None:
+    """Until somebody listens there."""
+    for _ in range(600):
+        with socket.socket() as tried:
+            if tried.connect_ex(("localhost", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"nobody listens on port {port}")
+
+
+def assert_identical_models(run: Path, other: Path) -> None:
     for task in ranks.TASKS:
         ours, theirs = (
-            load_file(two / run / task / "infer_model" / "model.safetensors") for run in ("fragile", "out")
+            load_file(place / task / "infer_model" / "model.safetensors") for place in (run, other)
         )
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 

@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from palm.errors import ConfigError
+from palm.logging import logger
 
 T = TypeVar("T")
 
@@ -36,9 +37,14 @@ def is_launched() -> bool:
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def restarts() -> int:
-    """How often the launcher has started all processes anew because one of them was lost."""
+def _restarts() -> int:
+    """How often this machine's launcher has started its processes anew; that of a late comer has not."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def lost_a_process() -> bool:
+    """Whether processes were started anew, on any machine, because one was lost; every rank must ask."""
+    return int(summed(torch.tensor(_restarts()))) > 0
 
 
 def launch_id() -> str | None:
@@ -64,11 +70,27 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
         backend = "cpu:gloo,cuda:nccl"
     patience = timedelta(seconds=timeout)
     store, number, size = next(rendezvous("env://", timeout=patience))
-    # The launcher's store outlives a restart, and with it the addresses of processes that are gone.
-    store = PrefixStore(f"palm/{restarts()}/{size}", store)
+    if _is_launchers_store():
+        # It outlives a restart, and with it the addresses of processes that are gone.
+        store = PrefixStore(f"palm/{_restarts()}/{size}", store)
     dist.init_process_group(backend, timeout=patience, world_size=size, rank=number, store=store)
     roll_call_group()
     atexit.register(leave)
+    if is_first() and _is_launchers_store() and _may_lose_a_machine():
+        logger.warning(
+            "this launcher cannot replace a lost machine (pytorch/pytorch#135712); set "
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on all machines before torchrun, and it can"
+        )
+
+
+def _is_launchers_store() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _may_lose_a_machine() -> bool:
+    names = ("TORCHELASTIC_MAX_RESTARTS", "GROUP_WORLD_SIZE")
+    restarts, machines = (int(os.environ.get(name, "0")) for name in names)
+    return restarts > 0 and machines > 1
 
 
 def leave() -> None:
