@@ -64,6 +64,13 @@ def record(path: Path, training: Training) -> None:
         torch.save(found, path)
 
 
+def exchanges_of_a_step(training: Training) -> int:
+    """How often the ranks sum something up in the next step."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        training.next_step()
+    return sum(event.count for event in profile.key_averages() if event.key == "c10d::allreduce_")
+
+
 def resume_all(folder: Path, processes: int) -> None:
     """Go on from what another number of processes, or other ones, left in `folder / "others"`."""
     for checkpoint in sorted((folder / "others").glob("*")):
@@ -107,16 +114,21 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
     controller.train()
     resume_all(folder, processes)
     seen: dict[str, Any] = {"rank": rank(), "ranks": num_ranks(), "counts": predict_all(controller, folder)}
+    exchanges = {}
     for name, settings in VARIANTS.items():
-        training = Controller(config(folder, name, processes, **settings), argv=[]).training()
+        rows = 8 // processes // settings.get("gradient_accumulation_steps", 1)
+        training = Controller(config(folder, name, processes, batch_size=rows, **settings), argv=[]).training()
         record(folder / f"{name}.pt", training)
-    return {**seen, "trainer": train_by_trainer(folder)}
+        if name in ("ddp", "parts"):
+            exchanges[name] = exchanges_of_a_step(training)
+    return {**seen, "exchanges": exchanges, "trainer": train_by_trainer(folder)}
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "fsdp": {"parallel": "fsdp", "num_epochs": 1, "use_ema": True, "ema_decay": 0.9},
     "bf16": {"gradient_exchange": "bf16", "num_epochs": 1},
+    "parts": {"gradient_accumulation_steps": 2},
 }
 
 if __name__ == "__main__":

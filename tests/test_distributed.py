@@ -83,7 +83,7 @@ def seen(folder: Path, rank: int = 0) -> dict[str, Any]:
 UNFELT = "paradigms.@mrc.out.bias"
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "parts"])
 def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
     one: Path, two: Path, parallel: str
 ) -> None:
@@ -149,6 +149,11 @@ def assert_same_model(folder: Path, other: Path) -> None:
     assert ours.keys() == theirs.keys()
     for name in ours.keys() - {f"paradigm.{UNFELT.rpartition('@mrc.')[2]}"}:
         torch.testing.assert_close(ours[name], theirs[name], atol=2e-6, rtol=0)
+
+
+def test_gradients_that_are_accumulated_are_exchanged_once(two: Path) -> None:
+    exchanges = seen(two)["exchanges"]
+    assert exchanges["parts"] == exchanges["ddp"] > 0
 
 
 def test_gradients_that_travel_in_bf16_are_rounded_to_8_bits(one: Path, two: Path) -> None:
