@@ -117,7 +117,9 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
     exchanges = {}
     for name, settings in VARIANTS.items():
         rows = 8 // processes // settings.get("gradient_accumulation_steps", 1)
-        training = Controller(config(folder, name, processes, batch_size=rows, **settings), argv=[]).training()
+        training = Controller(
+            config(folder, name, processes, batch_size=rows, **settings), argv=[]
+        ).training()
         record(folder / f"{name}.pt", training)
         if name in ("ddp", "parts"):
             exchanges[name] = exchanges_of_a_step(training)
