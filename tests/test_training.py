@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import palm
 import tiny
@@ -132,6 +133,18 @@ def test_a_checkpoint_of_another_configuration_is_refused_and_told_apart(folder:
         other.train()
     assert "optimizer.learning_rate: 0.001 in the checkpoint, 0.0005 in this run" in str(caught.value)
     assert "tasks.cls.batch_size: 4 in the checkpoint, 5 in this run" in str(caught.value)
+
+
+@pytest.mark.parametrize("first", ["step_4", "mlm/infer_model"])
+def test_a_second_stage_starts_from_the_encoder_of_the_first(folder: Path, first: str) -> None:
+    stage = folder / "first"
+    settings = {"num_epochs": 1, "save_every_n_steps": 4, "save_path": str(stage)}
+    Controller(tiny.config(folder, "mlm", **settings), argv=[]).train()
+    saved = load_file(stage / first / "model.safetensors")
+    controller = Controller(tiny.config(folder, "cls", pretrain_path=str(stage / first)), argv=[])
+    controller.load_pretrain()
+    for name, weight in controller.training().model.backbone.state_dict().items():
+        assert torch.equal(weight, saved[f"backbone.{name}"])
 
 
 def test_only_the_drawn_head_and_the_encoder_move(folder: Path) -> None:
