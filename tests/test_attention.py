@@ -14,16 +14,18 @@ from torch.nn import functional as F
 from palm.backbone import attending
 from palm.backbone.attending import (
     LINE,
+    TOGETHER,
     attend,
     attend_at_once,
-    attend_one_by_one,
+    attend_by_pieces,
     attend_without_gradients,
+    pieces_of,
     varlen_kernel,
 )
 from palm.backbone.packing import Packing, Sequences
 
-LENGTHS = (7, 1, 40, LINE, 3)
-"""Below, at and above whole lines, and a last sequence that cannot be filled up to one."""
+LENGTHS = (7, 1, 40, LINE, TOGETHER + 1, TOGETHER, 2, 3)
+"""Some that are taken together and some alone; whole lines and others, the last cannot be filled up."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
@@ -54,21 +56,29 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, asking: Sequences, 
 
 
 WAYS: list[Callable[..., Tensor]] = [
-    lambda *case: attend_one_by_one(*case, 0.0),
+    lambda *case: attend_by_pieces(*case, 0.0),
     attend_without_gradients,
     lambda *case: attend_at_once(*case, 0.0),
 ]
 
 
+def test_short_neighbours_are_one_piece() -> None:
+    pieces = pieces_of(*case()[3:], sum(LENGTHS))
+    assert [piece.length for piece in pieces] == [48, LINE, TOGETHER + 1, TOGETHER, 5]
+    assert [piece.strangers is None for piece in pieces] == [False, True, True, True, False]
+    assert pieces[4].strangers is not None
+    assert pieces[4].strangers.int().tolist() == [[0, 0, 1, 1, 1]] * 2 + [[1, 1, 0, 0, 0]] * 3
+
+
 @pytest.mark.parametrize("first_only", [False, True])
-@pytest.mark.parametrize("way", WAYS, ids=["one by one", "without gradients", "at once"])
+@pytest.mark.parametrize("way", WAYS, ids=["by pieces", "without gradients", "at once"])
 def test_every_way_gives_what_the_definition_says(way: Callable[..., Tensor], first_only: bool) -> None:
     given = case(first_only=first_only)
     torch.testing.assert_close(way(*given), by_definition(*given), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("first_only", [False, True])
-@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=["one by one", "at once"])
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=["by pieces", "at once"])
 def test_gradients_are_those_of_the_definition(way: Callable[..., Tensor], first_only: bool) -> None:
     gradients = []
     for function in (way, by_definition):
@@ -86,7 +96,7 @@ def test_gradients_through_dropout_are_those_of_finite_differences() -> None:
 
     def seeded(*leaves: Tensor) -> Tensor:
         torch.manual_seed(4)
-        return attend_one_by_one(*leaves, asking, asked, 0.3)
+        return attend_by_pieces(*leaves, asking, asked, 0.3)
 
     assert torch.autograd.gradcheck(seeded, [part.detach().requires_grad_() for part in parts])
 
@@ -95,7 +105,7 @@ def test_dropout_zeroes_weights_and_keeps_the_expectation() -> None:
     query, key, _, asking, asked = case((100,))
     ones = torch.ones_like(key)
     torch.manual_seed(0)
-    sums = torch.stack([attend_one_by_one(query, key, ones, asking, asked, 0.25) for _ in range(50)])
+    sums = torch.stack([attend_by_pieces(query, key, ones, asking, asked, 0.25) for _ in range(50)])
     assert sums.std() > 0.01
     assert sums.mean() == pytest.approx(1, abs=4e-3)  # of weights that sum to 1
     torch.manual_seed(0)

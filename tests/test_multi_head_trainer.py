@@ -65,7 +65,8 @@ def test_the_articles_program_trains_both_tasks(folder: Path, caplog: pytest.Log
         trainer.set_saver(save_path=folder / "outputs", save_steps=30)
         trainer.train(print_steps=10)
     lines = [record.getMessage() for record in caplog.records]
-    assert lines[:5] == [
+    first = lines.index("ok!")  # a process is told once that it has no GPU
+    assert lines[first : first + 5] == [
         "ok!",
         "ok!",
         "slot: expected train steps 30.",

@@ -1,16 +1,16 @@
 """softmax(query · key / sqrt(head_dim)) · value within each of several packed sequences, on CPU and GPU.
 
-On a CPU the sequences are taken one by one: nothing is spent on padding, and what one of them needs
-stays in the processor's cache. With gradients, plain matrix products do it, because the backward of
-torch's fused kernel is several times slower there; without, the fused kernel. On a GPU one kernel
-takes all sequences at once.
+On a CPU the sequences are taken one by one: nothing is spent on padding, and what one of them needs stays
+in the processor's cache. With gradients, plain matrix products do it, because the backward of torch's
+fused kernel is several times slower there, and short neighbours are taken together; without, it is the
+fused kernel. On a GPU one kernel takes all sequences at once.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +23,10 @@ from palm.backbone.packing import Sequences
 
 LINE = 32
 """Rows of scores are whole multiples of this, where they can be: half-filled vectors are slow."""
+
+TOGETHER = 64
+"""Neighbouring sequences of so many tokens in all are one piece of work: one product costs less than many
+small ones, though it computes scores between strangers that are thrown away."""
 
 
 def attend(
@@ -44,7 +48,7 @@ def attend(
     if query.is_cuda:
         return attend_at_once(query, key, value, asking, asked, dropout_prob)
     if dropout_prob or torch.is_grad_enabled():
-        return attend_one_by_one(query, key, value, asking, asked, dropout_prob)
+        return attend_by_pieces(query, key, value, asking, asked, dropout_prob)
     return attend_without_gradients(query, key, value, asking, asked)
 
 
@@ -112,40 +116,77 @@ def attend_without_gradients(
     return gathered
 
 
-def attend_one_by_one(
+def attend_by_pieces(
     query: Tensor, key: Tensor, value: Tensor, asking: Sequences, asked: Sequences, dropout_prob: float
 ) -> Tensor:
-    """`attend` with plain matrix products, sequence by sequence."""
-    pieces = [
-        _Piece(slice(*queries), slice(*keys), _end_of_lines(*keys, len(key)))
-        for queries, keys in zip(asking.bounds, asked.bounds, strict=True)
-    ]
+    """`attend` with plain matrix products, piece by piece."""
+    pieces = pieces_of(asking, asked, len(key))
     gathered: Tensor = _Attention.apply(query, key, value, pieces, dropout_prob)  # type: ignore[no-untyped-call]
     return gathered
 
 
 class _Piece(NamedTuple):
-    """Where one sequence lies.
+    """Where one sequence, or a few short neighbours, lie.
 
     Args:
         queries: among the queries.
         keys: among the keys and values.
         end: where the keys would end if they were whole lines.
+        strangers: True where query and key, up to `end`, are of different sequences; None where all keys
+            before `end` that are not in `keys` are the only strangers.
     """
 
     queries: slice
     keys: slice
     end: int
+    strangers: Tensor | None
 
     @property
     def lines(self) -> slice:
-        """The keys and, to fill up their last line, some of the next sequence."""
+        """The keys and, to fill up their last line, some of the next piece."""
         return slice(self.keys.start, self.end)
 
     @property
     def length(self) -> int:
         """Number of keys."""
         return int(self.keys.stop - self.keys.start)
+
+
+@functools.lru_cache(maxsize=4)
+def pieces_of(asking: Sequences, asked: Sequences, tokens: int) -> list[_Piece]:
+    """How the sequences of `asking` and `asked` are divided into pieces, the same for all layers.
+
+    Args:
+        asking: sequences of queries.
+        asked: as many, of keys.
+        tokens: number of keys, with spare ones that follow the last sequence.
+    """
+    pieces = []
+    for first, last in _neighbours(asked.bounds):
+        (start, _), (_, stop) = asked.bounds[first], asked.bounds[last]
+        queries = slice(asking.bounds[first][0], asking.bounds[last][1])
+        end = _end_of_lines(start, stop, tokens)
+        strangers = None
+        if last > first:
+            owners = [_owners(each.bounds[first : last + 1]) for each in (asking, asked)]
+            strangers = owners[0][:, None] != F.pad(owners[1], (0, end - stop), value=-1)
+        pieces.append(_Piece(queries, slice(start, stop), end, strangers))
+    return pieces
+
+
+def _neighbours(bounds: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The first and the last sequence of each piece."""
+    first = 0
+    for number in range(1, len(bounds) + 1):
+        if number == len(bounds) or bounds[number][1] - bounds[first][0] > TOGETHER:
+            yield first, number - 1
+            first = number
+
+
+def _owners(bounds: Sequence[tuple[int, int]]) -> Tensor:
+    """For every token of consecutive sequences, the number of its own."""
+    lengths = torch.tensor([stop - start for start, stop in bounds])
+    return torch.arange(len(bounds)).repeat_interleave(lengths)
 
 
 def _end_of_lines(start: int, stop: int, tokens: int) -> int:
@@ -166,7 +207,10 @@ class _Attention(torch.autograd.Function):
         gathered, weights = _empty_like(query, pieces[-1].queries.stop), []
         for piece, mask in zip(pieces, masks, strict=True):
             scores = _product(_heads(query[piece.queries]), _heads(key[piece.lines]).mT, ctx.scale)
-            scores[..., piece.length :] = -math.inf
+            if piece.strangers is None:
+                scores[..., piece.length :] = -math.inf
+            else:
+                scores.masked_fill_(piece.strangers, -math.inf)
             weight = scores.softmax(-1)
             mean = _product(masked(weight, mask), _heads(value[piece.lines]), ctx.dropout_scale)
             gathered[piece.queries] = mean.transpose(0, 1)
@@ -195,7 +239,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _masks(pieces: list[_Piece], query: Tensor, dropout_prob: float) -> Sequence[Tensor]:
-    """Which attention weights stay, for every sequence in the shape of its scores."""
+    """Which attention weights stay, for every piece in the shape of its scores."""
     heads = query.shape[1]
     shapes = [(heads, p.queries.stop - p.queries.start, p.end - p.keys.start) for p in pieces]
     sizes = [math.prod(shape) for shape in shapes]

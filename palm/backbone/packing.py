@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from palm.errors import WiringError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sequences:
     """Consecutive pieces of packed tokens.
 
