@@ -201,12 +201,12 @@ def main() -> None:
         torch.set_num_threads(threads)
         for shape in args.shape:
             for name in args.case:
-                if name != "mix":
-                    run_case(args, shape, name, threads)
-        if "mix" in args.case:
-            from speed_mix import overheads
+                if name == "mix":
+                    from speed_mix import overheads
 
-            report(args, overheads(threads, args.turns * args.steps))
+                    report(args, overheads(shape, threads, args.turns * args.steps))
+                else:
+                    run_case(args, shape, name, threads)
 
 
 if __name__ == "__main__":

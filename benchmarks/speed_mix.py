@@ -11,10 +11,10 @@ from typing import Any
 
 from speed_cases import SHAPES
 from speed_runs import clock
-from torch import nn
 
 import palm
 from palm import loop
+from palm.distributed import Replica
 from palm.loop import Training
 
 DEMO = Path(__file__).resolve().parents[1] / "demos" / "demo2"
@@ -22,10 +22,11 @@ WARM_UP = 8
 TASKS = {"mrqa": 1.0, "mlm4mrqa": 0.5, "match4mrqa": 0.5}
 
 
-def overheads(threads: int, steps: int) -> str:
-    """Train demo 2's three tasks on a MiniLM shape together and, with the same batches, one by one.
+def overheads(shape: str, threads: int, steps: int) -> str:
+    """Train demo 2's three tasks together and, with the same batches, one by one.
 
     Args:
+        shape: of the encoder.
         threads: for the report.
         steps: of each.
 
@@ -34,8 +35,8 @@ def overheads(threads: int, steps: int) -> str:
     """
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
-        together = _training(folder, *TASKS)
-        alone = {name: _training(folder, name) for name in TASKS}
+        together = _training(folder, shape, *TASKS)
+        alone = {name: _training(folder, shape, name) for name in TASKS}
         with _Stopwatch() as watch:
             pairs = [_both(together, alone) for _ in range(steps + WARM_UP)][WARM_UP:]
             inside = watch.seconds_of(together)[WARM_UP:]
@@ -43,7 +44,7 @@ def overheads(threads: int, steps: int) -> str:
     shares = [1 - seconds / several for seconds, (several, _) in zip(inside, pairs, strict=True)]
     total = sum(several for several, _ in pairs) / sum(single for _, single in pairs)
     return (
-        f"\n### minilm, demo 2's mix, {threads} thread{'s' if threads > 1 else ''}\n\n"
+        f"\n### {shape}, demo 2's mix, {threads} thread{'s' if threads > 1 else ''}\n\n"
         f"{len(pairs)} steps among three tasks took {total - 1:+.1%} of the time of the same steps in runs "
         f"with one task each (single steps {min(ratios) - 1:+.0%} to {max(ratios) - 1:+.0%}, median "
         f"{median(ratios) - 1:+.1%}).\n"
@@ -51,9 +52,9 @@ def overheads(threads: int, steps: int) -> str:
     )
 
 
-def _training(folder: str, *tasks: str) -> Training:
+def _training(folder: str, shape: str, *tasks: str) -> Training:
     sizes = Path(folder) / "backbone.json"
-    sizes.write_text(json.dumps(SHAPES["minilm"].settings), encoding="utf-8")
+    sizes.write_text(json.dumps(SHAPES[shape].settings), encoding="utf-8")
     settings: dict[str, Any] = {
         "task_instance": ",".join(tasks),
         "mix_ratio": ",".join(str(TASKS[task]) for task in tasks),
@@ -91,14 +92,14 @@ class _Stopwatch:
     """Times the loop's `train_step` while it is open."""
 
     def __enter__(self) -> _Stopwatch:
-        self.seconds: list[tuple[nn.Module, float]] = []
+        self.seconds: list[tuple[Replica, float]] = []
         self._original = original = loop.train_step
 
-        def timed(model: Any, *arguments: Any, **settings: Any) -> Any:
-            device = next(model.parameters()).device
+        def timed(replica: Replica, *arguments: Any, **settings: Any) -> Any:
+            device = next(replica.parameters()).device
             started = clock(device)
-            loss = original(model, *arguments, **settings)
-            self.seconds.append((model, clock(device) - started))
+            loss = original(replica, *arguments, **settings)
+            self.seconds.append((replica, clock(device) - started))
             return loss
 
         loop.train_step = timed
@@ -106,7 +107,7 @@ class _Stopwatch:
 
     def seconds_of(self, training: Training) -> list[float]:
         """Of each of a run's steps."""
-        return [seconds for model, seconds in self.seconds if model is training.model]
+        return [seconds for replica, seconds in self.seconds if replica is training.replica]
 
     def __exit__(self, *_: object) -> None:
         loop.train_step = self._original
