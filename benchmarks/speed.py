@@ -8,8 +8,8 @@ Both start from the same weights and take the same rows in the same batches, wit
 learning rate, decay and clipping. They take turns within the run, a few steps each; a ratio is that of one
 turn, and the table tells the median and the extremes. On one thread of a CPU, seconds are those of the
 process, which other programs hardly disturb; otherwise those of the wall. MFU is the share of the
-rate of the encoder's own matrix products, measured in the same run, that forward and backward of the
-real tokens would need.
+rate of the encoder's own matrix products, measured in the same run, that the layers need for the real
+tokens, forward and, where they train, backward.
 """
 
 from __future__ import annotations
@@ -73,10 +73,11 @@ def table(
     rate: float,
     memory: dict[str, float],
     base: str,
+    passes: int,
 ) -> str:
-    """A Markdown table of a case; ratios are those to `base`."""
+    """A Markdown table of a case; ratios are those to `base`, a step costs so many forward passes."""
     tokens = sum(int(batch["input_mask"].sum()) for batch in case.batches) / len(case.batches)
-    flops = sum(map(shape.flops, case.batches)) / len(case.batches)
+    flops = passes * sum(map(shape.flops, case.batches)) / len(case.batches)
     lines = [
         f"| | examples/s | real tokens/s | times {base} (least–most) | MFU | peak MiB |",
         "|---|---|---|---|---|---|",
@@ -138,7 +139,9 @@ def run_case(args: argparse.Namespace, shape: str, name: str, threads: int) -> N
     base = next((name for name in names if name == "HF default"), names[0])
     heading = f"### {shape}, {name}, {threads} thread{'s' if threads > 1 else ''}"
     facts = f"{case.rows} rows a batch, {case.fill:.0%} real tokens; GEMM {rate / 1e9:.0f} GFLOP/s (bf16)"
-    report(args, f"\n{heading}\n\n{facts}\n\n{table(case, SHAPES[shape], timings, rate, memory, base)}")
+    passes = {"train": 3, "predict": 1}[verb]
+    lines = table(case, SHAPES[shape], timings, rate, memory, base, passes)
+    report(args, f"\n{heading}\n\n{facts}\n\n{lines}")
     free()
 
 

@@ -34,10 +34,10 @@ class Shape:
         return {**vars(self), "intermediate_size": 4 * self.hidden_size, **sizes}
 
     def flops(self, batch: Tensors) -> float:
-        """Forward and backward of every layer for the real tokens of a batch, without embeddings and head."""
+        """Forward of every layer for the real tokens of a batch, without embeddings and head."""
         lengths = batch["input_mask"].sum(1).double()
         products = 2 * 12 * self.hidden_size**2 * lengths.sum() + 4 * self.hidden_size * (lengths**2).sum()
-        return 3 * self.num_hidden_layers * float(products)
+        return self.num_hidden_layers * float(products)
 
 
 SHAPES = {
