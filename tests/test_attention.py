@@ -24,7 +24,7 @@ from palm.backbone.attending import (
 )
 from palm.backbone.packing import Packing, Sequences
 
-LENGTHS = (7, 1, 40, LINE, TOGETHER + 1, TOGETHER, 2, 3)
+LENGTHS = (7, 1, 40, LINE, TOGETHER + 1, TOGETHER, TOGETHER, 2, 3)
 """Some that are taken together and some alone; whole lines and others, the last cannot be filled up."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -62,12 +62,24 @@ WAYS: list[Callable[..., Tensor]] = [
 ]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("first_only", [False, True])
+def test_without_gradients_no_bit_depends_on_the_neighbours(first_only: bool, dtype: torch.dtype) -> None:
+    lengths = (9, 9, 9, 40, 40, 9)
+    query, key, value, asking, asked = case(lengths, first_only, dtype)
+    together = attend_without_gradients(query, key, value, asking, asked)
+    for (q0, q1), (k0, k1) in zip(asking.bounds, asked.bounds, strict=True):
+        q, k, v = (part.transpose(0, 1)[None] for part in (query[q0:q1], key[k0:k1], value[k0:k1]))
+        alone = F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
+        assert torch.equal(together[q0:q1], alone)
+
+
 def test_short_neighbours_are_one_piece() -> None:
     pieces = pieces_of(*case()[3:], sum(LENGTHS))
-    assert [piece.length for piece in pieces] == [48, LINE, TOGETHER + 1, TOGETHER, 5]
-    assert [piece.strangers is None for piece in pieces] == [False, True, True, True, False]
-    assert pieces[4].strangers is not None
-    assert pieces[4].strangers.int().tolist() == [[0, 0, 1, 1, 1]] * 2 + [[1, 1, 0, 0, 0]] * 3
+    assert [piece.length for piece in pieces] == [48, LINE, TOGETHER + 1, TOGETHER, TOGETHER, 5]
+    assert [piece.strangers is None for piece in pieces] == [False, True, True, True, True, False]
+    assert pieces[5].strangers is not None
+    assert pieces[5].strangers.int().tolist() == [[0, 0, 1, 1, 1]] * 2 + [[1, 1, 0, 0, 0]] * 3
 
 
 @pytest.mark.parametrize("first_only", [False, True])

@@ -3,12 +3,14 @@
 On a CPU the sequences are taken one by one: nothing is spent on padding, and what one of them needs stays
 in the processor's cache. With gradients, plain matrix products do it, because the backward of torch's
 fused kernel is several times slower there, and short neighbours are taken together; without, it is the
-fused kernel. On a GPU one kernel takes all sequences at once.
+fused kernel, and neighbours of one length go together, which changes no bit of what it computes. On a GPU
+one kernel takes all sequences at once.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -27,6 +29,10 @@ LINE = 32
 TOGETHER = 64
 """Neighbouring sequences of so many tokens in all are one piece of work: one product costs less than many
 small ones, though it computes scores between strangers that are thrown away."""
+
+
+Bounds = Sequence[tuple[int, int]]
+"""Beginning and end of consecutive sequences."""
 
 
 def attend(
@@ -108,12 +114,22 @@ def _nested(packed: Tensor, sequences: Sequences) -> Tensor:
 def attend_without_gradients(
     query: Tensor, key: Tensor, value: Tensor, asking: Sequences, asked: Sequences
 ) -> Tensor:
-    """`attend` with torch's fused kernel, sequence by sequence, without dropout."""
+    """`attend` with torch's fused kernel, neighbours of one length at a time, without dropout."""
     gathered = _empty_like(query, asking.bounds[-1][1])
-    for (q0, q1), (k0, k1) in zip(asking.bounds, asked.bounds, strict=True):
-        q, k, v = (part.transpose(0, 1)[None] for part in (query[q0:q1], key[k0:k1], value[k0:k1]))
-        gathered[q0:q1] = F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
+    for count, queries, keys in _of_one_length(asking.bounds, asked.bounds):
+        parts = (query[queries], key[keys], value[keys])
+        q, k, v = (part.view(count, -1, *part.shape[1:]).transpose(1, 2) for part in parts)
+        gathered[queries] = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
     return gathered
+
+
+def _of_one_length(asking: Bounds, asked: Bounds) -> Iterator[tuple[int, slice, slice]]:
+    """How many neighbours have as many queries and as many keys, and where these lie."""
+    pairs = zip(asking, asked, strict=True)
+    for _, run in itertools.groupby(pairs, lambda pair: [stop - start for start, stop in pair]):
+        same = list(run)
+        (first_queries, first_keys), (last_queries, last_keys) = same[0], same[-1]
+        yield len(same), slice(first_queries[0], last_queries[1]), slice(first_keys[0], last_keys[1])
 
 
 def attend_by_pieces(
@@ -174,7 +190,7 @@ def pieces_of(asking: Sequences, asked: Sequences, tokens: int) -> list[_Piece]:
     return pieces
 
 
-def _neighbours(bounds: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _neighbours(bounds: Bounds) -> Iterator[tuple[int, int]]:
     """The first and the last sequence of each piece."""
     first = 0
     for number in range(1, len(bounds) + 1):
@@ -183,7 +199,7 @@ def _neighbours(bounds: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             first = number
 
 
-def _owners(bounds: Sequence[tuple[int, int]]) -> Tensor:
+def _owners(bounds: Bounds) -> Tensor:
     """For every token of consecutive sequences, the number of its own."""
     lengths = torch.tensor([stop - start for start, stop in bounds])
     return torch.arange(len(bounds)).repeat_interleave(lengths)
