@@ -23,7 +23,7 @@ import ranks
 import tiny
 from palm.checkpoint import newest_checkpoint, save_checkpoint
 from palm.controller import Controller
-from palm.distributed import dealt, is_launched, launch
+from palm.distributed import dealt, group, is_launched, launch
 from palm.distributed.launch import program
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -228,6 +228,19 @@ def test_a_machine_that_goes_away_is_replaced_by_another(two: Path) -> None:
     assert other.returncode == 0, other.stdout + other.stderr
     assert f"at global step {ranks.SAVED}" in first.result().stdout
     assert_identical_models(two / "machines", two / "out")
+
+
+@pytest.mark.parametrize(
+    ("restarts", "machines", "shared", "expected"),
+    [("3", "2", "True", True), ("3", "2", "False", False), ("3", "1", "True", False), ("0", "2", "True", False)],
+)
+def test_who_cannot_replace_a_machine_is_warned(
+    restarts: str, machines: str, shared: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", machines)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shared)
+    assert group._cannot_replace_a_machine() is expected
 
 
 def free_port() -> int:

@@ -148,8 +148,8 @@ class _Piece(NamedTuple):
         queries: among the queries.
         keys: among the keys and values.
         end: where the keys would end if they were whole lines.
-        strangers: True where query and key, up to `end`, are of different sequences; None where all keys
-            before `end` that are not in `keys` are the only strangers.
+        strangers: True where query and key, up to `end`, are of different sequences; None for a single
+            sequence, to which only the keys after `keys` are strange.
     """
 
     queries: slice
