@@ -1,9 +1,10 @@
-"""The command line that both accuracy benchmarks share, so that they are called alike."""
+"""What the accuracy benchmarks share, so that they are called and train alike."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 
 def read_arguments(description: str | None) -> argparse.Namespace:
@@ -23,3 +24,22 @@ def read_arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     return parser.parse_args()
+
+
+def run_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Settings of a run of palm on `args.model`, without its tasks."""
+    return {
+        "backbone": "bert",
+        "backbone_config_path": str(args.model / "config.json"),
+        "vocab_path": str(args.model / "vocab.txt"),
+        "pretrain_path": str(args.model),
+        "do_lower_case": True,
+        "max_seq_len": args.max_seq_len,
+        "learning_rate": args.learning_rate,
+        "weight_decay": args.weight_decay,
+        "warmup_proportion": 0.1,
+        "batch_size": args.batch_size,
+        "num_epochs": args.epochs,
+        "precision": args.precision,
+        "print_every_n_steps": 200,
+    }

@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from arguments import run_settings
+
 import palm
 
 Task = dict[str, Any]
@@ -107,21 +109,9 @@ def config_of(
         "target_tag": tags,
         "tasks": tasks,
         "mixing": mixing,
-        "backbone": "bert",
-        "backbone_config_path": str(args.model / "config.json"),
-        "vocab_path": str(args.model / "vocab.txt"),
-        "pretrain_path": str(args.model),
-        "do_lower_case": True,
-        "max_seq_len": args.max_seq_len,
+        **run_settings(args),
         "save_path": str(save_path),
-        "learning_rate": args.learning_rate,
-        "weight_decay": 0.01,
-        "warmup_proportion": 0.1,
-        "batch_size": args.batch_size,
-        "num_epochs": args.epochs,
-        "precision": args.precision,
         "random_seed": seed,
-        "print_every_n_steps": 200,
         **({"mixing_temperature": 2} if mixing == "temperature" else {}),
     }
 
@@ -159,6 +149,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--learning_rate", type=float, default=5e-5)
+    parser.add_argument("--weight_decay", type=float, default=0.01)
     parser.add_argument("--max_seq_len", type=int, default=128)
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from arguments import read_arguments
+from arguments import read_arguments, run_settings
 
 import palm
 
@@ -39,22 +39,10 @@ def config_of(args: argparse.Namespace, seed: int, folder: str) -> dict[str, Any
     return {
         "task_instance": "task",
         "tasks": {"task": task},
-        "backbone": "bert",
-        "backbone_config_path": str(args.model / "config.json"),
-        "vocab_path": str(args.model / "vocab.txt"),
-        "pretrain_path": str(args.model),
-        "do_lower_case": True,
-        "max_seq_len": args.max_seq_len,
-        "save_path": folder,
+        **run_settings(args),
         "optimizer": "adam",
-        "learning_rate": args.learning_rate,
-        "weight_decay": args.weight_decay,
-        "warmup_proportion": 0.1,
-        "batch_size": args.batch_size,
-        "num_epochs": args.epochs,
+        "save_path": folder,
         "random_seed": seed,
-        "precision": args.precision,
-        "print_every_n_steps": 200,
     }
 
 

@@ -232,7 +232,12 @@ def test_a_machine_that_goes_away_is_replaced_by_another(two: Path) -> None:
 
 @pytest.mark.parametrize(
     ("restarts", "machines", "shared", "expected"),
-    [("3", "2", "True", True), ("3", "2", "False", False), ("3", "1", "True", False), ("0", "2", "True", False)],
+    [
+        ("3", "2", "True", True),
+        ("3", "2", "False", False),
+        ("3", "1", "True", False),
+        ("0", "2", "True", False),
+    ],
 )
 def test_who_cannot_replace_a_machine_is_warned(
     restarts: str, machines: str, shared: str, expected: bool, monkeypatch: pytest.MonkeyPatch
