@@ -38,6 +38,7 @@ DEMO = ROOT / "demos" / "demo2"
 TASKS = ("mrqa", "mlm4mrqa", "match4mrqa")
 COUNTS = (1, 2, 4)
 ROWS = 16
+MAIN_STEPS = 228  # of the main task in an epoch, with so many rows each
 WARM_UP = 5  # steps that are not timed
 UNFELT = re.compile(r"attention\.key\.bias$|@mrqa\.(paradigm\.)?out\.bias$")
 """What a softmax does not feel, because it is added to all of its inputs: the gradient is rounding only."""
@@ -145,14 +146,15 @@ def resume(options: argparse.Namespace) -> None:
             trained(place / str(count), count, options.steps, save_every_n_steps=half)
         print(f"saved after {half} steps, resumed to about {options.steps}\n")
         print("| saved by | resumed by | weights, largest difference |\n|---|---|---|")
+        for count in COUNTS[1:]:
+            weights = apart(place / "1", place / str(count))
+            print(f"| {count}, not interrupted | | {weights:.1e} |", flush=True)
         for saved in COUNTS:
             for count in set(COUNTS) - {saved}:
                 folder = place / f"{saved}_{count}"
                 checkpoint = place / str(saved) / f"step_{half}"
                 trained(folder, count, options.steps, resume=checkpoint)
-                pairs = ([models / task for models in (place / "1", folder)] for task in TASKS)
-                weights = max(farthest(saved_model(one), saved_model(other)) for one, other in pairs)
-                print(f"| {saved} | {count} | {weights:.1e} |", flush=True)
+                print(f"| {saved} | {count} | {apart(place / '1', folder):.1e} |", flush=True)
 
 
 def trained(save_path: Path, processes: int, steps: int, **settings: Any) -> None:
@@ -161,7 +163,7 @@ def trained(save_path: Path, processes: int, steps: int, **settings: Any) -> Non
         "task_dir": "tasks",
         "target_tag": "1,1,1",
         "precision": "fp32",
-        "num_epochs": steps / 2 / 135,  # the main task has half of the steps, and 135 in an epoch
+        "num_epochs": steps / 2 / MAIN_STEPS,  # the main task has half of the steps
         "batch_size": ROWS // processes,
         "num_devices": processes,
         "device": "cpu",
@@ -169,6 +171,11 @@ def trained(save_path: Path, processes: int, steps: int, **settings: Any) -> Non
         **dropouts(0.0),
     }
     ended(["-m", "palm", "train", str(DEMO / "config.yaml"), *words({**common, **settings})])
+
+
+def apart(one: Path, other: Path) -> float:
+    """The largest difference between the models that two runs left."""
+    return max(farthest(saved_model(one / task), saved_model(other / task)) for task in TASKS)
 
 
 def saved_model(folder: Path) -> dict[str, Tensor]:
