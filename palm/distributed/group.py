@@ -29,7 +29,7 @@ DEFAULT_TIMEOUT = 1800.0
 """Seconds; that of gloo."""
 
 LEAVE_TAKING = 0.2
-"""Seconds in which gloo's threads end what they are about; microseconds are enough on an idle machine."""
+"""Seconds in which gloo's threads let go of what they hold; long, because a crowded machine may be late."""
 
 
 def is_launched() -> bool:
