@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from palm.contract import Tensors
+from palm.core.contract import Tensors
+from palm.engine.stream import TaskStream
 from palm.reader import MatchReader, Reader, SequenceLabelReader
-from palm.reader.cache import training_rows
-from palm.sampling import TaskStream
+from palm.reader.rows.cache import training_rows
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 VOCABULARY = 30522

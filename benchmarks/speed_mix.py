@@ -13,9 +13,9 @@ from speed_cases import SHAPES
 from speed_runs import clock
 
 import palm
-from palm import loop
 from palm.distributed import Replica
-from palm.loop import Training
+from palm.engine import loop
+from palm.engine.loop import Training
 
 DEMO = Path(__file__).resolve().parents[1] / "demos" / "demo2"
 WARM_UP = 8

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.backbone import BERT
-from palm.contract import Tensors
-from palm.loop import Training
-from palm.model import MultiTaskModel, outputs_of
+from palm.core.contract import Tensors
+from palm.core.precision import Precision
+from palm.engine.loop import Training
+from palm.engine.model import MultiTaskModel, outputs_of
+from palm.engine.task import Task
 from palm.optimizer import AdamW
 from palm.paradigm import MRC, MaskLM, Match, Paradigm, SequenceLabel
-from palm.precision import Precision
 from palm.pretrained import from_ours
-from palm.task import Task
 
 LEARNING_RATE, WEIGHT_DECAY = 3e-5, 0.01
 

@@ -1,17 +1,17 @@
 """Config-driven multi-task training on one shared BERT or ERNIE encoder."""
 
-from palm.version import __version__  # isort: skip
+from palm.core.version import __version__  # isort: skip
 from palm import backbone, distribute, downloader, export, head, lr_sched, metrics, mixing, optimizer, reader
 from palm.controller import Controller
-from palm.conversion import convert
-from palm.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
-from palm.evaluation import Evaluator
-from palm.inference import InferenceModel, load_model
-from palm.inspection import inspect_directory
-from palm.multi_head_trainer import MultiHeadTrainer
+from palm.core.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
+from palm.engine.evaluation import Evaluator
+from palm.engine.inference import InferenceModel, load_model
+from palm.engine.task import Task
+from palm.export.convert import convert
+from palm.export.inspection import inspect_directory
 from palm.pretrained import load_backbone
-from palm.task import Task
 from palm.trainer import Trainer
+from palm.trainer.multi_head import MultiHeadTrainer
 
 __all__ = [
     "ConfigError",

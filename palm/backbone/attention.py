@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from palm.backbone.attending import attend, attend_padded
 from palm.backbone.packing import Packing, Padded
-from palm.layers import linear
+from palm.core.layers import linear
 
 
 class SelfAttention(nn.Module):

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from torch import nn
 
-from palm.component import Component, Translate, checked_phase, unused
-from palm.contract import Specs, Tensors
-from palm.errors import ConfigError
-from palm.registry import Registry
+from palm.core.component import Component, Translate, checked_phase, unused
+from palm.core.contract import Specs, Tensors
+from palm.core.errors import ConfigError
+from palm.core.registry import Registry
 
 
 class Backbone(Component, nn.Module):

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape, Table
-from palm.contract import Tensors
-from palm.errors import WiringError
-from palm.layers import linear, normalized
-from palm.precision import compute_dtype
+from palm.core.contract import Tensors
+from palm.core.errors import WiringError
+from palm.core.layers import linear, normalized
+from palm.core.precision import compute_dtype
 
 
 class Embeddings(nn.Module):

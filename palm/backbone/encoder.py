@@ -17,10 +17,10 @@ from palm.backbone.dropout import Dropout
 from palm.backbone.embeddings import Embeddings
 from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape
-from palm.contract import Tensors, TensorSpec, mismatches
-from palm.errors import ConfigError, WiringError
-from palm.layers import ACTIVATIONS, init_weights, linear, normalized
-from palm.precision import compute_dtype
+from palm.core.contract import Tensors, TensorSpec, mismatches
+from palm.core.errors import ConfigError, WiringError
+from palm.core.layers import ACTIVATIONS, init_weights, linear, normalized
+from palm.core.precision import compute_dtype
 
 E = TypeVar("E", bound="Encoder")
 

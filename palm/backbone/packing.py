@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palm.errors import WiringError
+from palm.core.errors import WiringError
 
 
 @dataclass(frozen=True, eq=False)

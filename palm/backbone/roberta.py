@@ -5,7 +5,7 @@ from __future__ import annotations
 from palm.backbone.base import BACKBONES
 from palm.backbone.encoder import Encoder
 from palm.backbone.shape import Shape, Table
-from palm.checks import raise_any
+from palm.core.checks import raise_any
 
 
 @BACKBONES.register("roberta")

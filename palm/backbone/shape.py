@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from palm.checks import count_problems, dropout_problems, positive_problems, raise_any
-from palm.layers import activation_problems
+from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
+from palm.core.layers import activation_problems
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from palm.cli import convert, download, evaluate, export, inspect, predict, train
+from palm.core.errors import PalmError
+from palm.core.logging import show_on_console
+from palm.core.version import __version__
 from palm.distributed import record_failure
-from palm.errors import PalmError
-from palm.logging import show_on_console
-from palm.version import __version__
 
 COMMANDS = (
     *(train.COMMAND, predict.COMMAND, evaluate.COMMAND),

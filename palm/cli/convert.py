@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from palm.cli.command import Command, Settings
-from palm.conversion import WRITERS, convert
+from palm.export.convert import WRITERS, convert
 
 
 def fill(parser: argparse.ArgumentParser) -> None:

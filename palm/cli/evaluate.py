@@ -9,9 +9,9 @@ from pathlib import Path
 
 from palm.cli.command import Command, Settings, add_config
 from palm.controller import Controller
-from palm.errors import PalmError
-from palm.evaluation import JsonScores, json_ready
-from palm.inference import load_model
+from palm.core.errors import PalmError
+from palm.engine.evaluation import JsonScores, json_ready
+from palm.engine.inference import load_model
 
 
 def fill(parser: argparse.ArgumentParser) -> None:

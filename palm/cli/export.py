@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from palm.cli.command import Command, Settings
-from palm.errors import PalmError
+from palm.core.errors import PalmError
 from palm.export import to_hugging_face, to_onnx
 
 

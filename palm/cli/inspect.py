@@ -7,7 +7,7 @@ import json
 import sys
 
 from palm.cli.command import Command, Settings
-from palm.inspection import as_text, inspect_directory
+from palm.export.inspection import as_text, inspect_directory
 
 
 def fill(parser: argparse.ArgumentParser) -> None:

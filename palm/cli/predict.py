@@ -7,10 +7,10 @@ from pathlib import Path
 
 from palm.cli.command import Command, Settings, add_config
 from palm.controller import Controller
-from palm.device import device_of
+from palm.core.device import device_of
+from palm.core.errors import PalmError
 from palm.distributed import join
-from palm.errors import PalmError
-from palm.inference import load_model
+from palm.engine.inference import load_model
 
 
 def fill(parser: argparse.ArgumentParser) -> None:

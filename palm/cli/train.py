@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from palm import assembly
 from palm.cli.command import Command, Settings, add_config
 from palm.config import help_text
-from palm.controller import Controller
+from palm.controller import Controller, assembly
 
 
 def fill(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
 """Settings from files and the command line, broadcast to whoever accepts them, each with its origin."""
 
-from palm.config.command_line import HelpRequested, is_program, program_arguments
+from palm.config.command_line import HelpRequested, program_arguments
 from palm.config.config import Config
 from palm.config.conversion import FilePath, type_name
 from palm.config.files import yaml_text
@@ -22,7 +22,6 @@ __all__ = [
     "Setting",
     "default_text",
     "help_text",
-    "is_program",
     "listed",
     "program_arguments",
     "read_config",

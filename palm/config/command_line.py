@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from palm.config.problems import Problems
 from palm.config.values import Flag, Plain, Setting
+from palm.core.program import is_program
 
 
 class HelpRequested(Exception):  # noqa: N818 - nothing is wrong; the caller prints the help and ends
@@ -19,13 +19,6 @@ class HelpRequested(Exception):  # noqa: N818 - nothing is wrong; the caller pri
 def program_arguments() -> list[str]:
     """The arguments of the running script; none in a notebook, an interactive session or under pytest."""
     return sys.argv[1:] if is_program() else []
-
-
-def is_program() -> bool:
-    """Whether this is a script or module: not a notebook, an interactive session or a test."""
-    in_test = "pytest" in sys.modules and bool({"PYTEST_VERSION", "PYTEST_CURRENT_TEST"} & os.environ.keys())
-    is_script = hasattr(sys.modules["__main__"], "__file__")
-    return is_script and not in_test and "ipykernel" not in sys.modules
 
 
 def read_arguments(words: Sequence[str], ignore: Collection[str], problems: Problems) -> dict[str, Setting]:

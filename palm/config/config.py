@@ -13,7 +13,7 @@ from palm.config.printing import printed
 from palm.config.problems import Problems
 from palm.config.schema import REQUIRED, Consumer, Parameter, settings_of
 from palm.config.values import Setting, guessed, shown
-from palm.registry import did_you_mean
+from palm.core.registry import did_you_mean
 
 logger = logging.getLogger("palm")
 

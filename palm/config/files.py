@@ -12,7 +12,7 @@ import yaml
 
 from palm.config.problems import Problems
 from palm.config.values import FALSE_WORDS, FLOAT, INTEGER, TRUE_WORDS, Plain
-from palm.errors import ConfigError
+from palm.core.errors import ConfigError
 
 _TAG = "tag:yaml.org,2002:"
 _BOOLEAN = "|".join(form for word in TRUE_WORDS + FALSE_WORDS for form in (word, word.title(), word.upper()))

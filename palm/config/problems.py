@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palm.errors import ConfigError
+from palm.core.errors import ConfigError
 
 
 class Problems:

@@ -14,8 +14,8 @@ from palm.config.files import Lines, displayed, read_json, read_yaml
 from palm.config.layers import Layer, Source
 from palm.config.problems import Problems
 from palm.config.values import Setting, shown
-from palm.errors import ConfigError, PalmError
-from palm.registry import did_you_mean
+from palm.core.errors import ConfigError, PalmError
+from palm.core.registry import did_you_mean
 
 AUTO = "auto"
 """The `backbone` that the directory of pretrained weights names."""

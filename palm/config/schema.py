@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, get_type_hints
 
-from palm.errors import PalmError
+from palm.core.errors import PalmError
 
 Consumer = type | Callable[..., Any]
 

@@ -11,8 +11,8 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
+from palm.core.errors import TrainingError
 from palm.distributed.group import is_first, is_launched, leave, num_ranks, rank, roll_call_group
-from palm.errors import TrainingError
 
 SIGNS = ("gloo", "Timed out", "NCCL", "Connection reset", "Connection closed", "Broken pipe")
 """What the engine's messages about other ranks contain; gloo has no exception class of its own."""

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from palm.errors import ConfigError
-from palm.logging import logger
+from palm.core.errors import ConfigError
+from palm.core.logging import logger
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from palm.config import is_program
+from palm.core.errors import ConfigError
+from palm.core.logging import logger
+from palm.core.program import is_program
 from palm.distributed.group import is_launched
-from palm.errors import ConfigError
-from palm.logging import logger
 
 
 def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:

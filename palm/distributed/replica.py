@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from palm.contract import Tensors
+from palm.core.contract import Tensors
 from palm.distributed.group import num_ranks, summed
 
 Parallel = Literal["ddp", "fsdp"]

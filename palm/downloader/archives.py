@@ -10,7 +10,7 @@ import tarfile
 import zlib
 from pathlib import Path, PurePosixPath
 
-from palm.errors import StorageError
+from palm.core.errors import StorageError
 
 MAX_MEMBERS = 10_000
 """More than any model has, one file per parameter included."""

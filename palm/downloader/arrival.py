@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from palm.errors import StorageError
+from palm.core.errors import StorageError
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import CONFIG_FILES, find_config
 from palm.pretrained.loading import fill

@@ -13,9 +13,9 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from tqdm import tqdm
 
+from palm.core.errors import StorageError
+from palm.core.version import __version__
 from palm.downloader.parts import CHANGED, ELSEWHERE, Known, Part
-from palm.errors import StorageError
-from palm.version import __version__
 
 TIMEOUT = 30.0
 """Seconds without a byte after which a connection counts as broken."""

@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from palm.core.errors import PalmError
+from palm.core.logging import logger
 from palm.downloader.archives import unpack
 from palm.downloader.arrival import add_safetensors, check
 from palm.downloader.fetching import FileMissingError, fetch
 from palm.downloader.models import MODELS, Model
 from palm.downloader.staging import staging
-from palm.errors import PalmError
-from palm.logging import logger
 
 _FILES = (("config.json",), ("vocab.txt", "vocab.json"), ("model.safetensors", "pytorch_model.bin"))
 """The files of a repository; of several names, the first that is there."""

@@ -7,11 +7,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from palm.backbone import BACKBONES
+from palm.core.errors import PalmError
+from palm.core.logging import logger, show_on_console
+from palm.core.registry import did_you_mean
 from palm.downloader.folders import obtain
 from palm.downloader.models import MODELS, Model
-from palm.errors import PalmError
-from palm.logging import logger, show_on_console
-from palm.registry import did_you_mean
 
 ITEMS = {"pretrain": MODELS}
 """What can be downloaded, by kind."""

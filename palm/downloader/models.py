@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from palm.core.errors import PalmError
 from palm.downloader.parts import Known
-from palm.errors import PalmError
 
 HUGGING_FACE = "https://huggingface.co"
 

@@ -7,9 +7,9 @@ from email.message import Message
 from http.client import HTTPResponse
 from pathlib import Path
 
-from palm.checksum import checksum
-from palm.errors import StorageError
-from palm.storage import read_json, write_json
+from palm.core.checksum import checksum
+from palm.core.errors import StorageError
+from palm.core.storage import read_json, write_json
 
 CHANGED = "the file has changed since its download began; run the same again, and it starts anew"
 ELSEWHERE = (

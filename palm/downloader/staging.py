@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from palm.errors import StorageError
+from palm.core.errors import StorageError
 
 if sys.platform == "win32":
     import msvcrt

@@ -12,13 +12,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from palm.contract import Tensors
-from palm.errors import PalmError
+from palm.core.contract import Tensors
+from palm.core.errors import PalmError
+from palm.core.rng import generator
+from palm.engine.inference import InferenceModel
+from palm.engine.model import outputs_of
 from palm.export.graph import INPUTS, Graph
 from palm.export.sources import Trained
-from palm.inference import InferenceModel
-from palm.model import outputs_of
-from palm.rng import generator
 
 NUM_ROWS = 32
 """Rows that are compared."""

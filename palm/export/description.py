@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palm.component import Component
-from palm.inference import InferenceModel
+from palm.core.component import Component
+from palm.core.storage import write_json
+from palm.core.version import __version__
+from palm.engine.inference import InferenceModel
 from palm.paradigm import PARADIGMS, Match, Regression, SequenceLabel
 from palm.reader import READERS
-from palm.reader.labels import Labels
-from palm.storage import write_json
-from palm.version import __version__
+from palm.reader.text.labels import Labels
 
 FILE, FORMAT, VERSION = "palm_export.json", "palm-export", 1
 

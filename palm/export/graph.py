@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from palm.backbone import Backbone
 from palm.backbone.encoder import Encoder
 from palm.backbone.packing import Padded
-from palm.contract import Tensors
-from palm.errors import PalmError
+from palm.core.contract import Tensors
+from palm.core.errors import PalmError
 from palm.paradigm import Paradigm
 
 INPUTS = {"token_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}

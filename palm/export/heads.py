@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from palm.errors import PalmError
+from palm.core.errors import PalmError
 from palm.paradigm import PARADIGMS, Paradigm
 
 

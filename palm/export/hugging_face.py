@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palm.errors import PalmError
+from palm.core.errors import PalmError
+from palm.core.logging import logger
+from palm.core.storage import new_directory, save_tensors, write_json
+from palm.engine.inference import InferenceModel
 from palm.export.description import describe_export, label_names
 from palm.export.heads import Head, head_of
 from palm.export.sources import saved_model
 from palm.export.tokenizer_files import save_reader, tokenizer_of
-from palm.inference import InferenceModel
-from palm.logging import logger
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
-from palm.storage import new_directory, save_tensors, write_json
 
 
 def to_hugging_face(model_dir: str | Path, folder: str | Path) -> None:

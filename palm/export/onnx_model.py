@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from palm.errors import PalmError
+from palm.core.errors import PalmError
+from palm.core.logging import logger
+from palm.core.storage import new_directory
+from palm.engine.inference import InferenceModel
 from palm.export.checking import Check, check_graph
 from palm.export.description import describe_export
 from palm.export.graph import Graph
 from palm.export.sources import Trained, saved_model, tasks_of_run
 from palm.export.tokenizer_files import save_reader
-from palm.inference import InferenceModel
-from palm.logging import logger
-from palm.storage import new_directory
 
 FILE = "model.onnx"
 OPSET = 18

@@ -12,14 +12,14 @@ import yaml
 from torch import Tensor
 
 from palm.backbone import BACKBONES
-from palm.checkpoint import newest_checkpoint, trained_weights
-from palm.descriptions import rebuilt
-from palm.errors import PalmError, StorageError
+from palm.core.descriptions import rebuilt
+from palm.core.errors import PalmError, StorageError
+from palm.core.storage import fill, read_json
+from palm.engine.checkpoint import newest_checkpoint, trained_weights
+from palm.engine.inference import InferenceModel, load_model
 from palm.export.tokenizer_files import tokenizer_of
-from palm.inference import InferenceModel, load_model
 from palm.paradigm import PARADIGMS
 from palm.reader import READERS
-from palm.storage import fill, read_json
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import tokenizers
 from tokenizers import normalizers, pre_tokenizers, processors
 
 from palm.backbone import Backbone
-from palm.errors import PalmError
+from palm.core.errors import PalmError
+from palm.core.storage import write_json, write_text
 from palm.reader import Reader, SequenceLabelReader
-from palm.storage import write_json, write_text
-from palm.tokenizer import Tokenizer, WordPieceTokenizer
+from palm.reader.text.tokenizer import Tokenizer, WordPieceTokenizer
 
 
 def save_tokenizer(
@@ -117,7 +117,7 @@ def _library(tokenizer: Tokenizer, strips_blanks: bool, cuts_words: bool) -> tok
 def _special_tokens(
     tokenizer: Tokenizer, library: tokenizers.Tokenizer, cls: str, sep: str
 ) -> processors.PostProcessor:
-    """What puts special tokens around one text and two, as `palm.reader.sequence` does."""
+    """What puts special tokens around one text and two, as `palm.reader.text.sequence` does."""
     if isinstance(
         library.pre_tokenizer, pre_tokenizers.ByteLevel
     ):  # and takes blanks from the words' characters

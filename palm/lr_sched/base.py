@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from palm.component import Component
-from palm.errors import ConfigError
-from palm.registry import Registry
+from palm.core.component import Component
+from palm.core.errors import ConfigError
+from palm.core.registry import Registry
 
 
 class Schedule(Component, ABC):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 
-from palm.checks import raise_any
-from palm.errors import ConfigError
+from palm.core.checks import raise_any
+from palm.core.errors import ConfigError
 from palm.lr_sched.base import LR_SCHEDULES, Schedule
 
 

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from palm.errors import ConfigError, PalmError
-from palm.registry import Registry
+from palm.core.errors import ConfigError, PalmError
+from palm.core.registry import Registry
 
 Prediction = Mapping[str, Any]
 """A record, as prediction writes it."""

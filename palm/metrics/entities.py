@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from palm.errors import PalmError
+from palm.core.errors import PalmError
 
 
 class Entity(NamedTuple):

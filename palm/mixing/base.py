@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from palm.component import Component
-from palm.registry import Registry
-from palm.sampling import draw_task, plan_steps
+from palm.core.component import Component
+from palm.core.registry import Registry
+from palm.mixing.draws import draw_task, plan_steps
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from palm.checks import raise_any
-from palm.errors import ConfigError
+from palm.core.checks import raise_any
+from palm.core.errors import ConfigError
+from palm.core.registry import did_you_mean
 from palm.mixing.base import MIXINGS, Mixing, Standing
-from palm.registry import did_you_mean
-from palm.sampling import plan_steps
+from palm.mixing.draws import plan_steps
 
 
 @MIXINGS.register("mix_ratio")

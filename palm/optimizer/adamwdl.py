@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from palm.errors import ConfigError
+from palm.core.errors import ConfigError
+from palm.core.registry import imported
 from palm.optimizer.base import OPTIMIZERS, GradClipType, Layers
 from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule, Moments
-from palm.registry import imported
 
 RateRule = Callable[[float, int, int], float]
 """Decay rate, number of a layer, number of layers -> the factor of the learning rate in this layer."""

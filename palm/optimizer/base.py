@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from palm.component import Component, Translate, unused
+from palm.core.component import Component, Translate, unused
+from palm.core.registry import Registry
 from palm.distributed import undivided
-from palm.registry import Registry
 
 GradClipType = Literal["global_norm", "norm", "value"]
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from palm.component import Component
-from palm.errors import ConfigError
+from palm.core.component import Component
+from palm.core.errors import ConfigError
+from palm.core.registry import did_you_mean
 from palm.optimizer.base import Layers
-from palm.registry import did_you_mean
 
 BACKBONE = "backbone."
 """How the names of the encoder's parameters begin."""

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palm.errors import ConfigError
+from palm.core.errors import ConfigError
+from palm.core.registry import imported
 from palm.optimizer.base import GRAD_CLIP_TYPES, GradClipType, Optimizer
-from palm.registry import imported
 
 DecayRule = Callable[[str], bool]
 """A parameter's name -> whether it decays."""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from palm.component import Component, Translate, checked_phase
-from palm.contract import Specs, Tensors
-from palm.registry import Registry
+from palm.core.component import Component, Translate, checked_phase
+from palm.core.contract import Specs, Tensors
+from palm.core.registry import Registry
 
 
 class Paradigm(Component, nn.Module):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.checks import count_problems, dropout_problems, positive_problems, raise_any
-from palm.contract import Tensors, TensorSpec
-from palm.errors import WiringError
-from palm.layers import init_weights
+from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
+from palm.core.contract import Tensors, TensorSpec
+from palm.core.errors import WiringError
+from palm.core.layers import init_weights
 from palm.paradigm.base import PARADIGMS, Paradigm
 
 

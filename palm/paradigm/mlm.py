@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.checks import count_problems, positive_problems, raise_any
-from palm.component import Translate, unused
-from palm.contract import Tensors, TensorSpec
-from palm.layers import ACTIVATIONS, activation_problems, init_weights
+from palm.core.checks import count_problems, positive_problems, raise_any
+from palm.core.component import Translate, unused
+from palm.core.contract import Tensors, TensorSpec
+from palm.core.layers import ACTIVATIONS, activation_problems, init_weights
 from palm.paradigm.base import PARADIGMS, Paradigm
 
 

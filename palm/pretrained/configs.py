@@ -11,7 +11,7 @@ from typing import Any
 
 from palm.backbone import BACKBONES
 from palm.backbone.encoder import Encoder
-from palm.errors import ConfigError, StorageError
+from palm.core.errors import ConfigError, StorageError
 from palm.pretrained.names import Renamed
 
 CONFIG_FILES = (

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from palm.backbone import BACKBONES, Backbone
-from palm.errors import StorageError
+from palm.core.errors import StorageError
 from palm.pretrained.configs import CONFIG_FILES, described, find_config, placed, read_config, sizes_of
 from palm.pretrained.files import read_weights
 from palm.pretrained.names import Renamed, to_ours

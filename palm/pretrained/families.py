@@ -8,7 +8,7 @@ from typing import Any
 
 from palm.backbone import BACKBONES, Backbone, DistilBERT
 from palm.backbone.encoder import Encoder
-from palm.errors import StorageError
+from palm.core.errors import StorageError
 from palm.pretrained.layouts import LayoutName
 
 

@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from palm.errors import StorageError
-from palm.pretrained import fluid
-from palm.pretrained.paddle_pickle import read_pdparams
-from palm.pretrained.tensorflow import read_checkpoint
+from palm.core.errors import StorageError
+from palm.pretrained.formats import fluid
+from palm.pretrained.formats.paddle_pickle import read_pdparams
+from palm.pretrained.formats.tensorflow import read_checkpoint
 
 Weights = dict[str, Tensor]
 

@@ -8,9 +8,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from palm.errors import StorageError
+from palm.core.errors import StorageError
+from palm.core.storage import read_json
 from palm.pretrained.files import read_weights
-from palm.storage import read_json
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """safetensors' names of dtypes; all others are no weights, and count as int64."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from palm.errors import StorageError
-from palm.logging import logger
+from palm.core.errors import StorageError
+from palm.core.logging import logger
 from palm.pretrained.files import read_weights
 from palm.pretrained.names import Renamed, to_ours
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from palm.errors import StorageError
+from palm.core.errors import StorageError
 
 VOCABULARIES = ("vocab.txt", "vocab.json", "tokenizer.json")
 """Files that a vocabulary may be; the first that is there counts. Beside `vocab.json` lies `merges.txt`."""

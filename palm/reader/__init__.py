@@ -6,7 +6,7 @@ from palm.reader.mask_lm import MaskLMReader
 from palm.reader.match import MatchReader
 from palm.reader.mrc import MRCReader
 from palm.reader.predictions import Predictions, Record
-from palm.reader.rows import Column, Rows
+from palm.reader.rows.rows import Column, Rows
 from palm.reader.seq_label import SequenceLabelReader
 
 __all__ = [

@@ -10,15 +10,16 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from palm.component import Component, Translate, checked_phase, unused
-from palm.contract import Specs, Tensors, mismatches
-from palm.errors import PalmError, WiringError
-from palm.reader.cache import DataCache, training_rows
-from palm.reader.loaded import HasInputs, LoadedData, for_cn_of, num_prediction_rows, seeded
+from palm.core.component import Component, Translate, checked_phase, unused
+from palm.core.contract import Specs, Tensors, mismatches
+from palm.core.errors import PalmError, WiringError
+from palm.core.registry import Registry
 from palm.reader.predictions import Predictions, Record, write_records
-from palm.reader.rows import Ints, Rows
-from palm.registry import Registry
-from palm.tokenizer import Tokenizer
+from palm.reader.rows.cache import DataCache, training_rows
+from palm.reader.rows.chunks import num_prediction_rows
+from palm.reader.rows.rows import Ints, Rows
+from palm.reader.serving import HasInputs, LoadedData, for_cn_of, seeded
+from palm.reader.text.tokenizer import Tokenizer
 
 R = TypeVar("R", bound="Reader")
 

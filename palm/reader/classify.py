@@ -8,9 +8,9 @@ from typing import ClassVar
 from palm.config import FilePath
 from palm.reader.base import READERS
 from palm.reader.predictions import Record
-from palm.reader.real_labels import labels_of
-from palm.reader.rows import Rows
-from palm.reader.text import TextExample, TextReader, labelled_records
+from palm.reader.rows.rows import Rows
+from palm.reader.table import TextExample, TextReader, labelled_records
+from palm.reader.text.real_labels import labels_of
 
 
 @READERS.register("cls")

@@ -9,13 +9,13 @@ import numpy.typing as npt
 import torch
 
 from palm.config import FilePath
-from palm.contract import Tensors, TensorSpec
-from palm.errors import DataError
+from palm.core.contract import Tensors, TensorSpec
+from palm.core.errors import DataError
 from palm.reader.base import READERS, Draw
-from palm.reader.masking import masked_row
 from palm.reader.predictions import Record
-from palm.reader.rows import Ints, Rows
-from palm.reader.text import TextExample, TextReader
+from palm.reader.rows.rows import Ints, Rows
+from palm.reader.table import TextExample, TextReader
+from palm.reader.text.masking import masked_row
 
 _ONE_PER_MASK = TensorSpec(("masks",), torch.long)
 

@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from palm.checks import choice_problems, raise_any
 from palm.config import FilePath
-from palm.contract import Tensors, TensorSpec
-from palm.errors import ConfigError
+from palm.core.checks import choice_problems, raise_any
+from palm.core.contract import Tensors, TensorSpec
+from palm.core.errors import ConfigError
 from palm.reader.base import READERS, Draw
-from palm.reader.collate import padded_batch
 from palm.reader.predictions import Record
-from palm.reader.real_labels import labels_of
-from palm.reader.rows import Column, Ints, Rows
-from palm.reader.text import TextExample, TextReader, labelled_records
-from palm.reader.tsv import read_table
+from palm.reader.rows.collate import padded_batch
+from palm.reader.rows.rows import Column, Ints, Rows
+from palm.reader.table import TextExample, TextReader, labelled_records
+from palm.reader.text.real_labels import labels_of
+from palm.reader.text.tsv import read_table
 
 PAIR_COLUMNS = ("token_ids", "first_segment")
 

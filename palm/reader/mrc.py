@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.contract import Tensors
-from palm.errors import ConfigError, DataError
+from palm.core.contract import Tensors
+from palm.core.errors import ConfigError, DataError
 from palm.reader.answers import ContextWindow, best_answers, null_odds
 from palm.reader.base import READERS, Draw, Reader
-from palm.reader.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
 from palm.reader.predictions import Predictions, Record, write_answers
-from palm.reader.rows import Column, Ints, Rows
-from palm.reader.squad import Question, answerable, parsed_questions, read_questions
-from palm.reader.windows import Window, best_context, windows_of
-from palm.subwords import tokenizer_of
-from palm.tokenizer import Pieces
+from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
+from palm.reader.rows.rows import Column, Ints, Rows
+from palm.reader.text.squad import Question, answerable, parsed_questions, read_questions
+from palm.reader.text.subwords import tokenizer_of
+from palm.reader.text.tokenizer import Pieces
+from palm.reader.text.windows import Window, best_context, windows_of
 
 FIRST_UNIQUE_ID = 1000000000
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeAlias, overload
 
-from palm.errors import StorageError
+from palm.core.errors import StorageError
 
 Record: TypeAlias = dict[str, Any]
 """One prediction as a user sees it: JSON-ready."""

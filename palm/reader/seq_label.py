@@ -12,17 +12,17 @@ import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.contract import Tensors, TensorSpec
-from palm.errors import ConfigError, DataError
+from palm.core.contract import Tensors, TensorSpec
+from palm.core.errors import ConfigError, DataError
 from palm.reader.base import READERS, Draw, Reader
-from palm.reader.collate import SEQUENCE_ATTR, padded_batch
-from palm.reader.labels import Labels
 from palm.reader.predictions import Record
-from palm.reader.rows import Column, Rows
-from palm.reader.sequence import sequence_of
-from palm.reader.tsv import read_table
-from palm.reader.words import word_windows, words_of
-from palm.subwords import tokenizer_of
+from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
+from palm.reader.rows.rows import Column, Rows
+from palm.reader.text.labels import Labels
+from palm.reader.text.sequence import sequence_of
+from palm.reader.text.subwords import tokenizer_of
+from palm.reader.text.tsv import read_table
+from palm.reader.text.words import word_windows, words_of
 
 NO_LABEL = -100
 """The label id of every token that is not the first piece of a word."""

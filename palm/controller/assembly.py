@@ -1,0 +1,293 @@
+"""From a configuration to components: everything is checked, in one report, before any data is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+
+from palm.backbone import BACKBONES, Backbone
+from palm.config import AUTO, Config, Consumer, settings_of
+from palm.controller.settings import RunSettings, TaskParts, setting_problems
+from palm.core.errors import ConfigError, PalmError
+from palm.core.registry import Registry
+from palm.engine.build import built_optimizer
+from palm.engine.model import MultiTaskModel
+from palm.engine.task import NO_BATCH_SIZE, Task, wiring_problems
+from palm.lr_sched import HORIZON, LR_SCHEDULES, schedule_of_run
+from palm.mixing import MIXINGS, Mixing
+from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
+from palm.paradigm import PARADIGMS, Paradigm
+from palm.reader import READERS, Reader
+
+T = TypeVar("T")
+
+HELP: dict[str, list[Consumer]] = {
+    "global settings": [
+        RunSettings,
+        *dict.fromkeys(OPTIMIZERS[name] for name in OPTIMIZERS),
+        ParameterGroups,
+        *dict.fromkeys(registry[name] for registry in (LR_SCHEDULES, MIXINGS) for name in registry),
+    ],
+    "task settings": [TaskParts, Task],
+    "readers": [READERS[name] for name in READERS],
+    "paradigms": [PARADIGMS[name] for name in PARADIGMS],
+    "backbones": [BACKBONES[name] for name in BACKBONES],
+}
+
+
+TASK_PARTS = ("name", "reader", "paradigm", "mix_ratio", "is_target")
+"""Parameters of `Task` that come from the assembly, not from a configuration."""
+
+
+NO_SETTINGS = (*TASK_PARTS, *HORIZON)
+"""Parameters of components that no configuration sets; help and documentation leave them out."""
+
+
+SETTING_OF = {
+    "backbone": "backbone",
+    "optimizer": "optimizer",
+    "learning-rate schedule": "lr_scheduler",
+    "mixing strategy": "mixing",
+    "reader": "reader",
+    "paradigm": "paradigm",
+}
+"""What a registry holds -> the setting that names an entry of it."""
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What a configuration says of one task: classes and their arguments."""
+
+    name: str
+    reader: tuple[type[Reader], dict[str, Any]]
+    paradigm: tuple[type[Paradigm], dict[str, Any]]
+    task: dict[str, Any]
+
+    @classmethod
+    def of(cls, task: Task) -> TaskPlan:
+        """What a configuration would have to say to make `task`."""
+        return cls(
+            task.name,
+            (type(task.reader), task.reader.settings),
+            (type(task.paradigm), task.paradigm.settings),
+            {name: value for name, value in task.settings.items() if name not in TASK_PARTS},
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A configuration, read and checked, before anything is built; and the tasks that are built already."""
+
+    settings: dict[str, Any]
+    backbone: tuple[type[Backbone], dict[str, Any]]
+    optimizer: tuple[type[Optimizer], dict[str, Any]]
+    groups: dict[str, Any]
+    schedule: dict[str, Any]
+    mixing: tuple[type[Mixing], dict[str, Any]]
+    tasks: list[TaskPlan]
+    given: Sequence[Task]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The components of a training run, wired and checked."""
+
+    settings: RunSettings
+    backbone: Backbone
+    optimizer: Optimizer
+    groups: ParameterGroups
+    schedule: dict[str, Any]
+    mixing: Mixing
+    tasks: list[Task]
+
+
+def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
+    """Ask the configuration for what every component accepts.
+
+    Args:
+        config: as read from files and command line.
+        for_train: everything that training needs must be there; otherwise nothing must.
+        given: tasks that were built in Python; they follow those of the configuration.
+
+    Raises:
+        ConfigError: all problems in one report, also settings that nobody takes.
+    """
+
+    arguments = partial(config.arguments, required=for_train)
+
+    def component(registry: Registry[Any], scope: str | None, name: str | None) -> Any:
+        cls = _known(registry, name, config, scope)
+        return None if cls is None else (cls, arguments(cls, scope))
+
+    settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
+    for name, wrong in setting_problems(settings, config.tasks):
+        config.problem(f"{_place(config, name)} {wrong}")
+    backbone = component(BACKBONES, "backbone", _named_backbone(settings, config))
+    optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
+    mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
+    groups = arguments(ParameterGroups, None)
+    schedule = _schedule_arguments(config, settings, for_train)
+    tasks = []
+    for name in config.tasks:
+        chosen = arguments(TaskParts, name)
+        reader = component(READERS, name, chosen.get("reader"))
+        paradigm = component(PARADIGMS, name, chosen.get("paradigm"))
+        reader = _as_wanted(reader, paradigm)
+        tasks.append(TaskPlan(name, reader, paradigm, arguments(Task, name, TASK_PARTS)))
+    for name in {task.name for task in given} & {*config.tasks}:
+        config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
+    if for_train:
+        _check_training(config, everything := [*tasks, *map(TaskPlan.of, given)])
+        _check_evaluation(config, settings, everything)
+    config.finish()
+    return Plan(settings, backbone, optimizer, groups, schedule, mixing, tasks, given)
+
+
+def _as_wanted(reader: Any, paradigm: Any) -> Any:
+    """The reader with the settings that the paradigm wants of it, where the configuration says nothing."""
+    if reader is None or paradigm is None:
+        return reader
+    (cls, arguments), wanted = reader, getattr(paradigm[0], "reader_settings", {})
+    return cls, {name: wanted[name] for name in wanted if name in settings_of(cls)} | arguments
+
+
+def _named_backbone(settings: dict[str, Any], config: Config) -> str | None:
+    """The backbone's name; None for 'auto' where nobody has asked the directory, as before training."""
+    if settings.get("backbone") != AUTO:
+        return settings.get("backbone")
+    config.excuse("backbone")
+    return None
+
+
+def _schedule_arguments(config: Config, settings: dict[str, Any], for_train: bool) -> dict[str, Any]:
+    """The settings of the schedule beyond its horizon, which is known when the steps are counted."""
+    schedule = _known(LR_SCHEDULES, settings.get("lr_scheduler", "linear_warmup_decay"), config, None)
+    return {} if schedule is None else config.arguments(schedule, None, HORIZON, for_train)
+
+
+def _known(registry: Registry[T], name: str | None, config: Config, scope: str | None) -> T | None:
+    try:
+        return None if name is None else registry[name]
+    except PalmError as error:
+        key, owner = SETTING_OF[registry.kind], scope if scope in config.tasks else None
+        config.problem(f"{_place(config, key, owner)}: {error}")
+        config.excuse(scope)
+        return None
+
+
+def _place(config: Config, name: str, scope: str | None = None) -> str:
+    setting = config.value(name, scope)
+    return name if setting is None else setting.place(name)
+
+
+def _check_training(config: Config, tasks: list[TaskPlan]) -> None:
+    for task in tasks:
+        if task.task.get("batch_size") is None and task.task.get("max_tokens_per_batch") is None:
+            config.problem(f"task {task.name!r}: {NO_BATCH_SIZE}")
+        if task.task.get("train_file") is None:
+            config.problem(
+                f"task {task.name!r} has no train_file; name its training data in {task.name}.yaml"
+            )
+        for name in ("train_file", "dev_file"):
+            path = task.task.get(name)
+            if path is not None and not path.is_file():
+                config.problem(f"{_place(config, name, task.name)}: no such file: {path}")
+
+
+def _check_evaluation(config: Config, settings: dict[str, Any], tasks: list[TaskPlan]) -> None:
+    """What the settings of best models and early stopping presuppose."""
+    evaluated = [task.name for task in tasks if task.task.get("dev_file") is not None]
+    strange = [name for name in settings.get("best_by") or () if name not in evaluated]
+    if strange:
+        known = ", ".join(evaluated) or "none"
+        config.problem(
+            f"{_place(config, 'best_by')} names {', '.join(strange)}; tasks with a dev_file: {known}"
+        )
+    if settings.get("early_stopping_patience", -1) > 0 and not evaluated:
+        config.problem(f"{_place(config, 'early_stopping_patience')} needs a task with a dev_file")
+
+
+def build(plan: Plan) -> Parts:
+    """Construct and wire all components of a training run.
+
+    Raises:
+        ConfigError: what the components' own checks and the wiring found, in one report.
+    """
+    settings = RunSettings(**plan.settings)
+    torch.manual_seed(settings.random_seed)
+    problems: list[str] = []
+    backbone = _built(plan.backbone, problems)
+    optimizer = _built(plan.optimizer, problems)
+    groups = _built((ParameterGroups, plan.groups), problems)
+    mixing = _built(plan.mixing, problems)
+    _check_schedule(settings, plan.schedule, problems)
+    paradigms = _shared_paradigms(plan, settings, problems)
+    tasks = []
+    for k, (task, paradigm) in enumerate(zip(plan.tasks, paradigms, strict=True)):
+        reader = _built(task.reader, problems, f"task {task.name!r}: ")
+        if reader is not None and paradigm is not None:
+            tasks.append(
+                Task(
+                    task.name,
+                    reader,
+                    paradigm,
+                    mix_ratio=1.0 if settings.mix_ratio is None else settings.mix_ratio[k],
+                    is_target=settings.target_tag is None or settings.target_tag[k] == 1,
+                    **task.task,
+                )
+            )
+    tasks += plan.given
+    if backbone is not None:
+        problems += [line for task in tasks for line in wiring_problems(task, backbone)]
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
+    assert backbone is not None
+    assert optimizer is not None
+    assert groups is not None
+    assert mixing is not None
+    # Tried here, so that a layer or a pattern that does not exist is told before any data is read.
+    built_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
+    return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, tasks)
+
+
+def _built(part: tuple[type[T], dict[str, Any]], problems: list[str], place: str = "") -> T | None:
+    cls, arguments = part
+    try:
+        return cls(**arguments)
+    except PalmError as error:
+        problems += [f"{place}{line}" for line in str(error).splitlines()]
+        return None
+
+
+def _check_schedule(settings: RunSettings, arguments: dict[str, Any], problems: list[str]) -> None:
+    """Try the schedule's settings on a long run, so that their mistakes are told before any data is read."""
+    try:
+        schedule_of_run(settings.lr_scheduler, 10**6, settings.warmup_proportion, arguments)
+    except ConfigError as error:
+        problems += error.problems
+
+
+def _shared_paradigms(plan: Plan, settings: RunSettings, problems: list[str]) -> list[Paradigm | None]:
+    """One output layer per task; tasks with equal `task_reuse_tag` get the same object."""
+    tags = settings.task_reuse_tag or [str(k) for k in range(len(plan.tasks))]
+    first: dict[str, TaskPlan] = {}
+    built: dict[str, Paradigm | None] = {}
+    for tag, task in zip(tags, plan.tasks, strict=True):
+        if tag not in first:
+            first[tag] = task
+            built[tag] = _built(task.paradigm, problems, f"task {task.name!r}: ")
+        elif first[tag].paradigm != task.paradigm:
+            problems.append(
+                f"tasks {first[tag].name!r} and {task.name!r} share task_reuse_tag {tag!r}, but their output "
+                f"layers differ: {_told(first[tag])} and {_told(task)}; give them other tags or like settings"
+            )
+    return [built[tag] for tag in tags]
+
+
+def _told(task: TaskPlan) -> str:
+    cls, arguments = task.paradigm
+    return f"{cls.__name__}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"

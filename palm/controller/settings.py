@@ -1,0 +1,158 @@
+"""The settings of a run that belong to no component: the document's table of global parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from palm.core import precision
+from palm.core.device import DeviceName
+from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """Global settings.
+
+    Args:
+        task_instance: the tasks to train or predict; each has a file `<task>.yaml` in the task folder.
+        mixing: how tasks take turns: mix_ratio, proportional, temperature, annealed, round_robin, dev_score,
+            or the dotted path of a class.
+        mix_ratio: how often each task is drawn, relative to the others; 1.0 each where absent.
+        target_tag: 1 for a target task, 0 for an auxiliary one, per task; all targets where absent.
+        task_reuse_tag: tasks with equal tags share one output layer; none do where absent.
+        backbone: the encoder: bert, roberta, distilbert, electra or ernie, or the dotted path of a class;
+            auto for the one that pretrain_path holds, with its sizes and its vocabulary.
+        backbone_config_path: a JSON file with the backbone's settings.
+        pretrain_path: pretrained weights to start from (a directory).
+        save_path: the folder for checkpoints and the targets' models.
+        num_epochs: passes over the main task's training data (the main task is the first target).
+        optimizer: adam (or adamw), adamwdl or lamb, or the dotted path of a class.
+        lr_scheduler: how the learning rate goes: linear_warmup_decay, linear, cosine, polynomial, constant,
+            noam or slanted_triangular, or the dotted path of a class.
+        warmup_proportion: share of all steps in which the learning rate rises from 0.
+        use_ema: save, evaluate and predict with moving averages of the weights.
+        ema_decay: decay of these averages, below 1.
+        print_every_n_steps: a log line every so many global steps.
+        save_every_n_steps: a checkpoint every so many global steps; -1: never.
+        keep_last_n: how many checkpoints, and models on the way of each target, are kept; -1: all.
+        eval_every_n_steps: evaluate tasks that have a dev_file every so many global steps; -1: never.
+        eval_every_epoch: evaluate them at the end of every epoch of the main task.
+        best_by: the tasks whose first metrics, on average, decide which step of the run is the best; all
+            targets with a dev_file where absent.
+        early_stopping_patience: evaluations without a better one after which a target counts as finished;
+            -1: never.
+        early_stopping_by: task: each target by its own first metric; all: all targets at once, by best_by.
+        save_infermodel_every_n_steps: an inference model every so many steps of a target; -1: never.
+        resume: a checkpoint to go on from, or auto for the newest whole one under save_path.
+        data_cache: the folder for encoded training files; that of the environment variable PALM_DATA_CACHE,
+            or `palm` among the user's caches, where absent.
+        use_data_cache: keep encoded training files for later runs; otherwise each run encodes in memory.
+        use_gpu: use GPUs where there are some.
+        device: cpu, cuda, or auto for what use_gpu says.
+        num_devices: how many devices train together, one process each; auto for all visible GPUs, or one CPU.
+        parallel: ddp to have all parameters on every device, fsdp to have a part of each.
+        gradient_exchange: the dtype in which gradients travel between devices; bf16 halves the traffic.
+        process_group_timeout: seconds after which a process gives up waiting for another one.
+        precision: compute in fp32 or bf16; auto is bf16 on GPUs and CPUs that have it, otherwise fp32.
+        compile: compile the encoder's layers with torch.compile; it pays on a GPU, in long runs.
+        activation_checkpointing: compute activations again in the backward pass instead of keeping them;
+            takes less memory and more time.
+        random_seed: decides everything that is drawn; the same seed repeats a run.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {"epoch": "num_epochs", "seed": "random_seed"}
+
+    task_instance: list[str]
+    mixing: str = "mix_ratio"
+    mix_ratio: list[float] | None = None
+    target_tag: list[int] | None = None
+    task_reuse_tag: list[str] | None = None
+    backbone: str
+    backbone_config_path: Path | None = None
+    pretrain_path: Path | None = None
+    save_path: Path
+    num_epochs: int | float
+    optimizer: str = "adam"
+    lr_scheduler: str = "linear_warmup_decay"
+    warmup_proportion: float = 0.0
+    use_ema: bool = False
+    ema_decay: float = 0.0
+    print_every_n_steps: int = 5
+    save_every_n_steps: int = -1
+    save_infermodel_every_n_steps: int = -1
+    keep_last_n: int = -1
+    eval_every_n_steps: int = -1
+    eval_every_epoch: bool = True
+    best_by: list[str] | None = None
+    early_stopping_patience: int = -1
+    early_stopping_by: str = "task"
+    resume: str | None = None
+    data_cache: Path | None = None
+    use_data_cache: bool = True
+    use_gpu: bool = True
+    device: DeviceName = "auto"
+    num_devices: int | Literal["auto"] = "auto"
+    parallel: Parallel = "ddp"
+    gradient_exchange: GradientExchange = "fp32"
+    process_group_timeout: float = DEFAULT_TIMEOUT
+    precision: precision.Setting = "auto"
+    compile: bool = False
+    activation_checkpointing: bool = False
+    random_seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskParts:
+    """The components of one task.
+
+    Args:
+        reader: reads its data: cls, match, mrc, mlm or seq_label, or the dotted path of a class.
+        paradigm: its output layer: cls, match, mrc, mlm, seq_label, regression, or the path of a class.
+    """
+
+    reader: str
+    paradigm: str
+
+
+Problem = tuple[str, str]
+"""A setting's name, and what is wrong with it; together they are a sentence."""
+
+
+def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Problem]:
+    """What is wrong between global settings: lists of another length, values outside their range."""
+    found = []
+    for name in ("mix_ratio", "target_tag", "task_reuse_tag"):
+        values = settings.get(name)
+        if isinstance(values, list) and len(values) != len(tasks):
+            found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
+    found += _mixing_problems(settings, tasks)
+    for name in ("warmup_proportion", "ema_decay"):
+        value = settings.get(name, 0.0)
+        if not 0 <= value < 1:  # type: ignore[operator]
+            found.append((name, f"should be at least 0 and below 1, not {value!r}"))
+    if settings.get("use_ema") and not settings.get("ema_decay"):
+        found.append(("use_ema", "needs ema_decay, for instance 0.999"))
+    if (by := settings.get("early_stopping_by", "task")) not in ("task", "all"):
+        found.append(("early_stopping_by", f"should be task or all, not {by!r}"))
+    if settings.get("num_epochs", 1) <= 0:  # type: ignore[operator]
+        found.append(("num_epochs", f"should be above 0, not {settings['num_epochs']!r}"))
+    return found
+
+
+def _mixing_problems(settings: dict[str, object], tasks: list[str]) -> list[Problem]:
+    ratios, tags = settings.get("mix_ratio"), settings.get("target_tag")
+    found = []
+    if isinstance(tags, list):
+        if set(tags) - {0, 1}:
+            found.append(("target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}"))
+        elif 1 not in tags:
+            found.append(("target_tag", "marks no target task; give at least one task the tag 1"))
+    if isinstance(ratios, list):
+        targets = tags if isinstance(tags, list) else [1] * len(tasks)
+        for task, ratio, tag in zip(tasks, ratios, targets, strict=False):
+            if ratio < 0 or (tag == 1 and ratio == 0):
+                least = "above 0 for a target task" if tag == 1 else "0 or more"
+                found.append(("mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"))
+    return found

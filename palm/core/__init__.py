@@ -1,0 +1,1 @@
+"""What every floor may use: errors, the contract between components, files, logging."""

@@ -1,0 +1,54 @@
+"""Checks of constructors' arguments: every one names its setting, and all are told in one report."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from palm.core.errors import ConfigError
+
+
+def count_problems(least: int = 1, **settings: object) -> list[str]:
+    """A line for every setting that is not a whole number of at least `least`."""
+    return [
+        f"{name}: {value!r} should be a whole number, {least} or more"
+        for name, value in settings.items()
+        if not isinstance(value, int) or isinstance(value, bool) or value < least
+    ]
+
+
+def dropout_problems(**settings: object) -> list[str]:
+    """A line for every setting that is not a probability below 1."""
+    return [
+        f"{name}: {value!r} should be a probability, from 0 to below 1"
+        for name, value in settings.items()
+        if not (isinstance(value, int | float) and 0 <= value < 1)
+    ]
+
+
+def positive_problems(**settings: object) -> list[str]:
+    """A line for every setting that is not a number above 0."""
+    return [
+        f"{name}: {value!r} should be a number above 0"
+        for name, value in settings.items()
+        if not (isinstance(value, int | float) and value > 0)
+    ]
+
+
+def choice_problems(choices: Collection[str], **settings: object) -> list[str]:
+    """A line for every setting that is none of `choices`."""
+    return [
+        f"{name}: {value!r} should be one of {', '.join(choices)}"
+        for name, value in settings.items()
+        if value not in choices
+    ]
+
+
+def raise_any(problems: Iterable[str]) -> None:
+    """Nothing if there are none.
+
+    Raises:
+        ConfigError: with all of them.
+    """
+    problems = list(problems)
+    if problems:
+        raise ConfigError(problems)

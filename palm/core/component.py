@@ -1,0 +1,144 @@
+"""What all components share: they remember how they were built, and accept other spellings.
+
+A component is rebuilt from `settings`, the complete arguments of its constructor. PaddlePALM 2.x
+calls `max_seq_len` `max_len` and `n_classes` `num_classes`; a class attribute `aliases` accepts
+them, for Python callers and for configurations alike. Arguments that only the constructors of 2.x
+have (`phase`, `seed`) are declared in `only_2x`; configurations do not see them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar, get_args, get_type_hints
+
+from palm.core.errors import ConfigError
+
+Translate = Callable[[Any], dict[str, Any]]
+"""The value of an argument that only 2.x has -> what it means, as arguments of our own."""
+
+
+def unused(value: object) -> dict[str, Any]:  # noqa: ARG001
+    """For an argument of 2.x on which nothing depends."""
+    return {}
+
+
+def checked_phase(value: object) -> dict[str, Any]:
+    """`phase` is 'train' or 'predict'; it is remembered, and no component computes otherwise for it.
+
+    Raises:
+        ConfigError: for any other value.
+    """
+    if value not in ("train", "predict"):
+        raise ConfigError([f"phase should be 'train' or 'predict', not {value!r}"])
+    return {}
+
+
+class Component:
+    """Base of readers, backbones, paradigms, optimizers and schedules.
+
+    Attributes:
+        aliases: other spelling -> the constructor parameter's own name.
+        only_2x: further arguments that the constructor of PaddlePALM 2.x has -> what they mean here.
+        order_2x: the positional arguments of 2.x, by own name; where it is empty, they are the
+            constructor's own, then those of `only_2x`.
+        given_2x: those of `only_2x` that the constructor was given.
+        settings: every argument of the constructor by its own name, defaults included; paths as `Path`.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {}
+    only_2x: ClassVar[Mapping[str, Translate]] = {}
+    order_2x: ClassVar[tuple[str, ...]] = ()
+    given_2x: Mapping[str, Any] = MappingProxyType({})
+    settings: dict[str, Any]
+
+    def write_file(self, setting: str, target: Path) -> None:
+        """Write a copy, complete in itself, of the file that a setting names."""
+        shutil.copyfile(self.settings[setting], target)
+
+    @property
+    def phase(self) -> str:
+        """What 2.x's constructor was told: 'train' or 'predict'."""
+        return str(self.given_2x.get("phase", "train"))
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _recording(cls.__dict__["__init__"])  # type: ignore[method-assign]
+
+
+def _recording(original: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(original)
+    paths = functools.cache(lambda: _path_parameters(original))
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        outermost = type(self).__init__ is init
+        given: dict[str, Any] = {}
+        if outermost:
+            args, kwargs, given = _without_2x(type(self), signature, args, kwargs)
+        try:
+            bound = signature.bind(self, *args, **_own_names(type(self), kwargs))
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}(): {error}") from None
+        for name in paths() & bound.arguments.keys():
+            if isinstance(bound.arguments[name], str):
+                bound.arguments[name] = Path(bound.arguments[name])
+        original(*bound.args, **bound.kwargs)
+        if outermost:
+            bound.apply_defaults()
+            self.settings = dict(list(bound.arguments.items())[1:])
+            self.given_2x = given
+
+    return init
+
+
+def _without_2x(
+    component: type[Component], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+    """The arguments with those of `only_2x` translated, and these as they were given."""
+    own = dict(list(signature.parameters.items())[1:])
+    only = {name: meaning for name, meaning in component.only_2x.items() if name not in own}
+    if only and args:
+        positional = [name for name, p in own.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        order = component.order_2x or (*positional, *only)
+        kwargs, args = _named(component, order, args, kwargs), ()
+    given = {name: kwargs.pop(name) for name in only if name in kwargs}
+    for name, value in given.items():
+        kwargs = only[name](value) | kwargs
+    return args, kwargs, given
+
+
+def _named(
+    component: type[Component], order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """All arguments by name; the positional ones are named by `order`."""
+    if len(args) > len(order):
+        raise TypeError(f"{component.__name__}() takes {len(order)} positional arguments, not {len(args)}")
+    named = dict(zip(order, args, strict=False))
+    if twice := sorted(named.keys() & kwargs.keys()):
+        raise TypeError(f"{component.__name__}() got {', '.join(twice)} twice, by position and by name")
+    return named | kwargs
+
+
+def _path_parameters(function: Callable[..., None]) -> set[str]:
+    """Parameters annotated as a path: callers may give them as text."""
+    try:
+        hints = get_type_hints(function)
+    except NameError:  # an annotation that only a type checker can read: text stays text
+        return set()
+    return {name for name, hint in hints.items() if Path in (hint, *get_args(hint))}
+
+
+def _own_names(component: type[Component], kwargs: dict[str, Any]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        own = component.aliases.get(name, name)
+        if own in named or (own != name and own in kwargs):
+            raise TypeError(f"got {own!r} twice, under two spellings")
+        named[own] = value
+    return named

@@ -1,0 +1,50 @@
+"""Where a model runs: a GPU if there is one and it is wanted; and whether it can be compiled for it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+from typing import Literal
+
+import torch
+
+from palm.core.errors import ConfigError
+from palm.core.logging import logger
+
+DeviceName = Literal["auto", "cpu", "cuda"]
+
+
+def device_of(use_gpu: bool, name: DeviceName = "auto") -> torch.device:
+    """The device for `use_gpu` and `device`; says once that it falls back to the CPU.
+
+    Raises:
+        ConfigError: cuda is asked for, and no GPU is visible.
+    """
+    wanted = name == "cuda" or (name == "auto" and use_gpu)
+    if wanted and torch.cuda.is_available():
+        return torch.device("cuda")
+    if name == "cuda":
+        raise ConfigError(["device: no GPU is visible; look at CUDA_VISIBLE_DEVICES, or give auto or cpu"])
+    if wanted:
+        _say_fallback()
+    return torch.device("cpu")
+
+
+def compiler_problems(device: torch.device) -> list[str]:
+    """A line if `torch.compile` lacks a compiler for a device."""
+    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
+        return ["compile: torch.compile needs the package triton on a GPU; install it, or set compile: False"]
+    known = (os.environ.get("CXX", ""), "c++", "g++", "clang++", "cl")
+    if device.type == "cpu" and not any(map(shutil.which, known)):
+        return [
+            "compile: torch.compile needs a C++ compiler on a CPU, and there is no c++, g++, clang++ or cl; "
+            "install one, or set compile: False"
+        ]
+    return []
+
+
+@functools.cache
+def _say_fallback() -> None:
+    logger.info("no GPU is visible: running on the CPU")

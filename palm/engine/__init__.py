@@ -1,0 +1,1 @@
+"""A run: tasks, their batches, the model, the loop, and what watches it."""

@@ -1,0 +1,251 @@
+"""Scoring the tasks of a run on their dev data while it trains, without disturbing it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palm.core.logging import logger
+from palm.core.storage import write_text
+from palm.distributed import is_first
+from palm.engine.inference import InferenceModel
+from palm.engine.loop import Step, Training
+from palm.engine.task import Task
+from palm.metrics import Metric, metrics_of
+
+Scores = dict[str, float]
+"""The numbers of a task's metrics by name, those of its first metric first."""
+
+JsonScores = dict[str, float | None]
+"""The same as JSON has it, which does not know what is not a number."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one evaluation found.
+
+    Args:
+        step: the global step after which it took place.
+        scores: task -> its scores.
+    """
+
+    step: int
+    scores: dict[str, Scores]
+
+
+@dataclass
+class Best:
+    """The best evaluation so far, of a task or of the whole run.
+
+    Args:
+        goodness: how good it was (see `Metric.goodness`); -inf before the first evaluation.
+        step: its global step.
+        waited: evaluations since then.
+    """
+
+    goodness: float = -math.inf
+    step: int = 0
+    waited: int = 0
+
+    def take(self, goodness: float, step: int) -> None:
+        """Compare with one more evaluation; only a better one replaces the best."""
+        if goodness > self.goodness:
+            self.goodness, self.step, self.waited = goodness, step, 0
+        else:
+            self.waited += 1
+
+
+class Evaluator:
+    """Scores the tasks that have a `dev_file`, every so many steps and after every epoch of the main task.
+
+    An observer: call it with every step. It uses the averaged weights where the run keeps averages.
+
+    Args:
+        training: the run; checkpoints of it hold what was found.
+        every: evaluate every so many global steps; 0 or less: not for their sake.
+        every_epoch: evaluate at the end of every epoch of the main task, the first target.
+        best_by: the tasks whose mean goodness is that of the whole run; all targets where None.
+        history: a JSON lines file for all evaluations, rewritten after each.
+
+    Attributes:
+        evaluations: those so far.
+        best: task -> its best evaluation.
+        overall: the best of the whole run, by `best_by`.
+        reactions: called after every evaluation with this object, in order.
+
+    Raises:
+        DataError: dev data that cannot be used, with its file and line.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        every: int = -1,
+        every_epoch: bool = True,
+        best_by: Sequence[str] | None = None,
+        history: Path | None = None,
+    ) -> None:
+        self.training, self.every, self.every_epoch, self.history = training, every, every_epoch, history
+        self.tasks = [task for task in training.tasks if task.dev_file is not None]
+        targets = [task.name for task in self.tasks if task.is_target]
+        self.best_by = targets if best_by is None else list(best_by)
+        self.main = next(task for task in training.tasks if task.is_target)
+        self.evaluations: list[Evaluation] = []
+        self.best = {task.name: Best() for task in self.tasks}
+        self.overall = Best()
+        self.reactions: list[Callable[[Evaluator], None]] = []
+        training.attach("evaluator", self)
+        for task in self.tasks:
+            logger.info("%s: %d examples to evaluate on", task.name, count_examples(task))
+
+    def __call__(self, step: Step) -> Evaluation | None:
+        """Evaluate, if it is time."""
+        regular = self.every > 0 and step.number % self.every == 0
+        epoch_ends = step.task is self.main and self.main.step % self.main.steps_per_epoch == 0
+        return self.evaluate() if regular or (self.every_epoch and epoch_ends) else None
+
+    def evaluate(self) -> Evaluation:
+        """Evaluate now."""
+        scores = {}
+        with self.training.averaged(), self.training.replica.apart():
+            for task in self.tasks:
+                assert task.dev_file is not None
+                scores[task.name] = model_of(self.training, task).evaluate(task.dev_file, task.metrics)
+        evaluation = Evaluation(self.training.step, scores)
+        self._take(evaluation)
+        for task in self.tasks:
+            self.training.record_score(task, goodness_of(task, scores[task.name]))
+            told = ", ".join(f"{name} {shown(value)}" for name, value in scores[task.name].items())
+            is_best = self.best[task.name].step == evaluation.step
+            logger.info("%s: step %d: %s%s", task.name, evaluation.step, told, " (best)" if is_best else "")
+        if self.history is not None and is_first():
+            lines = (json.dumps(line, ensure_ascii=False) for line in self.state_dict()["evaluations"])
+            write_text(self.history, "".join(f"{line}\n" for line in lines))
+        for react in self.reactions:
+            react(self)
+        return evaluation
+
+    def finish(self) -> None:
+        """Evaluate the last step, unless that was done, and log a table of all tasks."""
+        if not self.evaluations or self.evaluations[-1].step != self.training.step:
+            self.evaluate()
+        for line in self.table():
+            logger.info("%s", line)
+
+    def table(self) -> list[str]:
+        """Every task's scores, those of the last evaluation and of its best, as lines of text."""
+        by_step = {evaluation.step: evaluation.scores for evaluation in self.evaluations}
+        last = self.evaluations[-1].scores
+        rows = [("task", "metric", "last", "best", "at step")]
+        for name, best in self.best.items():
+            scores = by_step.get(best.step, last)[name]
+            rows += [
+                (name, metric, shown(value), shown(scores[metric]), str(best.step))
+                for metric, value in last[name].items()
+            ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+
+    def _take(self, evaluation: Evaluation) -> None:
+        self.evaluations.append(evaluation)
+        goodness = {task.name: goodness_of(task, evaluation.scores[task.name]) for task in self.tasks}
+        for name, best in self.best.items():
+            best.take(goodness[name], evaluation.step)
+        if self.best_by:
+            mean = math.fsum(goodness[name] for name in self.best_by) / len(self.best_by)
+            self.overall.take(mean, evaluation.step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All evaluations, JSON-ready."""
+        return {
+            "evaluations": [
+                {
+                    "step": evaluation.step,
+                    "scores": {task: json_ready(scores) for task, scores in evaluation.scores.items()},
+                }
+                for evaluation in self.evaluations
+            ]
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was taken; what tasks had no dev data then counts from now on."""
+        for line in state["evaluations"]:
+            scores = {
+                task.name: {
+                    name: math.nan if value is None else value
+                    for name, value in line["scores"].get(task.name, {}).items()
+                }
+                for task in self.tasks
+            }
+            self._take(Evaluation(line["step"], scores))
+
+
+def json_ready(scores: Scores) -> JsonScores:
+    """Scores with None for what is not a number."""
+    return {name: None if math.isnan(value) else value for name, value in scores.items()}
+
+
+def model_of(training: Training, task: Task) -> InferenceModel:
+    """What a task predicts with at this moment of a run; it has the run's weights, not copies."""
+    model = training.model
+    return InferenceModel(
+        task.name, task.reader, model.backbone, task.paradigm, task.pred_batch_size, model.precision
+    )
+
+
+def count_examples(task: Task) -> int:
+    """How many examples a task's dev data has; every one of them is read.
+
+    Raises:
+        DataError: one that cannot be used, with its file and line.
+    """
+    assert task.dev_file is not None
+    return sum(1 for _ in task.reader.truths(task.reader.read_true(task.dev_file)))
+
+
+def first_metric(task: Task) -> type[Metric]:
+    """The metric that decides which model of a task is best."""
+    return metrics_of(task.metrics[:1])[0]
+
+
+def goodness_of(task: Task, scores: Scores) -> float:
+    """How good a task's first metric is, from 0 or below to 1; 0 where it is not a number."""
+    metric = first_metric(task)
+    goodness = metric.goodness(scores.get(metric.main, math.nan))
+    return 0.0 if math.isnan(goodness) else goodness
+
+
+def shown(value: float) -> str:
+    """A score as people read it."""
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
+
+
+class EarlyStopping:
+    """Declares targets finished that did not get better; the run ends when all targets are.
+
+    A target that is finished stays in the draw, for it still helps the others, as after its last step.
+
+    Args:
+        patience: evaluations without a better one after which it is enough.
+        together: look at the whole run instead of each target by itself, and end all at once.
+    """
+
+    def __init__(self, patience: int, together: bool = False) -> None:
+        self.patience, self.together = patience, together
+
+    def __call__(self, evaluator: Evaluator) -> None:
+        for task in evaluator.training.tasks:
+            best = evaluator.overall if self.together else evaluator.best.get(task.name)
+            if task.is_target and not task.done and best is not None and best.waited >= self.patience:
+                task.stopped_at = evaluator.training.step
+                logger.info(
+                    "%s: nothing better in %d evaluations since step %d; it counts as finished",
+                    *(task.name, best.waited, best.step),
+                )

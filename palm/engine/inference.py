@@ -1,0 +1,264 @@
+"""One task's trained model, complete in one directory: text in, predictions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, tee
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from palm.backbone import BACKBONES, Backbone
+from palm.core.descriptions import described, rebuilt
+from palm.core.errors import ConfigError, StorageError
+from palm.core.precision import checked, resolved
+from palm.core.rng import generator
+from palm.core.storage import (
+    fill,
+    load_tensors,
+    new_directory,
+    read_json,
+    save_tensors,
+    under,
+    verify,
+    write_json,
+)
+from palm.core.version import __version__
+from palm.distributed import dealt, from_first, gathered, is_first, naming_the_lost, used_up, whole
+from palm.engine.model import outputs_of
+from palm.engine.task import PREDICTION_ROWS
+from palm.metrics import metric_problems, metrics_of, scores_of
+from palm.paradigm import PARADIGMS, Paradigm
+from palm.reader import READERS, Predictions, Reader, Record, Rows
+from palm.reader.rows.chunks import encoded_chunks
+
+FORMAT, VERSION = "palm-model", 1
+CHUNK_EXAMPLES = 1024  # examples in memory at a time while predicting; rows are sorted by length within
+
+
+class InferenceModel:
+    """Reader, backbone and output layer of one task, ready to predict.
+
+    Args:
+        task: the task's name.
+        reader: turns text into batches and decoded outputs into records.
+        backbone: the trained encoder.
+        paradigm: the trained output layer.
+        batch_size: rows per prediction step.
+        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+
+    Raises:
+        ConfigError: another `precision`.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        reader: Reader,
+        backbone: Backbone,
+        paradigm: Paradigm,
+        batch_size: int = PREDICTION_ROWS,
+        precision: str = "auto",
+    ) -> None:
+        self.task, self.reader, self.backbone, self.paradigm = task, reader, backbone, paradigm
+        self.batch_size, self.precision = batch_size, checked(precision)
+
+    def to(self, device: torch.device | str) -> InferenceModel:
+        """Move to a device."""
+        self.backbone.to(device)
+        self.paradigm.to(device)
+        return self
+
+    def predict(self, texts: Iterable[Any]) -> list[Record]:
+        """Predictions for Python values: texts, pairs, or dicts with the data file's columns.
+
+        Args:
+            texts: for cls and mlm a text each, for match `(text_a, text_b)`, for mrc
+                `(question, context)` or a dict; a dict names the columns (`{"text_a": …}`).
+
+        Returns:
+            One record each, as `controller.pred` writes them.
+        """
+        return list(self.records(self.reader.parse(texts)))
+
+    def predict_file(self, path: Path, directory: Path) -> Predictions:
+        """Predict a data file of any size in bounded memory and write the predictions to `directory`.
+
+        Several ranks, which must all call this, share the work; rank 0 writes.
+        """
+        examples = self.reader.read(path, with_targets=False)
+        records = chain.from_iterable(self.steps(examples, together=True))
+        hidden = None if is_first() else True
+        progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
+        with naming_the_lost(f"while predicting {self.task!r}"):
+            return from_first(lambda: self.reader.write(progress, directory), lambda: used_up(records))
+
+    def records(self, examples: Iterable[Any]) -> Iterator[Record]:
+        """One record per example, in order, read and predicted by the chunk."""
+        return chain.from_iterable(self.steps(examples))
+
+    def evaluate(self, path: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
+        """How good the predictions of a file with labels are; every example counts once.
+
+        Several ranks, which must all call this, share the work.
+
+        Args:
+            path: a data file as for training.
+            metrics: names of `palm.metrics.METRICS` or dotted paths; those of the output layer where None.
+
+        Returns:
+            The numbers of the metrics by name, those of the first metric first.
+
+        Raises:
+            ConfigError: a metric that is unknown, or that does not fit the reader.
+            DataError: a row that cannot be used, with its file and line.
+        """
+        names = self.paradigm.metrics if metrics is None else metrics
+        if problems := metric_problems(names, self.reader.truth_names):
+            raise ConfigError(problems)
+        seen, known = tee(self.reader.read_true(Path(path)))
+        with kept_modes(self.backbone, self.paradigm), naming_the_lost(f"while evaluating {self.task!r}"):
+            records = chain.from_iterable(self.steps(seen, judged=True, together=True))
+            judgements = zip(records, self.reader.truths(known), strict=True)
+            return from_first(lambda: scores_of(metrics_of(names), judgements), lambda: used_up(records))
+
+    def steps(
+        self, examples: Iterable[Any], judged: bool = False, together: bool = False
+    ) -> Iterator[list[Record]]:
+        """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last.
+
+        Args:
+            examples: as the reader reads them.
+            judged: records also have what the output layer says of the truth, for metrics.
+            together: deal the batches out among all ranks, which must all call this with the same
+                examples; the records then come on rank 0 alone. The batches are those of one process.
+        """
+        first = 0
+        for chunk, rows in encoded_chunks(self.reader, examples, with_targets=False, size=CHUNK_EXAMPLES):
+            by_length = np.argsort(rows.lengths, kind="stable").tolist()
+            batches = [
+                by_length[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size)
+            ]
+            decoded: dict[int, dict[str, Any]] = {}
+            for indices in dealt(batches) if together else batches:
+                decoded.update(zip(indices, self._decoded(rows, indices, first, judged), strict=True))
+                yield []
+            yield self._finished(chunk, rows, gathered(decoded) if together else [decoded], first)
+            first += len(chunk)
+
+    def _finished(
+        self, chunk: list[Any], rows: Rows, parts: list[dict[int, dict[str, Any]]], first: int
+    ) -> list[Record]:
+        """The records of a chunk from what the ranks have decoded of its rows; no parts, no records."""
+        if not parts:
+            return []
+        decoded = {row: value for part in parts for row, value in part.items()}
+        return list(self.reader.records(chunk, rows, [decoded[row] for row in range(len(rows))], first))
+
+    @torch.inference_mode()
+    def _decoded(self, rows: Rows, indices: Sequence[int], first: int, judged: bool) -> list[dict[str, Any]]:
+        self.backbone.eval()
+        self.paradigm.eval()
+        device = next(self.backbone.parameters()).device
+        batch = self.reader.collate(
+            rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
+        )
+        batch = {name: value.to(device) for name, value in batch.items()}
+        precision = resolved(self.precision, device)
+        outputs = outputs_of(self.backbone, self.paradigm, batch, precision)
+        decoded = self.paradigm.decode(outputs)
+        if judged:
+            for value, judgement in zip(decoded, self.paradigm.judge(outputs, batch), strict=False):
+                value.update(judgement)
+        return decoded
+
+    def save(self, folder: Path, run: dict[str, Any] | None = None) -> None:
+        """Write one self-contained directory: weights, components and settings, vocabulary, labels.
+
+        Args:
+            folder: appears whole or not at all; what stood there is replaced. Of several ranks, which
+                must all call this, rank 0 writes it.
+            run: the configuration of the run that trained it, kept for the record.
+
+        Raises:
+            StorageError: the place cannot be written; nothing is left half-written.
+        """
+        parts: dict[str, torch.nn.Module] = {"backbone": self.backbone, "paradigm": self.paradigm}
+        weights = {
+            f"{place}.{name}": value
+            for place, module in parts.items()
+            for name, value in whole(module.state_dict()).items()
+        }
+        if not is_first():
+            return
+        with new_directory(folder) as part:
+            save_tensors(part / "model.safetensors", weights)
+            description = {
+                "format": FORMAT,
+                "version": VERSION,
+                "palm_version": __version__,
+                "task": self.task,
+                "batch_size": self.batch_size,
+                "reader": described(READERS, self.reader, part),
+                "backbone": described(BACKBONES, self.backbone, part),
+                "paradigm": described(PARADIGMS, self.paradigm, part),
+                "run": run or {},
+            }
+            write_json(part / "config.json", description)
+
+
+@contextmanager
+def kept_modes(*modules: torch.nn.Module) -> Iterator[None]:
+    """After it, every module is in training or evaluation mode as before."""
+    before = [(module, module.training) for owner in modules for module in owner.modules()]
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def load_model(folder: str | Path, *, precision: str = "auto", **overrides: dict[str, Any]) -> InferenceModel:
+    """Load what a finished target task saved; nothing but the directory is needed.
+
+    Args:
+        folder: `<save_path>/<task>/infer_model`.
+        precision: as in `InferenceModel`.
+        overrides: settings that replace the saved ones, as `reader={…}` or `paradigm={…}`.
+
+    Raises:
+        StorageError: missing, damaged, of an unknown format, or not fitting the overrides.
+    """
+    folder = Path(folder)
+    verify(folder)
+    description = read_json(folder / "config.json")
+    if description.get("format") != FORMAT or description.get("version") != VERSION:
+        raise StorageError(
+            f"{folder} holds {description.get('format')!r} version {description.get('version')!r}, "
+            f"this palm reads {FORMAT!r} version {VERSION}; load it with the palm that wrote it"
+        )
+    model = InferenceModel(
+        description["task"],
+        rebuilt(READERS, description["reader"], folder, **overrides.get("reader", {})),
+        rebuilt(BACKBONES, description["backbone"], folder),
+        rebuilt(PARADIGMS, description["paradigm"], folder, **overrides.get("paradigm", {})),
+        description["batch_size"],
+        precision,
+    )
+    load_weights(model.backbone, model.paradigm, folder)
+    return model
+
+
+def load_weights(backbone: Backbone, paradigm: Paradigm, folder: Path) -> None:
+    """Give components the weights of a saved model; that it is whole is for the caller to verify.
+
+    Raises:
+        StorageError: they cannot be read, or are of another shape.
+    """
+    weights = load_tensors(folder / "model.safetensors")
+    fill(backbone, under("backbone", weights), folder)
+    fill(paradigm, under("paradigm", weights), folder)

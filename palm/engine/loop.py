@@ -1,0 +1,264 @@
+"""The training loop: one task, one batch, one update per step; whoever iterates may log, save or stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from palm.core.contract import Tensors
+from palm.core.errors import TrainingError
+from palm.core.rng import generator
+from palm.distributed import Replica, naming_the_lost, rank
+from palm.engine.ema import ExponentialMovingAverage
+from palm.engine.model import Losses, MultiTaskModel
+from palm.engine.task import Task
+from palm.lr_sched import Schedule
+from palm.mixing import Mixing, MixRatio
+from palm.optimizer import GradClipType, clip
+
+
+class Stateful(Protocol):
+    """What has a JSON-ready state."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one optimizer step did.
+
+    Args:
+        number: global step, from 1.
+        task: the task that was drawn; `task.step` counts its own steps, this one included.
+        loss: the detached loss of its batch, before the update, a scalar tensor.
+        learning_rate: the rate of the update.
+        finished: whether the task reached its expected steps with this one.
+    """
+
+    number: int
+    task: Task
+    loss: Tensor
+    learning_rate: float
+    finished: bool
+
+
+Observer = Callable[[Step], object]
+"""Called after every step; it may log, save or evaluate, and changes nothing of the training."""
+
+
+def train_step(
+    replica: Replica,
+    task: str,
+    parts: Sequence[tuple[Tensors, float]],
+    optimizer: torch.optim.Optimizer,
+    grad_clip: float | None = None,
+    grad_clip_type: GradClipType = "global_norm",
+    loss_weight: float = 1.0,
+) -> Tensor:
+    """One update of the backbone and one task's output layer, on that task's loss.
+
+    Args:
+        replica: of a model in training mode.
+        task: the task's name.
+        parts: batches with targets, on the model's device, and the share of each in the loss; more
+            than one where gradients are accumulated. See `Replica.shares`.
+        optimizer: parameters without a gradient do not move: no decay, no momentum.
+        grad_clip: what the gradient is clipped to; None does not clip.
+        grad_clip_type: how, as in `palm.optimizer.clip`.
+        loss_weight: factor of the loss in the gradient.
+
+    Returns:
+        The loss of all ranks' rows before the update, without its weight, detached.
+
+    Raises:
+        FloatingPointError: the loss or the gradient is not a number; nothing was updated.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    losses = []
+    for number, (batch, share) in enumerate(parts, start=1):
+        with replica.exchanging(is_last=number == len(parts)):
+            loss = replica.loss(task, batch) * share
+            (loss * loss_weight).backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    loss = replica.mean(torch.stack(losses).sum())
+    norm = clip(replica.parameters(), grad_clip, grad_clip_type)
+    # A GPU is waited for once a step, here.
+    for name, value in zip(("loss", "gradient's norm"), torch.stack([loss, norm]).tolist(), strict=True):
+        if not math.isfinite(value):
+            raise FloatingPointError(f"the {name} is {value}")
+    optimizer.step()
+    return loss
+
+
+class Training:
+    """A run under way: model, tasks, optimizer and how far they have come.
+
+    Args:
+        model: the shared backbone with all output layers.
+        tasks: with their streams and expected steps set.
+        optimizer: over the model's parameters.
+        schedule: factor on the learning rate by global step, from 0.
+        seed: the run's `random_seed`.
+        grad_clip: what the gradient is clipped to; None does not clip.
+        ema: averages of the parameters, updated after every step.
+        device: where batches go.
+        mixing: which task a step trains; by `mix_ratio` where None.
+        grad_clip_type: how the gradient is clipped, as in `palm.optimizer.clip`.
+        replica: the model on its way to several devices; one that is copied to each where None.
+
+    Attributes:
+        step: global steps so far.
+        total_steps: the expected steps of all tasks together, as they were planned at first.
+    """
+
+    def __init__(
+        self,
+        model: MultiTaskModel,
+        tasks: Sequence[Task],
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        seed: int,
+        grad_clip: float | None = 1.0,
+        ema: ExponentialMovingAverage | None = None,
+        device: torch.device | str = "cpu",
+        mixing: Mixing | None = None,
+        grad_clip_type: GradClipType = "global_norm",
+        replica: Replica | None = None,
+    ) -> None:
+        self.model, self.tasks, self.optimizer, self.schedule = model, list(tasks), optimizer, schedule
+        self.seed, self.grad_clip, self.ema, self.device = seed, grad_clip, ema, torch.device(device)
+        self.grad_clip_type = grad_clip_type
+        self.mixing = MixRatio() if mixing is None else mixing
+        self.total_steps = sum(task.expected_steps for task in self.tasks)
+        self.replica = Replica(Losses(model)) if replica is None else replica
+        self.base_rates = [group["lr"] for group in optimizer.param_groups]
+        self.step = 0
+        self._attached: dict[str, Stateful] = {}
+
+    def attach(self, name: str, thing: Stateful) -> None:
+        """Keep the state of somebody who watches the run in its checkpoints, under a name."""
+        self._attached[name] = thing
+
+    def steps(self) -> Iterator[Step]:
+        """Train until every target task has had its expected steps, yielding after each step.
+
+        Raises:
+            TrainingError: a loss is not a number; names the task and the step.
+        """
+        targets = [task for task in self.tasks if task.is_target]
+        while not all(task.done for task in targets):
+            yield self.next_step()
+
+    def next_step(self) -> Step:
+        """Draw a task and train it on its next batches."""
+        task = self.tasks[self.mixing.draw(self.seed, self.step, [task.standing() for task in self.tasks])]
+        return self.step_on(task, task.batches(task.step))
+
+    def step_on(self, task: Task, batches: Sequence[Tensors]) -> Step:
+        """Train a task, in one step, on batches that are not necessarily its next ones."""
+        factor = self.schedule(self.step) * task.learning_rate_factor
+        for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = rate * factor
+        self.model.train()
+        # Dropout too is a function of position: a resumed run repeats it, and nothing else disturbs it.
+        place = (self.step, rank()) if rank() else (self.step,)
+        torch.manual_seed(int(generator(self.seed, "dropout", *place).integers(2**63)))
+        try:
+            with naming_the_lost(f"at global step {self.step + 1}"):
+                loss = train_step(
+                    self.replica,
+                    task.name,
+                    self._parts(task, batches),
+                    self.optimizer,
+                    self.grad_clip,
+                    self.grad_clip_type,
+                    task.loss_weight,
+                )
+        except FloatingPointError as error:
+            raise TrainingError(self._not_a_number(task, error)) from None
+        if self.ema is not None:
+            self.ema.update()
+        self.step += 1
+        task.step += 1
+        rate = max(group["lr"] for group in self.optimizer.param_groups)
+        finished = task.step == task.expected_steps and task.stopped_at is None
+        return Step(self.step, task, loss, rate, finished=finished)
+
+    def _parts(self, task: Task, batches: Sequence[Tensors]) -> list[tuple[Tensors, float]]:
+        """The batches where they are computed, each with its share in the loss of all ranks."""
+        shares = self.replica.shares([self.model.num_terms(task.name, batch) for batch in batches])
+        placed = [{name: value.to(self.device) for name, value in batch.items()} for batch in batches]
+        return list(zip(placed, shares, strict=True))
+
+    def record_score(self, task: Task, score: float) -> None:
+        """Take a dev score in, for mixing strategies that follow scores.
+
+        Args:
+            task: whose score it is.
+            score: from 0 to 1, the higher the better.
+        """
+        task.scores.append(score)
+        if self.mixing.follows_scores:
+            self._share_out()
+
+    def _share_out(self) -> None:
+        """Plan the steps that are left anew; a target that had its steps keeps its count."""
+        weights = self.mixing.weights([task.standing() for task in self.tasks])
+        left = max(self.total_steps - self.step, 0)
+        for task, weight in zip(self.tasks, weights, strict=True):
+            if not task.done:
+                task.expected_steps = task.step + max(1, round(left * weight / sum(weights)))
+
+    def averaged(self) -> AbstractContextManager[Any]:
+        """Within this context the model has the averaged weights, where the run keeps averages."""
+        return nullcontext() if self.ema is None else self.ema.applied()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the run has come; weights and optimizer have state of their own."""
+        return {
+            "step": self.step,
+            "task_steps": {task.name: task.step for task in self.tasks},
+            "expected_steps": {task.name: task.expected_steps for task in self.tasks},
+            "scores": {task.name: task.scores for task in self.tasks},
+            "stopped_at": {task.name: task.stopped_at for task in self.tasks},
+            "attached": {name: thing.state_dict() for name, thing in self._attached.items()},
+        }
+
+    def load_state_dict(
+        self, state: dict[str, Any], steps_per_saved: Mapping[str, float] | None = None
+    ) -> None:
+        """Go on from where `state_dict` was taken.
+
+        Args:
+            state: what it gave.
+            steps_per_saved: task -> how many of its steps now have the rows of one step then; 1 where
+                absent. Where it is another number, the task goes on at the same part of its plan.
+        """
+        factors = {task.name: 1.0 for task in self.tasks} | dict(steps_per_saved or {})
+        for task in self.tasks:
+            factor, expected = factors[task.name], state["expected_steps"][task.name]
+            task.scores = list(state["scores"][task.name])
+            task.stopped_at = state["stopped_at"][task.name]
+            if self.mixing.follows_scores:
+                task.expected_steps = round(expected * factor)
+            if factor != 1 and expected:
+                factor = task.expected_steps / expected
+            task.step = round(state["task_steps"][task.name] * factor)
+        self.step = sum(task.step for task in self.tasks)
+        for name, thing in self._attached.items():
+            if name in state["attached"]:
+                thing.load_state_dict(state["attached"][name])
+
+    def _not_a_number(self, task: Task, error: FloatingPointError) -> str:
+        return (
+            f"task {task.name!r}: {error} at its step {task.step + 1} (global step {self.step + 1}); "
+            "nothing was updated. Try a lower learning_rate, warmup_proportion above 0, or a smaller "
+            "grad_clip, and look at the rows of this batch"
+        )

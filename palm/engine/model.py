@@ -1,0 +1,125 @@
+"""One shared backbone and the output layers of all tasks on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from palm.backbone.base import Backbone
+from palm.core.contract import Tensors
+from palm.core.errors import WiringError
+from palm.core.precision import Precision, computing
+from palm.engine.task import Task
+from palm.paradigm.base import Paradigm
+
+
+class MultiTaskModel(nn.Module):
+    """What is trained: only the drawn task's output layer runs in a step.
+
+    Args:
+        backbone: the shared encoder.
+        tasks: their paradigms are registered once each, under the first task that has them.
+        precision: what forward and backward compute with; parameters and losses are float32.
+    """
+
+    def __init__(self, backbone: Backbone, tasks: Sequence[Task], precision: Precision = "fp32") -> None:
+        super().__init__()
+        self.backbone, self.precision = backbone, precision
+        self.paradigms = nn.ModuleDict()
+        self._owners: dict[str, str] = {}
+        keys: dict[Paradigm, str] = {}
+        for task in tasks:
+            # "@": a task may be called `train` or `type`, which a module attribute may not.
+            key = keys.setdefault(task.paradigm, f"@{task.name}")
+            self.paradigms[key] = task.paradigm
+            self._owners[task.name] = key
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """Task -> the place of its output layer in `state_dict`; equal where tasks share one."""
+        return {task: f"paradigms.{key}" for task, key in self._owners.items()}
+
+    def parameter_layers(self) -> list[list[str]]:
+        """The names of the parameters of the embeddings, then of each layer of the encoder.
+
+        Raises:
+            ConfigError: the encoder does not tell.
+        """
+        return [[f"backbone.{name}" for name in names] for names in self.backbone.parameter_layers()]
+
+    def paradigm(self, task: str) -> Paradigm:
+        """The output layer of a task."""
+        paradigm = self.paradigms[self._owners[task]]
+        assert isinstance(paradigm, Paradigm)
+        return paradigm
+
+    def forward(self, task: str, batch: Tensors) -> Tensors:
+        """The outputs of one task for its batch."""
+        return outputs_of(self.backbone, self.paradigm(task), batch, self.precision)
+
+    def loss(self, task: str, batch: Tensors) -> Tensor:
+        """The mean loss of one task on its batch, a scalar."""
+        return self.paradigm(task).loss(self(task, batch), batch)
+
+    def num_terms(self, task: str, batch: Tensors) -> int:
+        """Over how many equal terms that loss is the mean."""
+        return self.paradigm(task).num_terms(batch)
+
+
+class Losses(nn.Module):
+    """A model as a function from a task and its batch to the loss, which is what goes to several devices."""
+
+    def __init__(self, model: MultiTaskModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, task: str, batch: Tensors) -> Tensor:
+        """The mean loss of one task on its batch, a scalar."""
+        return self.model.loss(task, batch)
+
+
+def share_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Make the parameters and buffers of `target` those of `source`, the same tensors, for good.
+
+    Raises:
+        WiringError: they differ in names or shapes.
+    """
+    theirs, ours = (
+        {name: tuple(value.shape) for name, value in module.state_dict().items()}
+        for module in (source, target)
+    )
+    if strange := sorted(name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)):
+        raise WiringError(
+            f"{type(target).__name__} for prediction is not built like the trained {type(source).__name__}; "
+            f"they differ in {', '.join(strange[:6])}"
+        )
+    for module, trained in zip(target.modules(), source.modules(), strict=True):
+        module._parameters.update(trained._parameters)
+        module._buffers.update(trained._buffers)
+
+
+def outputs_of(
+    backbone: Backbone, paradigm: Paradigm, batch: Tensors, precision: Precision = "fp32"
+) -> Tensors:
+    """The batch through the backbone and one output layer; only what that layer reads is computed.
+
+    Args:
+        backbone: computes in `precision`.
+        paradigm: reads its features as it declares them, float32 in any precision.
+        batch: on the device of both.
+        precision: fp32 or bf16.
+
+    Returns:
+        The output layer's outputs.
+    """
+    device = next(iter(batch.values())).device
+    declared = {
+        name: spec.dtype for name, spec in paradigm.inputs_attr.items() if name in backbone.outputs_attr
+    }
+    with computing(precision, device):
+        features = backbone(batch, list(declared))
+    features = {**batch, **{name: features[name].to(dtype) for name, dtype in declared.items()}}
+    with computing(precision if paradigm.computes_in_bf16 else "fp32", device):
+        outputs: Tensors = paradigm({name: features[name] for name in paradigm.inputs_attr})
+    return outputs

@@ -1,0 +1,125 @@
+"""What a run saves: targets as they finish, the best models, checkpoints. None of it changes training."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from palm.core.logging import logger
+from palm.core.storage import numbered
+from palm.distributed import is_first
+from palm.engine.checkpoint import save_checkpoint
+from palm.engine.evaluation import Evaluator, model_of
+from palm.engine.loop import Step, Training
+from palm.engine.task import Task
+
+ON_THE_WAY = "infer_model.step"
+
+
+class TargetSaver:
+    """Saves a target's inference model at the moment it finishes, and on the way if asked.
+
+    Args:
+        training: whose weights (averaged ones, where it keeps averages) are saved.
+        save_path: a model goes to `<save_path>/<task>/infer_model`.
+        every: also to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
+        run: the resolved configuration, kept in each model.
+        keep: how many of the models on the way are kept; 0 or less: all.
+    """
+
+    def __init__(
+        self, training: Training, save_path: Path, every: int, run: dict[str, Any], keep: int = -1
+    ) -> None:
+        self.training, self.save_path, self.every, self.run = training, save_path, every, run
+        self.keep = keep
+
+    def __call__(self, step: Step) -> None:
+        for task in self.training.tasks:
+            if task.is_target:
+                self._look_at(task, step)
+
+    def _look_at(self, task: Task, step: Step) -> None:
+        trained = task is step.task
+        if trained and self.every > 0 and task.step % self.every == 0 and task.step <= task.expected_steps:
+            self._save(task, f"{ON_THE_WAY}{task.step}")
+            keep_last(self.save_path / task.name, ON_THE_WAY, task.step, self.keep)
+        if (trained and step.finished) or task.stopped_at == step.number:
+            logger.info("%s: train finished!", task.name)
+            self._save(task, "infer_model")
+
+    def _save(self, task: Task, folder: str) -> None:
+        path = self.save_path / task.name / folder
+        save_model(self.training, task, path, self.run)
+        logger.info("%s: inference model saved at %s", task.name, path)
+
+
+def save_model(training: Training, task: Task, path: Path, run: dict[str, Any]) -> None:
+    """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
+    with training.averaged():
+        model_of(training, task).save(path, run)
+
+
+class CheckpointSaver:
+    """Writes `<save_path>/step_<N>` every `every` global steps; 0 or less: never.
+
+    Args:
+        training: whose state is saved.
+        save_path: where.
+        every: how often.
+        identity: what makes the run this run.
+        keep: how many checkpoints are kept; 0 or less: all.
+    """
+
+    def __init__(
+        self, training: Training, save_path: Path, every: int, identity: dict[str, Any], keep: int = -1
+    ) -> None:
+        self.training, self.save_path, self.every, self.identity = training, save_path, every, identity
+        self.keep = keep
+
+    def __call__(self, step: Step) -> None:
+        if self.every > 0 and step.number % self.every == 0:
+            path = self.save_path / f"step_{step.number}"
+            save_checkpoint(self.training, path, self.identity)
+            logger.info("checkpoint saved at %s", path)
+            keep_last(self.save_path, "step_", step.number, self.keep)
+
+
+class BestSaver:
+    """Saves a target's model whenever it is the best so far, and all targets' when the whole run is.
+
+    Args:
+        save_path: a target's best model goes to `<save_path>/<task>/best_model`; all targets of the best
+            step of the run to `<save_path>/best/<task>`, unless that is decided by the only target.
+        run: the resolved configuration, kept in each model.
+    """
+
+    def __init__(self, save_path: Path, run: dict[str, Any]) -> None:
+        self.save_path, self.run = save_path, run
+
+    def __call__(self, evaluator: Evaluator) -> None:
+        training = evaluator.training
+        targets = [task for task in training.tasks if task.is_target]
+        for task in targets:
+            if task.name in evaluator.best and evaluator.best[task.name].step == training.step:
+                save_model(training, task, self.save_path / task.name / "best_model", self.run)
+        only_target_decides = len(targets) == 1 and evaluator.best_by == [targets[0].name]
+        if not only_target_decides and evaluator.overall.step == training.step:
+            for task in targets:
+                save_model(training, task, self.save_path / "best" / task.name, self.run)
+
+
+def keep_last(folder: Path, start: str, last: int, count: int) -> None:
+    """Remove the oldest directories `<start><number>` but for `count` of them.
+
+    Args:
+        folder: where they are.
+        start: the beginning of their names.
+        last: the number of the newest one; those with a higher number are of another run, and stay.
+        count: how many stay; 0 or less: all.
+    """
+    if not is_first():
+        return
+    older = sorted(number for number in numbered(folder, start) if number <= last)
+    for number in older[:-count] if count > 0 else ():
+        shutil.rmtree(folder / f"{start}{number}", ignore_errors=True)

@@ -1,0 +1,262 @@
+"""One task: its reader, its output layer, its data and its share of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from palm.backbone.base import Backbone
+from palm.core.checks import count_problems, positive_problems, raise_any
+from palm.core.component import Component
+from palm.core.contract import Tensors, mismatches
+from palm.core.errors import TrainingError
+from palm.core.logging import logger
+from palm.distributed import num_ranks, rank
+from palm.engine.stream import TaskStream
+from palm.metrics import metric_problems
+from palm.mixing.base import Standing
+from palm.paradigm.base import Paradigm
+from palm.reader.base import Reader
+from palm.reader.rows.cache import DataCache, training_rows
+from palm.reader.rows.rows import Rows
+
+PREDICTION_ROWS = 32
+"""Rows per prediction step where nothing says otherwise."""
+
+NO_BATCH_SIZE = "there is neither batch_size (rows a step) nor max_tokens_per_batch; set one of them"
+
+
+class Task(Component):
+    """A reader and a paradigm under one name, with the data they work on.
+
+    Args:
+        name: the task's name; it stands in logs, in `save_path` and in checkpoints.
+        reader: reads its data.
+        paradigm: its output layer; two tasks with the same object share its parameters.
+        batch_size: rows per training step on each device.
+        max_tokens_per_batch: in place of `batch_size`: a training step takes as many of the next rows as
+            have no more tokens together, padding not counted.
+        gradient_accumulation_steps: batches per training step, where a larger `batch_size` does not fit into
+            memory; the step is that of one batch of all their rows.
+        train_file: the training data.
+        dev_file: the data that the task is evaluated on, with labels, while training and afterwards.
+        metrics: how good it is: names of metrics or dotted paths of classes, the deciding one first; by
+            default those of the paradigm.
+        pred_file: the data that `controller.pred` predicts.
+        pred_output_path: the folder for predictions; `<save_path>/<task>` where absent.
+        pred_batch_size: rows per prediction step; `batch_size`, or else 32, where absent.
+        shuffle: draw a new order of the training rows for every epoch.
+        print_first_n: how many examples and their encoded rows to log before training.
+        loss_weight: factor of the task's loss in the gradient; losses are reported without it.
+        learning_rate_factor: factor of all learning rates, the encoder's too, in the steps of this task.
+        head_learning_rate: rate of the task's output layer; `learning_rate` where absent.
+        mix_ratio: how often the task is drawn, relative to the others.
+        is_target: whether it gets an exact number of steps and a saved model, or only helps.
+
+    Attributes:
+        stream: the batches of its training data, once that is loaded.
+        expected_steps: how many steps it is planned to get.
+        step: how many it has had.
+        scores: its dev scores so far, from 0 to 1, the higher the better.
+        stopped_at: the global step at which it was declared finished early; None where it was not.
+
+    Raises:
+        ConfigError: for values outside their range.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reader: Reader,
+        paradigm: Paradigm,
+        *,
+        batch_size: int | None = None,
+        max_tokens_per_batch: int | None = None,
+        gradient_accumulation_steps: int = 1,
+        train_file: Path | None = None,
+        dev_file: Path | None = None,
+        metrics: list[str] | None = None,
+        pred_file: Path | None = None,
+        pred_output_path: Path | None = None,
+        pred_batch_size: int | None = None,
+        shuffle: bool = True,
+        print_first_n: int = 0,
+        loss_weight: float = 1.0,
+        learning_rate_factor: float = 1.0,
+        head_learning_rate: float | None = None,
+        mix_ratio: float = 1.0,
+        is_target: bool = True,
+    ) -> None:
+        self.name, self.reader, self.paradigm = name, reader, paradigm
+        self.batch_size, self.max_tokens_per_batch = batch_size, max_tokens_per_batch
+        self.pred_batch_size = pred_batch_size or batch_size or PREDICTION_ROWS
+        self.train_file, self.dev_file, self.pred_file = train_file, dev_file, pred_file
+        self.metrics: Sequence[str] = paradigm.metrics if metrics is None else metrics
+        self.pred_output_path = pred_output_path
+        self.shuffle, self.print_first_n = shuffle, print_first_n
+        self.loss_weight, self.learning_rate_factor = loss_weight, learning_rate_factor
+        self.head_learning_rate = head_learning_rate
+        self.gradient_accumulation_steps = gradient_accumulation_steps
+        sizes = {"batch_size": batch_size, "max_tokens_per_batch": max_tokens_per_batch}
+        given = {setting: value for setting, value in sizes.items() if value is not None}
+        problems = [
+            *([] if given else [NO_BATCH_SIZE]),
+            *count_problems(**given, gradient_accumulation_steps=gradient_accumulation_steps),
+            *positive_problems(loss_weight=loss_weight, learning_rate_factor=learning_rate_factor),
+            *positive_problems(head_learning_rate=1 if head_learning_rate is None else head_learning_rate),
+        ]
+        raise_any(f"task {name!r}: {line}" for line in problems)
+        self.mix_ratio, self.is_target = mix_ratio, is_target
+        self.stream: TaskStream | None = None
+        self.expected_steps = 0
+        self.step = 0
+        self.scores: list[float] = []
+        self.stopped_at: int | None = None
+
+    def open_stream(self, seed: int, rows: Rows | None = None, cache: DataCache | None = None) -> None:
+        """Encode the training file and start from its first batch; how many steps is still to be planned.
+
+        Args:
+            seed: the run's `random_seed`.
+            rows: the file's rows, where they are encoded already.
+            cache: where they are kept otherwise; None for nowhere.
+
+        Raises:
+            DataError: a row that cannot be used, or no rows.
+            TrainingError: too few rows for one step.
+        """
+        assert self.train_file is not None
+        if self.print_first_n > 0:
+            self._log_first_rows(self.train_file)
+        if rows is None:
+            rows = training_rows(self.reader, self.train_file, cache)
+        stream = TaskStream(
+            self.name,
+            self.reader,
+            rows,
+            self.batch_size,
+            seed,
+            self.shuffle,
+            self.max_tokens_per_batch,
+            rank(),
+            num_ranks(),
+        )
+        batches, per_step = stream.steps_per_epoch, self.gradient_accumulation_steps
+        if batches < per_step:
+            raise TrainingError(
+                f"task {self.name!r}: its rows fill {batches} batches, too few for one step; set "
+                f"gradient_accumulation_steps (now {per_step}) to {batches} or less, or add data"
+            )
+        self.stream, self.expected_steps, self.step = stream, 0, 0
+        self.scores, self.stopped_at = [], None
+
+    def _log_first_rows(self, path: Path) -> None:
+        examples = list(islice(self.reader.read(path, with_targets=True), self.print_first_n))
+        rows = self.reader.encode(examples, with_targets=True)
+        for number, example in enumerate(examples):
+            logger.info("%s: example %d: %s", self.name, number, example)
+            for row in range(len(rows)):
+                if int(rows["example"][row]) == number:
+                    fields = {name: column[row].tolist() for name, column in rows.columns.items()}
+                    logger.info("%s: row %d: %s", self.name, row, fields)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has had the steps that were planned for it, or needs no more."""
+        return self.step >= self.expected_steps or self.stopped_at is not None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Full steps in one pass over its training rows."""
+        assert self.stream is not None, "the training data is not loaded"
+        return self.stream.steps_per_epoch // self.gradient_accumulation_steps
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, from 0, of its last step."""
+        return max(self.step - 1, 0) // self.steps_per_epoch
+
+    def batches(self, step: int) -> list[Tensors]:
+        """What its step `step`, counted from 0, trains on."""
+        assert self.stream is not None, "the training data is not loaded"
+        first = step * self.gradient_accumulation_steps
+        return [self.stream.batch(first + k) for k in range(self.gradient_accumulation_steps)]
+
+    def standing(self, step: int | None = None) -> Standing:
+        """Where it stands for a mixing strategy, after `step` steps, or those that it has had."""
+        assert self.stream is not None, "the training data is not loaded"
+        return Standing(
+            self.name,
+            self.mix_ratio,
+            len(self.stream.rows),
+            self.steps_per_epoch,
+            self.is_target,
+            self.step if step is None else step,
+            self.expected_steps,
+            tuple(self.scores),
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What its losses depend on, JSON-ready: a resumed run must have the same."""
+        assert self.stream is not None, "the training data is not loaded"
+        return {
+            "batch_size": self.batch_size if self.max_tokens_per_batch is None else None,
+            "max_tokens_per_batch": self.max_tokens_per_batch,
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "devices": self.stream.num_ranks,
+            "mix_ratio": self.mix_ratio,
+            "is_target": self.is_target,
+            "shuffle": self.shuffle,
+            "loss_weight": self.loss_weight,
+            "learning_rate_factor": self.learning_rate_factor,
+            "head_learning_rate": self.head_learning_rate,
+            "expected_steps": self.expected_steps,
+            "paradigm": self.paradigm.settings,
+            "rows": len(self.stream.rows),
+            "data": self.stream.rows.digest,
+        }
+
+
+def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> list[str]:
+    """What does not fit between reader, backbone and paradigm of one task; empty where all is well."""
+    reader, paradigm = task.reader, task.paradigm
+    features = {**reader.outputs_attr, **backbone.outputs_attr}
+    found = [
+        *mismatches("backbone", backbone.inputs_attr, "reader", reader.outputs_attr),
+        *mismatches("paradigm", paradigm.inputs_attr, "backbone", features),
+        *(_target_problems(reader, paradigm) if for_train else ()),
+        *_size_problems(reader, backbone),
+        *(() if task.dev_file is None else metric_problems(task.metrics, reader.truth_names)),
+    ]
+    return [f"task {task.name!r}: {line}" for line in found]
+
+
+LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
+"""What a batch calls its labels -> the reader's `label_type` that gives them."""
+
+
+def _target_problems(reader: Reader, paradigm: Paradigm) -> Iterator[str]:
+    wanted, given = paradigm.targets_attr, reader.targets_attr
+    for line in mismatches("paradigm's loss", wanted, "reader", given):
+        types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
+        fits = "label_type" in reader.settings and types
+        yield f"{line}; set label_type: {types.pop()}" if fits else line
+
+
+def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
+    found = []
+    rows, tokens = backbone.settings.get("vocab_size"), reader.vocab_size
+    if rows is not None and tokens > rows:
+        found.append(
+            f"the vocabulary {str(reader.vocab_path)!r} has {tokens} entries, the backbone's embedding "
+            f"table only {rows} rows (vocab_size); give the vocabulary that belongs to the backbone"
+        )
+    longest, length = backbone.max_tokens, reader.settings.get("max_seq_len")
+    if longest is not None and length is not None and length > longest:
+        found.append(
+            f"max_seq_len is {length}, the backbone's position table ends at {longest} "
+            f"(max_position_embeddings); set max_seq_len to {longest} or less"
+        )
+    return found

@@ -1,0 +1,65 @@
+"""A pretrained encoder from any directory that palm reads to one that other programs read, or palm itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from palm.backbone import Backbone
+from palm.core.checks import choice_problems, raise_any
+from palm.core.logging import logger
+from palm.core.storage import new_directory
+from palm.export.tokenizer_files import input_names, save_tokenizer
+from palm.pretrained import ModelDirectory, Report, read_directory
+from palm.pretrained.loading import fill
+from palm.pretrained.writing import write_hugging_face, write_palm
+from palm.reader.text.subwords import tokenizer_of
+
+WRITERS: dict[str, Callable[[Mapping[str, Tensor], Backbone, Path], None]] = {
+    "hf": write_hugging_face,
+    "palm": write_palm,
+}
+"""What a directory can be converted to -> what writes weights and sizes."""
+
+
+def convert(source: str | Path, folder: str | Path, to: str = "hf") -> Report:
+    """Write an encoder's weights, sizes and vocabulary as another program wants them, bit by bit the same.
+
+    Args:
+        source: a directory that `palm.load_backbone` reads.
+        folder: appears whole or not at all; what stood there is replaced.
+        to: 'hf' for Hugging Face's `transformers`, 'palm' for our own names.
+
+    Returns:
+        What was taken, and what was left out: output layers, constants, unknown tensors.
+
+    Raises:
+        ConfigError: another `to`, or sizes that are missing or wrong.
+        StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` cannot be
+            written.
+    """
+    raise_any(choice_problems(tuple(WRITERS), to=to))
+    directory = read_directory(source)
+    backbone = directory.build()
+    report = fill(backbone, directory.given, directory.path)
+    weights = {name: directory.given.weights[name] for name in report.loaded}
+    folder = Path(folder)
+    with new_directory(folder) as part:
+        WRITERS[to](weights, backbone, part)
+        if directory.vocab_path is not None:
+            _write_vocabulary(directory, directory.vocab_path, backbone, part)
+    logger.info("%s written to %s", type(backbone).__name__, folder)
+    return report
+
+
+def _write_vocabulary(directory: ModelDirectory, vocabulary: Path, backbone: Backbone, folder: Path) -> None:
+    save_tokenizer(
+        tokenizer_of(vocabulary, directory.do_lower_case),
+        folder,
+        inputs=input_names(backbone),
+        longest=backbone.max_tokens,
+        do_lower_case=directory.do_lower_case,
+        marks_text=True,
+    )

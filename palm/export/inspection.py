@@ -1,0 +1,217 @@
+"""What a directory holds, from its descriptions and the headers of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from palm.core.errors import StorageError
+from palm.core.storage import read_json, under
+from palm.engine import checkpoint, inference
+from palm.export import description as export
+from palm.pretrained import read_directory
+from palm.pretrained.configs import read_config
+from palm.pretrained.headers import read_headers
+from palm.reader.text.labels import Labels
+from palm.reader.text.subwords import tokenizer_of
+
+Facts = dict[str, Any]
+"""What is known, JSON-ready: `format` first."""
+
+LAYOUTS = {
+    "palm": "palm encoder",
+    "huggingface": "Hugging Face",
+    "distilbert": "Hugging Face",
+    "google": "Google",
+    "paddlepalm": "PaddlePALM",
+    "paddlenlp": "PaddleNLP",
+}
+"""Whose names the weights have -> what the directory is called."""
+
+
+def inspect_directory(path: str | Path) -> Facts:
+    """Find out what a directory holds; weights are not loaded where their file has a header.
+
+    Args:
+        path: a saved model, a checkpoint, the `save_path` of a run, an exported directory, or pretrained
+            weights in any layout that `palm.load_backbone` reads.
+
+    Returns:
+        `format`, and what there is of `task`, `tasks`, `backbone`, `reader`, `paradigm`, `labels`,
+        `parameters`, `vocabulary`, `versions` and more; JSON-ready.
+
+    Raises:
+        StorageError: it is none of these; says what there is.
+    """
+    folder = Path(path)
+    if not folder.exists():
+        raise StorageError(f"there is no directory {folder}")
+    found = (find(folder) for find in _FINDERS)
+    facts = next((facts for facts in found if facts is not None), None) or _pretrained(folder)
+    files = [file for file in ([folder] if folder.is_file() else folder.rglob("*")) if file.is_file()]
+    size = sum(file.stat().st_size for file in files)
+    return {**facts, "files": {"number": len(files), "bytes": size}}
+
+
+def as_text(facts: Mapping[str, Any], indent: str = "") -> str:
+    """Facts as lines `name  value`, nested ones indented."""
+    width = max(map(len, facts), default=0)
+    lines = []
+    for name, value in facts.items():
+        if isinstance(value, Mapping) and value:
+            lines += [f"{indent}{name}", as_text(value, indent + "  ")]
+        else:
+            lines.append(f"{indent}{name:<{width}}  {_shown(value)}".rstrip())
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    if value in (None, [], {}):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        more = f" and {len(value) - 12} more" if len(value) > 12 else ""
+        return ", ".join(map(str, value[:12])) + more
+    return str(value)
+
+
+def _exported(folder: Path) -> Facts | None:
+    if not (folder / export.FILE).is_file():
+        return None
+    told = read_json(folder / export.FILE)
+    weights = {"parameters": _parameters(read_headers(folder))} if told["to"] == "hf" else {}
+    return {
+        "format": f"{told['format']} to {told['to']}, version {told['version']}",
+        **{name: told[name] for name in ("architecture", "inputs", "outputs", "checks") if name in told},
+        "tasks": told["tasks"],
+        **weights,
+        "versions": {"palm": told["palm_version"]},
+    }
+
+
+def _model(folder: Path) -> Facts | None:
+    told = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    if told.get("format") != inference.FORMAT:
+        return None
+    headers = read_headers(folder)
+    return {
+        "format": f"{told['format']}, version {told['version']}",
+        "task": told["task"],
+        "backbone": _component(told["backbone"]),
+        "parameters": {part: _parameters(under(part, headers)) for part in ("backbone", "paradigm")},
+        **_task(told, folder),
+        "versions": {"palm": told["palm_version"]},
+    }
+
+
+def _checkpoint(folder: Path) -> Facts | None:
+    told = read_json(folder / "state.json") if (folder / "state.json").is_file() else {}
+    if told.get("format") != checkpoint.FORMAT:
+        return None
+    headers = read_headers(folder)
+    components = told.get("components", {"backbone": {}, "tasks": {}})
+    return {
+        "format": f"{told['format']}, version {told['version']}",
+        "step": told["step"],
+        "backbone": _component(components["backbone"]),
+        "parameters": {
+            "backbone": _parameters(under("backbone", headers)),
+            **{task: _parameters(under(place, headers)) for task, place in told["heads"].items()},
+        },
+        "averages": (folder / "ema.safetensors").is_file(),
+        "tasks": {
+            task: {
+                "step": step,
+                "target": told["run"]["tasks"][task]["is_target"],
+                **(_task(components["tasks"][task], folder) if task in components["tasks"] else {}),
+            }
+            for task, step in told["task_steps"].items()
+        },
+    }
+
+
+def _run(folder: Path) -> Facts | None:
+    models = sorted(file.parent for file in folder.glob("*/infer_model*/config.json"))
+    steps = sorted(file.parent.name for file in folder.glob("*/state.json"))
+    if not models and not steps:
+        return None
+    return {
+        "format": "palm run",
+        "models": [model.relative_to(folder).as_posix() for model in models],
+        "checkpoints": sorted(steps, key=lambda name: (len(name), name)),
+        "configuration": next((file.name for file in folder.glob("resolved_config.yaml")), None),
+    }
+
+
+def _pretrained(folder: Path) -> Facts:
+    directory = read_directory(folder, read_headers)
+    config = read_config(directory.config_file)
+    written = {"transformers": config.get("transformers_version"), "palm": config.get("palm_version")}
+    given = directory.given
+    return {
+        "format": LAYOUTS[given.layout],
+        "architecture": config.get("architectures", [directory.backbone])[0],
+        "backbone": {"name": directory.backbone, **directory.settings},
+        "parameters": _parameters(given.weights),
+        "left out": sorted(given.left_out),
+        "unknown": sorted(given.unused),
+        "labels": list(config.get("id2label", {}).values()),
+        "vocabulary": _vocabulary(directory.vocab_path, directory.do_lower_case),
+        "versions": {name: version for name, version in written.items() if version is not None},
+    }
+
+
+_FINDERS: tuple[Callable[[Path], Facts | None], ...] = (_exported, _model, _checkpoint, _run)
+
+
+def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
+    """What a task reads, and what it predicts."""
+    settings = parts["reader"]["settings"]
+    label_map = _in(folder, settings.get("label_map"))
+    labels = Labels(None, label_map).names if label_map is not None else {}
+    return {
+        "reader": _component(parts["reader"]),
+        "paradigm": _component(parts["paradigm"]),
+        "labels": [labels[number] for number in sorted(labels)],
+        "vocabulary": _vocabulary(_in(folder, settings["vocab_path"]), bool(settings.get("do_lower_case"))),
+    }
+
+
+def _component(saved: Mapping[str, Any]) -> Facts:
+    """Name and settings; files have been looked into elsewhere."""
+    settings = {
+        name: value
+        for name, value in saved.get("settings", {}).items()
+        if name not in ("vocab_path", "label_map")
+    }
+    return {"name": saved.get("name"), **settings}
+
+
+def _in(folder: Path, value: Any) -> Any:
+    """A setting; a file of the directory as a path."""
+    return folder / value["file"] if isinstance(value, dict) and set(value) == {"file"} else value
+
+
+def _parameters(weights: Mapping[str, Tensor]) -> Facts:
+    dtypes = {str(value.dtype).removeprefix("torch.") for value in weights.values()}
+    return {
+        "number": sum(value.numel() for value in weights.values()),
+        "tensors": len(weights),
+        "dtype": ", ".join(sorted(dtypes)),
+    }
+
+
+def _vocabulary(file: Path | None, do_lower_case: bool) -> Facts | None:
+    if file is None:
+        return None
+    return {
+        "file": file.name,
+        "tokens": tokenizer_of(file, do_lower_case).vocab_size,
+        "lower case": do_lower_case,
+    }

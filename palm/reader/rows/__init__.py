@@ -1,0 +1,1 @@
+"""Encoded rows: in memory, on disk, and as batches."""

@@ -1,0 +1,206 @@
+"""Training files encoded once: their rows are kept on disk and mapped into memory from then on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from palm.core.errors import DataError, StorageError
+from palm.core.locking import locked
+from palm.core.logging import logger
+from palm.reader.rows.cache_key import key_of
+from palm.reader.rows.chunks import RowEncoder, training_parts
+from palm.reader.rows.rows import Rows
+from palm.reader.rows.stored import RowsWriter, mapped_rows
+
+VARIABLE = "PALM_DATA_CACHE"
+KEPT_DAYS = 30
+"""How long rows are kept that nobody uses."""
+
+REPORT_SECONDS = 10.0
+"""Time between two lines about how far the encoding of a file has come."""
+
+_OURS = re.compile(r"[0-9a-f]{32}(\.lock|\.\d+\.part)?")
+
+
+@dataclass(frozen=True)
+class DataCache:
+    """A folder of encoded files, each in a folder of its own that appears whole.
+
+    Args:
+        folder: made when it is needed; several processes and users may share it.
+    """
+
+    folder: Path
+
+    @classmethod
+    def of_user(cls) -> DataCache | None:
+        """The folder that the environment variable PALM_DATA_CACHE names, or `palm` among the user's caches.
+
+        Returns:
+            None where the variable is empty, or the user has no home.
+        """
+        named = os.environ.get(VARIABLE)
+        if named is not None:
+            return cls(Path(named).expanduser()) if named else None
+        try:
+            return cls(_user_caches() / "palm")
+        except RuntimeError:
+            return None
+
+    def rows(self, reader: RowEncoder, path: Path, key: str) -> Rows:
+        """The rows of a training file, mapped; encoded first, by one process, where they are not there yet.
+
+        Args:
+            reader: of the file.
+            path: the file.
+            key: what `key_of` gave for the two.
+
+        Raises:
+            DataError: a row that cannot be used, no rows, or a file that changes while it is read.
+            OSError: the folder cannot be written.
+            StorageError: what was written cannot be read.
+        """
+        entry = self.folder / key
+        with suppress(StorageError):
+            if (rows := _told_rows(entry)) is not None:
+                return rows
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with locked(self.folder / f"{key}.lock", f"encoding {path}"):
+            return self._others_rows(entry, path) or self._new_rows(reader, path, entry)
+
+    def _others_rows(self, entry: Path, path: Path) -> Rows | None:
+        """The rows that another process has made by now; whatever is damaged goes away."""
+        try:
+            return _told_rows(entry)
+        except StorageError as error:
+            logger.warning("%s: its encoded rows are damaged and made anew: %s", path, error)
+            shutil.rmtree(entry)
+            return None
+
+    def _new_rows(self, reader: RowEncoder, path: Path, entry: Path) -> Rows:
+        self._forget_unused()
+        _keep(reader, path, entry)
+        return mapped_rows(entry)[0]
+
+    def _forget_unused(self) -> None:
+        oldest = time.time() - KEPT_DAYS * 24 * 3600
+        for place in self.folder.iterdir():
+            with suppress(OSError):
+                if not _OURS.fullmatch(place.name) or place.stat().st_mtime > oldest:
+                    continue
+                if place.is_dir():
+                    shutil.rmtree(place)
+                else:
+                    place.unlink()
+
+
+def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Rows:
+    """All rows of a training file: mapped from the cache, or in memory where there is none.
+
+    Raises:
+        DataError: a row that cannot be used, or no rows.
+    """
+    key = None if cache is None else key_of(reader, path)
+    if cache is not None and key is not None:
+        try:
+            return cache.rows(reader, path, key)
+        except (OSError, StorageError) as error:
+            logger.warning(
+                "%s: its encoded rows cannot be kept in %s (%s), they stay in memory; "
+                "set data_cache to a folder that can be written",
+                path,
+                cache.folder,
+                error,
+            )
+    return Rows.concatenate(list(training_parts(reader, path)))
+
+
+def _told_rows(entry: Path) -> Rows | None:
+    """The rows of an entry, and the warnings that went with their encoding; None where there is none.
+
+    Raises:
+        StorageError: it is damaged.
+    """
+    if not entry.is_dir():
+        return None
+    rows, warnings = mapped_rows(entry)
+    with suppress(OSError):  # an entry of somebody else
+        os.utime(entry)
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return rows
+
+
+def _keep(reader: RowEncoder, path: Path, entry: Path) -> None:
+    """Encode a file into a new entry."""
+    part = entry.with_name(f"{entry.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    try:
+        with RowsWriter(part) as writer, _warnings() as warnings:
+            for rows in _reported(training_parts(reader, path), path):
+                writer.append(rows)
+            writer.finish(warnings)
+        if key_of(reader, path) != entry.name:
+            raise DataError(f"{path}: the file has changed while it was read; start again")
+        _appear(part, entry)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _reported(parts: Iterator[Rows], path: Path) -> Iterator[Rows]:
+    """The parts as they are, with a line now and then about how far it has come."""
+    done, told = 0, time.monotonic()
+    for rows in parts:
+        yield rows
+        done += len(rows)
+        if time.monotonic() - told >= REPORT_SECONDS:
+            told = time.monotonic()
+            logger.info("%s: %d rows encoded, once for this run and later ones", path, done)
+
+
+def _appear(part: Path, entry: Path) -> None:
+    try:
+        part.rename(entry)
+    except OSError:
+        if not entry.is_dir():  # where there are no locks, another process may have been first
+            raise
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """The warnings that palm tells within this context, as they are told."""
+    told: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            told.append(record.getMessage())
+        return True
+
+    logger.addFilter(keep)
+    try:
+        yield told
+    finally:
+        logger.removeFilter(keep)
+
+
+def _user_caches() -> Path:
+    """Where this system wants a user's caches.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -1,0 +1,73 @@
+"""What the encoded rows of a file depend on, as one key: equal keys, equal rows."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from pathlib import Path
+
+import tokenizers
+
+from palm.core.checksum import checksum
+from palm.reader.rows.chunks import RowEncoder
+
+FORMAT = 1
+"""How rows are laid down on disk."""
+
+_HASH = "blake2b"
+
+
+def key_of(reader: RowEncoder, path: Path) -> str | None:
+    """The key of a training file's rows, 32 hexadecimal digits; None where they cannot be cached.
+
+    It covers the bytes of the file and of the vocabulary's files, the reader's class and source code, that of
+    the readers and the tokenizer that come with palm, the reader's settings (of files, their bytes), and
+    the version of the `tokenizers` library. Names and places of files do not count.
+
+    There is no key for a reader whose class does not say `cacheable = True` itself, for settings that
+    have no form on disk, and where one of the files cannot be read.
+    """
+    kind = type(reader)
+    if not kind.__dict__.get("cacheable", False):
+        return None
+    try:
+        parts = {
+            "format": FORMAT,
+            "data": checksum(path, _HASH),
+            "reader": f"{kind.__module__}.{kind.__qualname__}",
+            "settings": _settings_of(reader),
+            "vocabulary": [checksum(file, _HASH) for file in (reader.vocab_path, *reader.companions)],
+            "code": [checksum(file, _HASH) for file in _sources(kind)],
+            "tokenizers": tokenizers.__version__,
+        }
+    except (OSError, TypeError, ValueError):
+        return None
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _settings_of(reader: RowEncoder) -> str:
+    """The settings as text that means the same tomorrow.
+
+    Raises:
+        TypeError: one of them has no such form.
+    """
+    return json.dumps(reader.settings, sort_keys=True, default=_content)
+
+
+def _content(value: object) -> dict[str, str]:
+    if isinstance(value, Path):
+        return {_HASH: checksum(value, _HASH)}
+    raise TypeError(f"{value!r} has no form on disk")
+
+
+def _sources(kind: type) -> list[Path]:
+    """The files of the code that makes rows.
+
+    Raises:
+        TypeError: a class was not read from a file.
+    """
+    package = Path(__file__).parents[1]  # palm.reader, which also has the tokenizers
+    owners = kind.__mro__[:-1]  # without `object`
+    written = [Path(inspect.getfile(owner)) for owner in owners]
+    return list(dict.fromkeys([*sorted(package.rglob("*.py")), *written]))

@@ -1,0 +1,56 @@
+"""Files encoded a chunk at a time, so that no file has to fit into memory as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from palm.core.errors import DataError
+from palm.reader.rows.rows import Rows
+
+CHUNK_EXAMPLES = 4096
+"""Examples that are text in memory at a time."""
+
+
+class RowEncoder(Protocol):
+    """What encoding a file takes of a reader."""
+
+    vocab_path: Path
+    settings: dict[str, Any]
+
+    @property
+    def companions(self) -> tuple[Path, ...]: ...
+    def read(self, path: Path, with_targets: bool) -> Iterator[Any]: ...
+    def encode(self, examples: list[Any], with_targets: bool) -> Rows: ...
+
+
+def encoded_chunks(
+    reader: RowEncoder, examples: Iterable[Any], with_targets: bool, size: int = CHUNK_EXAMPLES
+) -> Iterator[tuple[list[Any], Rows]]:
+    """The examples, `size` at a time, each piece with its encoded rows."""
+    examples = iter(examples)
+    while chunk := list(islice(examples, size)):
+        yield chunk, reader.encode(chunk, with_targets)
+
+
+def training_parts(reader: RowEncoder, path: Path) -> Iterator[Rows]:
+    """All rows of a training file, a chunk at a time.
+
+    Raises:
+        DataError: a row that cannot be used, or no rows.
+    """
+    empty = True
+    for _, rows in encoded_chunks(reader, reader.read(path, with_targets=True), with_targets=True):
+        if len(rows):
+            empty = False
+            yield rows
+    if empty:
+        raise DataError(f"{path}: no rows to train on")
+
+
+def num_prediction_rows(reader: RowEncoder, path: Path) -> int:
+    """How many rows a file has for prediction, in bounded memory."""
+    examples = reader.read(path, with_targets=False)
+    return sum(len(rows) for _, rows in encoded_chunks(reader, examples, with_targets=False))

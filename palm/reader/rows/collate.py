@@ -1,0 +1,55 @@
+"""Rows of different lengths as one batch of rectangular tensors, padded to the longest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from palm.core.contract import Specs, Tensors, TensorSpec
+from palm.reader.rows.rows import Rows
+
+_TOKENS = TensorSpec(("batch", "seq"), torch.long)
+
+SEQUENCE_ATTR: Specs = {
+    "token_ids": _TOKENS,
+    "position_ids": _TOKENS,
+    "segment_ids": _TOKENS,
+    "task_ids": _TOKENS,
+    "input_mask": TensorSpec(("batch", "seq"), torch.bool),
+}
+"""What every reader's batch carries."""
+
+ONE_PER_ROW = TensorSpec(("batch",), torch.long)
+
+
+def padded_batch(rows: Rows, indices: Sequence[int], pad_id: int, task_id: int) -> Tensors:
+    """The tensors of `SEQUENCE_ATTR` for these rows, each [batch, seq].
+
+    Args:
+        rows: with the columns `token_ids` and `first_segment`.
+        indices: which rows, in the batch's order.
+        pad_id: the token id of padding; all other fields are 0 there.
+        task_id: the value of `task_ids` on real tokens.
+    """
+    tokens = [rows["token_ids"][index] for index in indices]
+    first_segment = np.asarray([rows["first_segment"][index] for index in indices])
+    lengths = np.asarray([len(row) for row in tokens])
+    columns = np.arange(lengths.max())
+    mask: npt.NDArray[np.bool_] = columns < lengths[:, None]  # [batch, seq]
+    token_ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    token_ids[mask] = np.concatenate(tokens)
+    return {
+        "token_ids": torch.from_numpy(token_ids),
+        "position_ids": torch.from_numpy(columns * mask),
+        "segment_ids": torch.from_numpy(((columns >= first_segment[:, None]) & mask).astype(np.int64)),
+        "task_ids": torch.from_numpy(task_id * mask.astype(np.int64)),
+        "input_mask": torch.from_numpy(mask),
+    }
+
+
+def row_values(rows: Rows, name: str, indices: Sequence[int]) -> torch.Tensor:
+    """One number a row, [batch], from the scalar column `name` and of its dtype."""
+    return torch.from_numpy(rows[name].values[np.asarray(indices)])

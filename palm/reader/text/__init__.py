@@ -1,0 +1,1 @@
+"""From files to tokens: file formats, tokenizers, labels, windows, masks."""

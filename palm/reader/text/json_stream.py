@@ -1,0 +1,151 @@
+"""A JSON file of any size, whose one long list is read an element at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from palm.core.errors import DataError
+
+CHUNK = 1 << 20
+"""Characters read at a time."""
+
+_DECODER = json.JSONDecoder()
+_BLANKS = " \t\r\n"
+_LONGEST_CUT = 16
+"""An error this close to the end of the text may come from the rest missing (`-Infinit`, `\\u12`)."""
+
+
+def list_elements(path: Path, key: str) -> Iterator[Any]:
+    """The elements of the list under `key` of the JSON object in `path`, lazily.
+
+    Only one element, and a fixed number of characters, is in memory at a time.
+
+    Raises:
+        DataError: no such file, not JSON (with `file:line:column`), or no list under `key`.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from _elements(_Scanner(path, file), key)
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the data file ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: the file is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+
+
+def _elements(scanner: _Scanner, key: str) -> Iterator[Any]:
+    scanner.expect("{", f"an object with a list {key!r}")
+    found = False
+    more = not scanner.skip("}")
+    while more:
+        name = scanner.value()
+        scanner.expect(":", "':' after a key")
+        if name == key:
+            found = True
+            scanner.expect("[", f"a list under {key!r}")
+            yield from _list_items(scanner)
+        else:
+            scanner.value()
+        more = scanner.goes_on("}")
+    if scanner.peek():
+        scanner.fail("nothing after the closing '}'")
+    if not found:
+        scanner.fail(f"a list {key!r} in the object")
+
+
+def _list_items(scanner: _Scanner) -> Iterator[Any]:
+    more = not scanner.skip("]")
+    while more:
+        yield scanner.value()
+        more = scanner.goes_on("]")
+
+
+class _Scanner:
+    """A window over the text of a file, from the next unread character on."""
+
+    def __init__(self, path: Path, file: TextIO) -> None:
+        self._path = path
+        self._file = file
+        self._text = ""
+        self._next = 0
+        self._line, self._column = 1, 1  # of the window's first character
+        self._at_end = False
+
+    def peek(self) -> str:
+        """The next character that is not blank, unread; nothing at the end of the file."""
+        while True:
+            while self._next < len(self._text):
+                if self._text[self._next] not in _BLANKS:
+                    return self._text[self._next]
+                self._next += 1
+            if self._at_end:
+                return ""
+            self._read_on()
+
+    def skip(self, character: str) -> bool:
+        """Step over the next character if it is this one."""
+        found = self.peek() == character
+        self._next += found
+        return found
+
+    def expect(self, character: str, meaning: str) -> None:
+        """Step over the next character, which must be this one."""
+        if not self.skip(character):
+            self.fail(meaning)
+
+    def goes_on(self, closing: str) -> bool:
+        """Step over ',' (more follows) or over `closing` (no more does)."""
+        if self.skip(","):
+            return True
+        self.expect(closing, f"',' or {closing!r}")
+        return False
+
+    def value(self) -> Any:
+        """The next value, read whole."""
+        self.peek()
+        while True:
+            try:
+                value, end = _DECODER.raw_decode(self._text, self._next)
+            except json.JSONDecodeError as error:
+                if not self._may_be_cut(error):
+                    self._fail_at(error.pos, f"not JSON: {error.msg}")
+            else:
+                if self._at_end or not self._may_go_on(end):
+                    self._next = end
+                    return value
+            self._read_on()
+
+    def fail(self, expected: str) -> None:
+        """Raise the error that the next character is not what was expected."""
+        character = self.peek()
+        found = repr(character) if character else "the end"
+        self._fail_at(self._next, f"expected {expected}, found {found}")
+
+    def _may_go_on(self, end: int) -> bool:
+        """Whether what was read as a value up to `end` may be the beginning of a longer number."""
+        rest = self._text[end : end + 3]
+        return not rest or (len(rest) < 3 and rest[0] in ".eE")
+
+    def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
+        near_the_end = error.pos >= len(self._text) - _LONGEST_CUT
+        return not self._at_end and (near_the_end or error.msg.startswith("Unterminated string"))
+
+    def _read_on(self) -> None:
+        kept = self._text[self._next :]
+        self._line, self._column = self._place_of(self._next)
+        # As much again as there is: a long value is tried a few times, not once per chunk.
+        more = self._file.read(max(CHUNK, len(kept)))
+        self._at_end = not more
+        self._text, self._next = kept + more, 0
+
+    def _place_of(self, position: int) -> tuple[int, int]:
+        lines = self._text.count("\n", 0, position)
+        if not lines:
+            return self._line, self._column + position
+        return self._line + lines, position - self._text.rindex("\n", 0, position)
+
+    def _fail_at(self, position: int, problem: str) -> None:
+        line, column = self._place_of(position)
+        raise DataError(f"{self._path}:{line}:{column}: {problem}")

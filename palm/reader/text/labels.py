@@ -1,0 +1,114 @@
+"""Labels of classes as a data file writes them, as numbers from 0 or as names, and their ids."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from palm.core.errors import ConfigError, DataError
+from palm.core.registry import did_you_mean
+
+_SHOWN = 10
+
+
+class Labels:
+    """The labels of one task.
+
+    Args:
+        n_classes: how many there are; None for as many as `label_map` has, or any number.
+        label_map: name -> id, or the JSON file that holds this; None where labels are written as ids.
+
+    Attributes:
+        target: what a batch calls the ids.
+        dtype: the dtype they have there.
+        field: what a record calls one.
+        names: id -> name; empty where labels are written as ids.
+
+    Raises:
+        ConfigError: a mapping of another form, or with ids that `n_classes` leaves out.
+        DataError: the file cannot be read.
+    """
+
+    target: ClassVar[str] = "label_ids"
+    dtype: ClassVar[torch.dtype] = torch.long
+    field: ClassVar[str] = "label"
+
+    def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
+        if n_classes is not None and n_classes < 1:
+            raise ConfigError([f"n_classes should be at least 1, not {n_classes!r}"])
+        self._ids = _checked(_loaded(label_map), n_classes, label_map) if label_map is not None else {}
+        self.names = {number: name for name, number in self._ids.items()}
+        self._n_classes = n_classes
+
+    def value_of(self, text: str, place: str) -> int:
+        """The id of the label `text`.
+
+        Raises:
+            DataError: not a label of this task; the message begins with `place`.
+        """
+        if self._ids:
+            return self._id_of_name(text, place)
+        if not re.fullmatch(r"-?[0-9]{1,18}", text):
+            raise DataError(
+                f"{place}: the label {text!r} is not a whole number{self._range}; for names, set label_map"
+            )
+        if int(text) < 0 or (self._n_classes is not None and int(text) >= self._n_classes):
+            raise DataError(f"{place}: the label {text!r} should be a whole number{self._range}")
+        return int(text)
+
+    @property
+    def _range(self) -> str:
+        return " from 0 on" if self._n_classes is None else f" from 0 to {self._n_classes - 1}"
+
+    def _id_of_name(self, text: str, place: str) -> int:
+        if text not in self._ids:
+            known = ", ".join(list(self._ids)[:_SHOWN]) + (", …" if len(self._ids) > _SHOWN else "")
+            hint = did_you_mean(text, self._ids)
+            raise DataError(f"{place}: the label {text!r} is not in the label_map ({known}){hint}")
+        return self._ids[text]
+
+
+def _loaded(label_map: Path | str | Mapping[str, int]) -> Any:
+    if isinstance(label_map, Mapping):
+        return dict(label_map)
+    try:
+        return json.loads(Path(label_map).read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise DataError(f"{label_map}: cannot read the label_map ({error.strerror})") from error
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{label_map}:{error.lineno}:{error.colno}: the label_map is not JSON: {error.msg}"
+        ) from error
+
+
+def _checked(mapping: Any, n_classes: int | None, source: object) -> dict[str, int]:
+    where = "label_map" if isinstance(source, Mapping) else f"{source}"
+    if not isinstance(mapping, dict) or not mapping:
+        raise ConfigError([f"{where}: expected a mapping from label to id, like {{'no': 0, 'yes': 1}}"])
+    problems = [
+        f"{where}: the id of {name!r} should be a whole number from 0 on, not {number!r}"
+        for name, number in mapping.items()
+        if type(number) is not int or number < 0 or not isinstance(name, str)
+    ]
+    if not problems:
+        problems = _clashes(mapping, n_classes, where)
+    if problems:
+        raise ConfigError(problems)
+    return mapping
+
+
+def _clashes(mapping: dict[str, int], n_classes: int | None, where: str) -> list[str]:
+    names: dict[int, str] = {}
+    problems = []
+    for name, number in mapping.items():
+        if number in names:
+            problems.append(f"{where}: {names[number]!r} and {name!r} have the same id {number}")
+        if n_classes is not None and number >= n_classes:
+            problems.append(f"{where}: the id {number} of {name!r} does not fit n_classes {n_classes}")
+        names[number] = name
+    return problems

@@ -1,0 +1,161 @@
+"""Tokenizers of other vocabularies than WordPiece's, and the one that a vocabulary file asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import models, pre_tokenizers, processors
+
+from palm.core.errors import ConfigError, DataError
+from palm.reader.text.tokenizer import SPECIAL_TOKENS, Pieces, SpecialTokens, Tokenizer, WordPieceTokenizer
+
+ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+SEPARATORS = {SPECIAL_TOKENS: 1, ROBERTA_TOKENS: 2}
+"""Special tokens -> how many separators stand between two texts: `[SEP]`, but `</s></s>`."""
+
+MERGES, SETTINGS = "merges.txt", "tokenizer_config.json"
+
+
+def tokenizer_of(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
+    """The tokenizer of a vocabulary file, whose content says what it is.
+
+    Args:
+        vocab_path: WordPiece's vocabulary, one token a line; or RoBERTa's, a JSON object of token and
+            id, with `merges.txt` beside it; or a `tokenizer.json` of Hugging Face's library.
+        do_lower_case: lower-case texts and strip accents; only for WordPiece, the others know themselves.
+
+    Raises:
+        DataError: the vocabulary cannot be read, or lacks special tokens.
+        ConfigError: `do_lower_case` for a vocabulary that keeps capitals.
+    """
+    if Path(vocab_path).suffix != ".json":
+        return WordPieceTokenizer(vocab_path, do_lower_case)
+    content = _read(vocab_path)
+    tokenizer = JsonTokenizer(vocab_path) if "model" in content else ByteLevelTokenizer(vocab_path)
+    if do_lower_case and not tokenizer.is_lower_case:
+        raise ConfigError([f"do_lower_case: the vocabulary {str(vocab_path)!r} keeps capitals; leave it out"])
+    return tokenizer
+
+
+class ByteLevelTokenizer(Tokenizer):
+    """RoBERTa's tokenizer: pairs of bytes, merged as often as they are common.
+
+    A blank belongs to the word behind it, so a word begins otherwise inside a text than at its start.
+
+    Args:
+        vocab_path: a JSON object of token and id; `merges.txt` lies beside it, and `tokenizer_config.json`
+            may, whose `add_prefix_space` puts a blank before every text.
+
+    Raises:
+        DataError: a file cannot be read, or special tokens are missing.
+
+    Source: Radford et al., 2019, section 2.2; Liu et al., 2019, arXiv:1907.11692, section 4.4.
+    """
+
+    is_lower_case = False
+
+    def __init__(self, vocab_path: Path) -> None:
+        merges, settings = vocab_path.with_name(MERGES), vocab_path.with_name(SETTINGS)
+        if not merges.is_file():
+            raise DataError(f"{vocab_path}: the vocabulary needs {MERGES} beside it")
+        told = _read(settings) if settings.is_file() else {}
+        pipeline = _byte_level(vocab_path, merges, bool(told.get("add_prefix_space")))
+        super().__init__(pipeline, *_with_special(pipeline.get_vocab(), vocab_path), before_word=" ")
+        self.companions = (merges, settings) if told else (merges,)
+
+
+class JsonTokenizer(Tokenizer):
+    """The tokenizer that a `tokenizer.json` describes, whatever its kind.
+
+    Args:
+        path: the file.
+
+    Raises:
+        DataError: it cannot be read, or special tokens are missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._content = content = _read(path)
+        special = [token["content"] for token in content.get("added_tokens", ()) if token.get("special")]
+        try:
+            ids = tokenizers.Tokenizer.from_str(json.dumps(content)).get_vocab()
+            pipeline = tokenizers.Tokenizer.from_str(json.dumps(_hidden(content, special)))
+        except Exception as error:  # the library has no other class
+            raise DataError(f"{path}: cannot read the tokenizer ({error})") from error
+        pipeline.encode_special_tokens = True  # as text
+        pipeline.no_truncation()
+        pipeline.no_padding()
+        self.is_lower_case = pipeline.normalizer is not None and pipeline.normalizer.normalize_str("A") == "a"
+        self._is_byte_level = '"ByteLevel"' in json.dumps(content.get("pre_tokenizer"))
+        before_word = " " if self._is_byte_level else ""
+        super().__init__(pipeline, *_with_special(ids, path), before_word=before_word)
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Pieces]:
+        encoded = super().encode_with_offsets(texts)
+        if self._is_byte_level:  # whose own processor does it
+            return encoded
+        return [_trimmed(pieces, text) for pieces, text in zip(encoded, texts, strict=True)]
+
+    def to_library(self) -> tokenizers.Tokenizer:
+        """The file's own, in which no special token is hidden."""
+        return tokenizers.Tokenizer.from_str(json.dumps(self._content))
+
+
+def _byte_level(vocab_path: Path, merges: Path, add_prefix_space: bool) -> tokenizers.Tokenizer:
+    try:
+        pipeline = tokenizers.Tokenizer(models.BPE.from_file(str(vocab_path), str(merges)))
+    except Exception as error:  # the library has no other class
+        raise DataError(f"{vocab_path}: cannot read the vocabulary with its {MERGES} ({error})") from error
+    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    pipeline.post_processor = processors.ByteLevel(add_prefix_space=add_prefix_space, trim_offsets=True)
+    return pipeline
+
+
+def _hidden(content: dict[str, Any], special: list[str]) -> dict[str, Any]:
+    """The description with special tokens renamed where the model itself would find them in a text."""
+    if content["model"].get("type") != "Unigram":
+        return content
+    names = {token: f"\ufdd0{token}" for token in special}
+    pieces = [[names.get(piece, piece), score] for piece, score in content["model"]["vocab"]]
+    added = [
+        {**token, "content": names.get(token["content"], token["content"])}
+        for token in content["added_tokens"]
+    ]
+    return {**content, "added_tokens": added, "model": {**content["model"], "vocab": pieces}}
+
+
+def _trimmed(pieces: Pieces, text: str) -> Pieces:
+    """The pieces without the blanks that some tokens begin with, such as SentencePiece's."""
+    is_blank = np.fromiter((*(character.isspace() for character in text), False), dtype=bool)
+    starts = pieces.starts.copy()
+    while (begins_blank := is_blank[starts] & (starts < pieces.ends)).any():
+        starts += begins_blank
+    return Pieces(pieces.ids, starts, pieces.ends)
+
+
+def _with_special(ids: dict[str, int], path: Path) -> tuple[dict[str, int], SpecialTokens, int]:
+    """The vocabulary, its special tokens and the number of its separators."""
+    lacking = {special: [token for token in special if token not in ids] for special in SEPARATORS}
+    special = min(lacking, key=lambda special: len(lacking[special]))
+    if lacking[special]:
+        raise DataError(
+            f"{path}: the vocabulary lacks {', '.join(lacking[special])}; is it one of BERT's or RoBERTa's?"
+        )
+    return ids, special, SEPARATORS[special]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the vocabulary ({error.strerror})") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DataError(f"{path}: the vocabulary is not JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: expected a JSON object, not {type(content).__name__}")
+    return content

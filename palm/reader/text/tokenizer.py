@@ -1,0 +1,233 @@
+"""Texts to token ids and to the characters they stand for; WordPiece, as BERT and ERNIE cut them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
+
+from palm.core.errors import DataError
+
+
+class SpecialTokens(NamedTuple):
+    """A vocabulary's tokens that stand for no text, by what they are for.
+
+    Args:
+        pad: fills rows up.
+        unk: a word that cannot be written with the other tokens.
+        cls: begins every row.
+        sep: ends every text.
+        mask: a word to be guessed.
+    """
+
+    pad: str
+    unk: str
+    cls: str
+    sep: str
+    mask: str
+
+
+SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_CHARS_PER_WORD = 100
+"""A longer word becomes `[UNK]`, as in BERT."""
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_FINAL_SIGMA = r"(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cased})"
+_UNASSIGNED = r"\p{Cn}+"
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The tokens of one text.
+
+    Args:
+        ids: token ids, int32[tokens].
+        starts: where in the text every token begins, in characters, int32[tokens].
+        ends: where it ends, the first character after it, int32[tokens].
+    """
+
+    ids: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Tokenizer:
+    """Cuts texts into the tokens of one vocabulary. Special tokens inside a text are text.
+
+    Args:
+        pipeline: how a text becomes tokens.
+        ids: token -> id, special tokens included.
+        special: the special tokens.
+        separators: how many `sep` stand between the two texts of a row.
+        before_word: what is put before a word that is cut by itself.
+
+    Attributes:
+        vocab_size: the largest id + 1.
+        companions: files that belong to the vocabulary's file and lie beside it.
+    """
+
+    companions: tuple[Path, ...] = ()
+
+    def __init__(
+        self,
+        pipeline: tokenizers.Tokenizer,
+        ids: dict[str, int],
+        special: SpecialTokens = SPECIAL_TOKENS,
+        separators: int = 1,
+        before_word: str = "",
+    ) -> None:
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in special)
+        self.vocab_size = max(ids.values()) + 1
+        self.separators = separators
+        self._unknown = special.unk
+        self._before_word = before_word
+        self._ids = ids
+        self._tokens = {number: token for token, number in ids.items()}
+        self._pipeline = pipeline
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of every text, without special tokens; in parallel."""
+        encodings = self._pipeline.encode_batch_fast(_encodable(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """The token ids of words, each as it is cut inside a text; in parallel."""
+        return self.encode([self._before_word + word for word in words])
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Pieces]:
+        """The tokens of every text and the characters of the text they stand for; in parallel."""
+        encodings = self._pipeline.encode_batch(_encodable(texts), add_special_tokens=False)
+        return [_pieces(encoding) for encoding in encodings]
+
+    def to_library(self) -> tokenizers.Tokenizer:
+        """A copy for the library `tokenizers`: texts to ids, special tokens in them as text."""
+        return tokenizers.Tokenizer.from_str(self._pipeline.to_str())
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The tokens with these ids; that of unknown words for a number that the vocabulary does not use."""
+        return [self._tokens.get(int(number), self._unknown) for number in ids]
+
+    def id_of(self, token: str) -> int:
+        """The id of a token of the vocabulary."""
+        return self._ids[token]
+
+
+class WordPieceTokenizer(Tokenizer):
+    """BERT's and ERNIE's tokenizer over one vocabulary file.
+
+    Control characters are dropped, Chinese characters stand alone, words are split at white space
+    and punctuation and then into the longest known pieces. Special tokens inside a text are text:
+    `[SEP]` becomes `[`, `sep`, `]`.
+
+    Args:
+        vocab_path: the vocabulary, one token a line, or `token<TAB>id`.
+        do_lower_case: lower-case the text and strip its accents.
+
+    Raises:
+        DataError: the vocabulary cannot be read; with `file:line`.
+
+    Source: Devlin et al., 2018, arXiv:1810.04805, section 3.
+    """
+
+    def __init__(self, vocab_path: str | Path, do_lower_case: bool = False) -> None:
+        vocabulary = load_vocabulary(Path(vocab_path))
+        super().__init__(_pipeline(vocabulary, do_lower_case), vocabulary)
+
+
+def load_vocabulary(path: Path) -> dict[str, int]:
+    """Token -> id of a vocabulary file.
+
+    A line is `token` (its id is the number of lines before it) or `token<TAB>id`. White space around a
+    token does not count; a line without a token uses up its id.
+
+    Raises:
+        DataError: no such file, a line of another form, a token or id twice, a special token missing.
+    """
+    vocabulary: dict[str, int] = {}
+    lines_of_ids: dict[int, int] = {}
+    for line_number, line in enumerate(_vocabulary_lines(path), start=1):
+        place = f"{path}:{line_number}"
+        token, number = _entry(line, line_number - 1, place)
+        if number in lines_of_ids:
+            raise DataError(f"{place}: id {number} is taken by line {lines_of_ids[number]}")
+        if token in vocabulary:
+            first = lines_of_ids[vocabulary[token]]
+            raise DataError(
+                f"{place}: the token {token!r} stands in line {first} already; remove one of them"
+            )
+        lines_of_ids[number] = line_number
+        if token:
+            vocabulary[token] = number
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
+        raise DataError(
+            f"{path}: the vocabulary lacks {', '.join(missing)}; is it a BERT or ERNIE vocabulary?"
+        )
+    return vocabulary
+
+
+def _vocabulary_lines(path: Path) -> list[str]:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the vocabulary ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: the vocabulary is not UTF-8 text ({error.reason})") from error
+    return text.removesuffix("\n").split("\n")
+
+
+def _entry(line: str, number: int, place: str) -> tuple[str, int]:
+    columns = line.strip("\r").split("\t")
+    if len(columns) == 1:
+        return columns[0].strip(), number
+    if len(columns) == 2 and re.fullmatch(r"\s*[0-9]{1,9}\s*", columns[1]):
+        return columns[0].strip(), int(columns[1])
+    raise DataError(f"{place}: expected 'token' or 'token<TAB>id', not {line.rstrip()!r}")
+
+
+def _pipeline(vocabulary: dict[str, int], do_lower_case: bool) -> tokenizers.Tokenizer:
+    pipeline = tokenizers.Tokenizer(
+        models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARS_PER_WORD)
+    )
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(tokenizers.Regex(_UNASSIGNED), "")]
+    if do_lower_case:
+        steps.append(normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), "ς"))
+    steps.append(normalizers.BertNormalizer(lowercase=do_lower_case, strip_accents=do_lower_case))
+    pipeline.normalizer = normalizers.Sequence(steps)
+    pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return pipeline
+
+
+def _encodable(texts: Sequence[str]) -> list[str]:
+    return [text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text) for text in texts]
+
+
+def _pieces(encoding: tokenizers.Encoding) -> Pieces:
+    offsets = np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+    return Pieces(np.asarray(encoding.ids, dtype=np.int32), offsets[:, 0], offsets[:, 1])
+
+
+def _use_one_thread_after_fork() -> None:
+    """Keep forked workers from waiting for the library's threads, which a fork does not copy.
+
+    Saying how parallel to be also keeps the library from warning about it. A user's own setting stands.
+    """
+    name = "TOKENIZERS_PARALLELISM"
+    if name in os.environ or not hasattr(os, "register_at_fork"):
+        return
+    os.environ[name] = "true"
+    os.register_at_fork(after_in_child=lambda: os.environ.update({name: "false"}))
+
+
+_use_one_thread_after_fork()

@@ -1,0 +1,90 @@
+"""Tab-separated tables with a header: every row as named cells, with its place for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from palm.core.errors import DataError
+from palm.core.registry import did_you_mean
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class TableRow(NamedTuple):
+    """One row of a table: its cells by column name, and `file:line`."""
+
+    cells: dict[str, str]
+    place: str
+
+
+def read_table(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
+    """The rows of a TSV file, lazily.
+
+    The first line names the columns, in any order; columns that nobody asked for are passed on unread.
+    Only line feeds (or carriage return and line feed) end a line, and quotes are text.
+
+    Args:
+        path: a UTF-8 file.
+        columns: those that the header must have.
+
+    Raises:
+        DataError: no such file, no rows, a missing column, a row with another number of cells.
+    """
+    lines = _lines(path)
+    header = _header(next(lines, ""), columns, path)
+    number = 1
+    for number, line in enumerate(lines, start=2):
+        place = f"{path}:{number}"
+        cells = line.split("\t")
+        if len(cells) != len(header):
+            raise DataError(_wrong_width(place, line, len(cells), header))
+        yield TableRow(dict(zip(header, cells, strict=True)), place)
+    if number == 1:
+        raise DataError(
+            f"{path}: the file ends after its header ({', '.join(header)}); expected rows below it"
+        )
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield _decoded(line, f"{path}:{number}", first=number == 1)
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the data file ({error.strerror})") from error
+
+
+def _decoded(line: bytes, place: str, first: bool) -> str:
+    if first:
+        line = line.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        found = line[error.start : error.start + 1]
+        raise DataError(f"{place}: {found!r} is not UTF-8 text; save the file as UTF-8") from error
+
+
+def _header(line: str, columns: Sequence[str], path: Path) -> list[str]:
+    if not line.strip():
+        raise DataError(f"{path}:1: expected a header that names the columns ({', '.join(columns)})")
+    header = line.split("\t")
+    missing = [name for name in columns if name not in header]
+    if missing:
+        hint = did_you_mean(missing[0], header)
+        raise DataError(
+            f"{path}:1: the header lacks {', '.join(map(repr, missing))}; it names {', '.join(header)}{hint}"
+        )
+    for name in header:
+        if header.count(name) > 1:
+            raise DataError(f"{path}:1: the header names {name!r} twice")
+    return header
+
+
+def _wrong_width(place: str, line: str, width: int, header: Sequence[str]) -> str:
+    expected = f"expected {len(header)} ({', '.join(header)})"
+    if not line.strip():
+        return f"{place}: a blank line, {expected}; remove it"
+    columns = "1 column" if width == 1 else f"{width} columns"
+    return f"{place}: {columns}, {expected}; the line starts with {line[:40]!r}"

@@ -1,0 +1,391 @@
+"""Several tasks on one encoder, under the names of PaddlePALM 2.x."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palm.backbone import Backbone
+from palm.core.component import checked_phase
+from palm.core.contract import Tensors, TensorSpec
+from palm.core.errors import ConfigError, PalmError, TrainingError, WiringError
+from palm.core.logging import logger
+from palm.core.registry import did_you_mean
+from palm.distributed import from_first
+from palm.engine.loop import Step, Training
+from palm.engine.task import Task
+from palm.mixing import Mixing
+from palm.reader import Reader, Record
+from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
+from palm.trainer.predicting import delivered, logged_steps, predicted
+from palm.trainer.shared_pass import SharedPass, versions
+from palm.trainer.trainer import Trainer
+
+TASK_ID = "__task_id"
+"""In a batch, the number of the trainer it is for, int64[1]."""
+
+Readers = Sequence[Reader] | Mapping[str, Reader]
+
+
+class MultiHeadTrainer(TrainerBase):
+    """Trains several tasks together and predicts them together.
+
+    Args:
+        trainers: one per task; at every step one of them is drawn.
+        mixing: of `palm.mixing`, how they take turns; in proportion to their `mix_ratio` where None.
+        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+
+    Raises:
+        ConfigError: none, or two of the same name; another `precision`.
+    """
+
+    def __init__(
+        self, trainers: Sequence[Trainer], mixing: Mixing | None = None, *, precision: str = "auto"
+    ) -> None:
+        super().__init__(" + ".join(trainer.name for trainer in trainers), precision)
+        self._mixing = self._mixing if mixing is None else mixing
+        self.trainers = {trainer.name: trainer for trainer in trainers}
+        if not trainers or len(self.trainers) < len(trainers):
+            raise ConfigError([f"MultiHeadTrainer needs trainers of different names, not {self.name!r}"])
+        self._shared: SharedPass | None = None
+
+    # Before training
+
+    def build_forward(self) -> LossVariable:
+        """Join what the trainers built, on one encoder; heads that are to be shared become one object.
+
+        Raises:
+            PalmError: a trainer's `build_forward` was not called.
+            WiringError: the trainers have different backbones, or heads that cannot be shared.
+        """
+        forwards = self._forwards("build_forward")
+        _one_backbone(forwards)
+        for trainer in self.trainers.values():
+            if trainer.reuse_head_with is not None:
+                owner = self._owner(trainer)
+                assert owner.forward is not None
+                trainer.build_forward(owner.forward.backbone, owner.forward.head)
+        self._begin_anew()
+        return LossVariable(f"{self.name}.loss")
+
+    def build_predict_forward(self) -> dict[str, dict[str, TensorSpec]]:
+        """Join what the trainers built to predict.
+
+        Returns:
+            Task -> what `predict_one_batch` will give, by name.
+
+        Raises:
+            PalmError: a trainer's `build_predict_forward` was not called.
+            WiringError: the trainers have different backbones.
+        """
+        forwards = self._predict_forwards("build_predict_forward")
+        backbone = _one_backbone(forwards)
+        heads = {name: forward.head for name, forward in forwards.items()}
+        wanted = {
+            name for head in heads.values() for name in head.inputs_attr if name in backbone.outputs_attr
+        }
+        self._shared = SharedPass(backbone, wanted)
+        return {name: dict(head.outputs_attr) for name, head in heads.items()}
+
+    def fit_readers(self, readers: Readers, phase: str = "train") -> None:
+        """Give every task its data; each target gets its own reader's `num_epochs`.
+
+        Args:
+            readers: in the order of the trainers, or by their names.
+            phase: 'train' or 'predict'.
+        """
+        checked_phase(phase)
+        if phase == "predict":
+            self.merge_inference_readers(readers)
+            return
+        for task in self._fitted(readers):
+            self._expect(task, (task.reader.num_epochs or 1) * task.steps_per_epoch)
+        logger.info("Estimated overall train steps %d.", self.overall_train_steps)
+
+    def fit_readers_with_mixratio(
+        self, readers: Readers, sampling_reference: str, num_epochs: float, phase: str = "train"
+    ) -> None:
+        """Give every task its data, and its share of the steps.
+
+        A task is expected to get `int(num_epochs * its mix_ratio * steps per epoch of the reference)`,
+        if the mixing strategy does not say otherwise.
+
+        Args:
+            readers: in the order of the trainers, or by their names; loaded with `num_epochs=None`.
+            sampling_reference: the name of the trainer whose data `num_epochs` counts.
+            num_epochs: passes over that data.
+            phase: 'train' or 'predict'.
+
+        Raises:
+            PalmError: a call is missing; names it.
+            ConfigError: a reader with epochs of its own, or names that no trainer has.
+            TrainingError: a target that would get no step.
+        """
+        checked_phase(phase)
+        if phase == "predict":
+            self.merge_inference_readers(readers)
+            return
+        self._trainer(sampling_reference)
+        for name, reader in self._by_name(readers).items():
+            if reader.num_epochs is not None:
+                raise ConfigError(
+                    [f"the reader of {name!r} was loaded with num_epochs {reader.num_epochs}; give None"]
+                )
+        tasks = self._fitted(readers)
+        number = list(self.trainers).index(sampling_reference)
+        expected = self._mixing.expected_steps([task.standing() for task in tasks], number, num_epochs)
+        for task, steps in zip(tasks, expected, strict=True):
+            self._expect(task, steps)
+        logger.info("Estimated overall train steps %d.", self.overall_train_steps)
+
+    # Training
+
+    def get_one_batch(self, phase: str = "train") -> Tensors:
+        """The next batch of training, of the task that is drawn; `__task_id` says which.
+
+        Raises:
+            PalmError: a call is missing; names it. To predict, `merge_inference_readers` gives batches.
+        """
+        checked_phase(phase)
+        if phase == "predict":
+            raise PalmError(
+                "get_one_batch: there are several files to predict; take batches of "
+                "merge_inference_readers(readers)(task_name)"
+            )
+        number, batch = self._next_draw()
+        return {**batch, TASK_ID: torch.tensor([number])}
+
+    def train_one_step(self, batch: Tensors) -> tuple[Tensors, int]:
+        """One update of the encoder and one head on a batch of `get_one_batch`.
+
+        Returns:
+            `{"<task>.loss": float32[1]}` and the number of the task.
+
+        Raises:
+            PalmError: a call is missing; names it.
+            TrainingError: the loss is not a number.
+        """
+        if TASK_ID not in batch:
+            raise PalmError(f"train_one_step: the batch has no {TASK_ID!r}; take it from get_one_batch()")
+        number = int(batch[TASK_ID])
+        self._training("train_one_step")
+        task = self._tasks("train_one_step")[number]
+        return self._train_on(task, {name: value for name, value in batch.items() if name != TASK_ID}), number
+
+    @property
+    def overall_train_steps(self) -> int:
+        """The expected steps of all tasks together; a run goes on until its last target has had its own."""
+        return sum(task.expected_steps for task in self._tasks("overall_train_steps"))
+
+    # Prediction
+
+    def merge_inference_readers(self, readers: Readers) -> Callable[[str], Iterator[Tensors]]:
+        """Give every task the file to predict.
+
+        Args:
+            readers: in the order of the trainers, or by their names.
+
+        Returns:
+            A function from a task's name to the batches of its file, in order, each with `__task_id`.
+        """
+        for name, reader in self._by_name(readers).items():
+            self.trainers[name].fit_reader(reader, phase="predict")
+
+        def batches(task_name: str) -> Iterator[Tensors]:
+            trainer = self._trainer(task_name)
+            number = torch.tensor([list(self.trainers).index(task_name)])
+            return ({**batch, TASK_ID: number} for batch in trainer.predict_batches())
+
+        return batches
+
+    def predict_one_batch(self, task_name: str, batch: Tensors) -> Tensors:
+        """The outputs of one task's head for a batch, on the CPU.
+
+        The encoder runs once for all tasks that are asked about the same inputs one after another.
+
+        Raises:
+            PalmError: `build_predict_forward` was not called, or no task has this name.
+        """
+        forward = self._trainer(task_name).tied("predict_one_batch")
+        with self.averaged():
+            return predicted(self._shared_pass("predict_one_batch"), forward.head, batch, self._precision)
+
+    def predict(self, output_dir: str | Path | None = None, print_steps: int = 1000) -> dict[str, Any]:
+        """Predict the files of all tasks, batch by batch in turn; equal texts are encoded once.
+
+        Args:
+            output_dir: each task's files are written to `<output_dir>/<task>`; None for none.
+            print_steps: a log line every so many batches of a task.
+
+        Returns:
+            Task -> what `Trainer.predict` gives.
+        """
+        models = {name: trainer.predictor("predict") for name, trainer in self.trainers.items()}
+        found: dict[str, list[Record]] = {name: [] for name in models}
+        with self.averaged():
+            shared = self._shared_pass("predict")
+            for model in models.values():
+                model.backbone, model.precision = shared, self._precision
+            steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}
+            for name, records in _in_turn(steps):
+                found[name] += records
+        folders = {name: None if output_dir is None else Path(output_dir) / name for name in models}
+        return from_first(
+            lambda: {
+                name: delivered(model.reader, found[name], folders[name]) for name, model in models.items()
+            }
+        )
+
+    def evaluate(
+        self,
+        dev_files: Mapping[str, str | Path],
+        metrics: Mapping[str, Sequence[str]] | None = None,
+    ) -> dict[str, dict[str, float]]:
+        """How good the predictions of files with labels are; training goes on undisturbed.
+
+        Args:
+            dev_files: task -> a data file as for training; tasks may be missing.
+            metrics: task -> names of metrics; those of its head where it is missing.
+
+        Returns:
+            Task -> what `Trainer.evaluate` gives.
+        """
+        chosen = metrics or {}
+        return {
+            name: self._trainer(name).evaluate(path, chosen.get(name)) for name, path in dev_files.items()
+        }
+
+    def _shared_pass(self, caller: str) -> SharedPass:
+        shared = needed(self._shared, self.name, "build_predict_forward()", caller)
+        run = self._run
+        # A fused optimizer leaves no trace in parameters' versions; averages, put in and out, leave too many.
+        loaded = versions(shared) if run is None or run.ema is None else None
+        shared.at((id(run), self.cur_train_step, loaded))
+        return shared
+
+    # The trainers
+
+    def _forwards(self, caller: str) -> dict[str, Forward]:
+        return {
+            name: needed(trainer.forward, name, "build_forward(backbone, head)", caller)
+            for name, trainer in self.trainers.items()
+        }
+
+    def _predict_forwards(self, caller: str) -> dict[str, Forward]:
+        return {
+            name: needed(trainer.predict_forward, name, "build_predict_forward(backbone, head)", caller)
+            for name, trainer in self.trainers.items()
+        }
+
+    def _loadable(self, caller: str) -> dict[str, Forward]:
+        trains = any(trainer.forward for trainer in self.trainers.values())
+        predicts = any(trainer.predict_forward for trainer in self.trainers.values())
+        return self._predict_forwards(caller) if predicts and not trains else self._forwards(caller)
+
+    def _tasks(self, caller: str) -> list[Task]:
+        call = "fit_readers_with_mixratio(readers, sampling_reference, num_epochs)"
+        return [needed(trainer.task, self.name, call, caller) for trainer in self.trainers.values()]
+
+    def _is_fitted(self) -> bool:
+        return all(trainer.task is not None for trainer in self.trainers.values())
+
+    def _training(self, caller: str) -> Training:
+        run = super()._training(caller)
+        for trainer in self.trainers.values():
+            trainer.run_of_all = run
+        return run
+
+    def _heading(self, step: Step) -> str:
+        width = max(map(len, self.trainers))
+        return f"global step: {step.number}, {step.task.name:>{width}}: "
+
+    def _after(self, step: Step) -> None:
+        if step.finished and step.task.is_target:
+            logger.info("%s train finish!", step.task.name)
+        super()._after(step)
+
+    def _trainer(self, name: str) -> Trainer:
+        if name not in self.trainers:
+            known = ", ".join(self.trainers)
+            raise ConfigError(
+                [f"no trainer is called {name!r}; there are {known}{did_you_mean(name, self.trainers)}"]
+            )
+        return self.trainers[name]
+
+    def _owner(self, trainer: Trainer) -> Trainer:
+        """The trainer whose head this one shares."""
+        owner = self._trainer(trainer.reuse_head_with or trainer.name)
+        if owner.reuse_head_with is not None:
+            raise ConfigError(
+                [
+                    f"{trainer.name!r} reuses the head of {owner.name!r}, which has none of its own; "
+                    f"name {owner.reuse_head_with!r}"
+                ]
+            )
+        assert owner.forward is not None
+        assert trainer.forward is not None
+        mine, theirs = trainer.forward.head, owner.forward.head
+        if (type(mine), mine.settings) != (type(theirs), theirs.settings):
+            raise WiringError(
+                f"{trainer.name!r} cannot reuse the head of {owner.name!r}: "
+                f"{type(mine).__name__} {mine.settings} is not {type(theirs).__name__} {theirs.settings}"
+            )
+        return owner
+
+    def _by_name(self, readers: Readers) -> dict[str, Reader]:
+        if isinstance(readers, Mapping):
+            for name in readers:
+                self._trainer(name)
+            named = dict(readers)
+        else:
+            named = dict(zip(self.trainers, readers, strict=False))
+        if len(named) != len(self.trainers) or len(readers) != len(named):
+            trainers = ", ".join(self.trainers)
+            raise ConfigError([f"{len(readers)} readers for {len(self.trainers)} trainers ({trainers})"])
+        return {name: named[name] for name in self.trainers}
+
+    def _fitted(self, readers: Readers) -> list[Task]:
+        named = self._by_name(readers)
+        self._forwards("fit_readers")
+        seed = seed_of(named.values())
+        tasks = [self.trainers[name].fit(reader, seed) for name, reader in named.items()]
+        if not any(task.is_target for task in tasks):
+            raise ConfigError(["all tasks are auxiliary; a run needs at least one target"])
+        self._begin_anew()
+        return tasks
+
+    def _expect(self, task: Task, steps: int) -> None:
+        task.expected_steps = steps
+        if not task.is_target:
+            return
+        if steps == 0:
+            raise TrainingError(
+                f"task {task.name!r} would get no step; raise num_epochs, "
+                f"or its mix_ratio (now {task.mix_ratio})"
+            )
+        logger.info("%s: expected train steps %d.", task.name, steps)
+
+
+def _one_backbone(forwards: Mapping[str, Forward]) -> Backbone:
+    (first, forward), *others = forwards.items()
+    for name, other in others:
+        if other.backbone is not forward.backbone:
+            raise WiringError(
+                f"trainers {first!r} and {name!r} were built with different backbone objects; "
+                "give both the same one"
+            )
+    return forward.backbone
+
+
+def _in_turn(steps: dict[str, Iterator[list[Record]]]) -> Iterator[tuple[str, list[Record]]]:
+    """One batch of each task after another, until all are through."""
+    while steps:
+        for name in list(steps):
+            records = next(steps[name], None)
+            if records is None:
+                del steps[name]
+            else:
+                yield name, records

@@ -1,0 +1,89 @@
+"""Predicting under PaddlePALM 2.x: its log line, its forms of results, its messages about files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from palm.backbone import Backbone
+from palm.core.contract import Tensors
+from palm.core.logging import logger
+from palm.core.precision import resolved
+from palm.core.rng import generator
+from palm.engine.inference import InferenceModel
+from palm.engine.logs import Pace
+from palm.engine.model import outputs_of
+from palm.paradigm import Paradigm
+from palm.reader import Predictions, Reader, Record
+from palm.reader.rows.chunks import encoded_chunks
+
+CHUNK_BATCHES = 32
+"""Prediction batches that are text in memory at a time."""
+
+
+def prediction_batches(task: str, reader: Reader, path: Path, batch_size: int) -> Iterator[Tensors]:
+    """Batches of a file without targets, in its order; the last may be short.
+
+    Args:
+        task: the task's name; it decides what is masked.
+        reader: of its data.
+        path: the file.
+        batch_size: rows per batch.
+    """
+    examples = reader.read(path, with_targets=False)
+    chunks = encoded_chunks(reader, examples, with_targets=False, size=CHUNK_BATCHES * batch_size)
+    for number, (_, rows) in enumerate(chunks):
+        for start in range(0, len(rows), batch_size):
+            indices = range(start, min(start + batch_size, len(rows)))
+            yield reader.collate(rows, indices, partial(_masking, task, number, start))
+
+
+def _masking(task: str, chunk: int, start: int, row: int) -> np.random.Generator:
+    return generator(0, "mask", task, "batch", chunk, start + row)
+
+
+def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterator[list[Record]]:
+    """The steps of predicting the file of the model's reader, with a log line every so many batches."""
+    pace, batches = Pace(), 0
+    examples = model.reader.read(model.reader.loaded.path, with_targets=False)
+    for records in model.steps(examples, together=True):
+        yield records
+        if records:
+            continue
+        batches += 1
+        pace.count()
+        if every > 0 and batches % every == 0:
+            total = math.ceil(model.reader.num_examples / model.batch_size)
+            logger.info("%sbatch %d/%d, speed: %.2f steps/s", heading, batches, total, pace.speed())
+
+
+@torch.inference_mode()
+def predicted(backbone: Backbone, head: Paradigm, batch: Tensors, precision: str) -> Tensors:
+    """The head's outputs for a batch, on the CPU."""
+    device = next(backbone.parameters()).device
+    batch = {name: value.to(device) for name, value in batch.items()}
+    outputs = outputs_of(backbone, head, batch, resolved(precision, device))
+    return {name: value.cpu() for name, value in outputs.items()}
+
+
+def delivered(
+    reader: Reader, records: Iterable[Record], output_dir: str | Path | None
+) -> Sequence[Any] | Predictions:
+    """Records in the form of 2.x, in a list or written to files."""
+    results = reader.results(records)
+    if output_dir is None:
+        return list(results)
+    folder = Path(output_dir)
+    written = reader.write(results, folder)
+    if isinstance(written, Mapping):
+        logger.info("Writing predictions to: %s", folder / "predictions.json")
+        logger.info("Writing nbest to: %s", folder / "nbest_predictions.json")
+    else:
+        logger.info("Predictions saved at %s", folder / "predictions.json")
+    return written

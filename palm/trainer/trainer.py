@@ -1,0 +1,377 @@
+"""One task from its parts to its predictions, under the names of PaddlePALM 2.x."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from palm.backbone import Backbone
+from palm.core.component import checked_phase
+from palm.core.contract import Tensors, TensorSpec
+from palm.core.device import device_of
+from palm.core.errors import ConfigError, PalmError, WiringError
+from palm.core.logging import logger
+from palm.core.storage import is_sealed, verify
+from palm.distributed import from_first, num_ranks, used_up
+from palm.engine.inference import InferenceModel, load_weights
+from palm.engine.loop import Step, Training
+from palm.engine.model import share_parameters
+from palm.engine.task import Task, wiring_problems
+from palm.paradigm import Paradigm
+from palm.pretrained import load_pretrain
+from palm.reader import Predictions, Reader
+from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
+from palm.trainer.predicting import delivered, logged_steps, predicted, prediction_batches
+
+
+class Trainer(TrainerBase):
+    """Trains one task, or is one of the tasks of a `MultiHeadTrainer`, and predicts it.
+
+    Args:
+        name: the task's name; it stands in logs and checkpoints.
+        mix_ratio: how often the task is drawn among several, relative to the others.
+        reuse_head_with: the name of the trainer whose output layer this one shares.
+        loss_weight: as in `Task`.
+        learning_rate_factor: as in `Task`.
+        gradient_accumulation_steps: as in `Task`.
+        head_learning_rate: as in `Task`.
+        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+
+    Raises:
+        ConfigError: another `precision`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        mix_ratio: float = 1.0,
+        reuse_head_with: str | None = None,
+        *,
+        loss_weight: float = 1.0,
+        learning_rate_factor: float = 1.0,
+        gradient_accumulation_steps: int = 1,
+        head_learning_rate: float | None = None,
+        precision: str = "auto",
+    ) -> None:
+        super().__init__(name, precision)
+        self._mix_ratio = mix_ratio
+        self._of_task: dict[str, Any] = {
+            "loss_weight": loss_weight,
+            "learning_rate_factor": learning_rate_factor,
+            "gradient_accumulation_steps": gradient_accumulation_steps,
+            "head_learning_rate": head_learning_rate,
+        }
+        self.reuse_head_with = reuse_head_with
+        self._is_aux = False
+        self.forward: Forward | None = None
+        self.predict_forward: Forward | None = None
+        self.task: Task | None = None
+        self.run_of_all: Training | None = None
+        self._predict_reader: Reader | None = None
+        self._predict_batches: Iterator[Tensors] | None = None
+
+    # Before training
+
+    def build_forward(self, backbone: Backbone, task_head: Paradigm) -> LossVariable:
+        """Choose what is trained.
+
+        Returns:
+            What an optimizer's constructor takes.
+        """
+        self.forward = Forward(backbone, task_head)
+        self.task = None
+        self._begin_anew()
+        return LossVariable(f"{self.name}.loss")
+
+    def build_predict_forward(self, pred_backbone: Backbone, pred_head: Paradigm) -> dict[str, TensorSpec]:
+        """Choose what predicts; where there is something trained, its weights are taken, and stay shared.
+
+        Returns:
+            What `predict_one_batch` will give, by name.
+        """
+        self.predict_forward = Forward(pred_backbone, pred_head)
+        return dict(pred_head.outputs_attr)
+
+    def fit_reader(self, reader: Reader, phase: str = "train") -> Iterator[Tensors]:
+        """Give the task its data.
+
+        Args:
+            reader: after `load_data` and `register_with`.
+            phase: 'train' or 'predict'.
+
+        Returns:
+            The batches: for training as many as `num_epochs` of `load_data` makes (without end where
+            it is None), for prediction those of the file, in order.
+
+        Raises:
+            PalmError: a call is missing; names it.
+            WiringError: reader, backbone and head do not fit together.
+            TrainingError: fewer rows than one batch.
+        """
+        checked_phase(phase)
+        if phase == "predict":
+            return self._fit_for_prediction(reader)
+        task = self.fit(reader, seed_of([reader]))
+        task.expected_steps = (reader.num_epochs or 1) * task.steps_per_epoch
+        batches = (batch for _, batch in self._batches([task]))
+        return batches if reader.num_epochs is None else islice(batches, task.expected_steps)
+
+    def fit(self, reader: Reader, seed: int) -> Task:
+        """The task with its training data, for a run with this seed."""
+        forward = needed(self.forward, self.name, "build_forward(backbone, head)", "fit_reader")
+        task = self._task_of(reader, forward)
+        task.open_stream(seed, reader.rows)
+        self.task = task
+        self._begin_anew()
+        logger.info("ok!")
+        return task
+
+    def _task_of(self, reader: Reader, forward: Forward, for_train: bool = True) -> Task:
+        loaded = reader.loaded
+        if reader.get_registered_backbone() is None:
+            raise PalmError(f"trainer {self.name!r}: call register_with(backbone) on its reader first")
+        task = Task(
+            self.name,
+            reader,
+            forward.head,
+            batch_size=_per_device(loaded.batch_size) if for_train else loaded.batch_size,
+            max_tokens_per_batch=loaded.max_tokens_per_batch,
+            train_file=loaded.path,
+            shuffle=loaded.shuffle,
+            mix_ratio=self.mix_ratio,
+            is_target=not self._is_aux,
+            **self._of_task,
+        )
+        if problems := wiring_problems(task, forward.backbone, for_train):
+            raise WiringError("\n".join(problems))
+        return task
+
+    def set_as_aux(self) -> None:
+        """Make the task an auxiliary one: it helps, and ends nothing."""
+        self._is_aux = True
+        if self.task is not None:
+            self.task.is_target = False
+
+    # Training
+
+    def get_one_batch(self, phase: str = "train") -> Tensors:
+        """The next batch: of training, or of the file to predict.
+
+        Raises:
+            PalmError: a call is missing; names it.
+            StopIteration: the file to predict has no more.
+        """
+        checked_phase(phase)
+        if phase == "train":
+            return self._next_draw()[1]
+        call = "fit_reader(reader, phase='predict')"
+        return next(needed(self._predict_batches, self.name, call, "get_one_batch"))
+
+    def train_one_step(self, batch: Tensors) -> Tensors:
+        """One update on a batch.
+
+        Returns:
+            `{"<name>.loss": float32[1]}`.
+
+        Raises:
+            PalmError: a call is missing; names it.
+            TrainingError: the loss is not a number.
+        """
+        self._training("train_one_step")
+        return self._train_on(self.fitted_task("train_one_step"), batch)
+
+    # Prediction
+
+    def load_predict_model(self, model_path: str | Path, convert: bool = False) -> None:  # noqa: ARG002
+        """Predict with the weights of a saved model, or of pretrained ones.
+
+        Args:
+            model_path: a directory that `save_type` 'predict' or a `Controller` wrote; of pretrained
+                weights, only the backbone is filled.
+            convert: accepted; a packed model is recognised by itself.
+
+        Raises:
+            PalmError: `build_predict_forward` was not called.
+            StorageError: no weights there, or weights of another shape.
+        """
+        path = Path(model_path)
+        forward = self.tied("load_predict_model")
+        if is_sealed(path):
+            verify(path)
+            load_weights(forward.backbone, forward.head, path)
+        else:
+            load_pretrain(forward.backbone, path)
+            logger.info("%s: the output layer keeps the weights it has", self.name)
+
+    def predict(
+        self, output_dir: str | Path | None = None, print_steps: int = 1000
+    ) -> Sequence[Any] | Predictions:
+        """Predict the file of the reader that was fitted with phase 'predict'.
+
+        Args:
+            output_dir: where prediction files are written; None for none.
+            print_steps: a log line every so many batches.
+
+        Returns:
+            All results: a list, or, where they are written, what reads them from the files.
+
+        Raises:
+            PalmError: a call is missing; names it.
+            DataError: a row that cannot be read, with its file and line.
+            StorageError: `output_dir` cannot be written.
+        """
+        model = self.predictor("predict")
+        with self.averaged():
+            records = chain.from_iterable(logged_steps(model, print_steps))
+            return from_first(lambda: delivered(model.reader, records, output_dir), lambda: used_up(records))
+
+    def predict_one_batch(self, batch: Tensors) -> Tensors:
+        """The outputs of the output layer for a batch, on the CPU.
+
+        Raises:
+            PalmError: `build_predict_forward` was not called.
+        """
+        forward = self.tied("predict_one_batch")
+        with self.averaged():
+            return predicted(forward.backbone, forward.head, batch, self._precision)
+
+    def evaluate(self, dev_file: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
+        """How good the predictions of a file with labels are; training goes on undisturbed.
+
+        Args:
+            dev_file: a data file as for training.
+            metrics: names of `palm.metrics.METRICS` or dotted paths; those of the head where None.
+
+        Returns:
+            The numbers of the metrics by name, those of the first metric first.
+
+        Raises:
+            PalmError: `fit_reader` was not called.
+            ConfigError: a metric that is unknown, or that does not fit.
+            DataError: a row that cannot be used, with its file and line.
+        """
+        if self.task is None:
+            model = self.predictor("evaluate")
+        else:
+            forward = self._forwards("evaluate")[self.name]
+            reader, rows = self.task.reader, self.task.pred_batch_size
+            model = InferenceModel(self.name, reader, forward.backbone, forward.head, rows, self._precision)
+        with self.averaged():
+            return model.evaluate(dev_file, metrics)
+
+    def tied(self, caller: str) -> Forward:
+        """What predicts, with the trained weights, in evaluation mode, where batches go."""
+        forward = needed(self.predict_forward, self.name, "build_predict_forward(backbone, head)", caller)
+        if self.forward is not None:
+            share_parameters(self.forward.backbone, forward.backbone)
+            share_parameters(self.forward.head, forward.head)
+        for module in (forward.backbone, forward.head):
+            module.to(device_of(use_gpu=True)).eval()
+        return forward
+
+    def predictor(self, caller: str) -> InferenceModel:
+        """The model that predicts."""
+        forward = self.tied(caller)
+        call = "fit_reader(reader, phase='predict')"
+        reader = needed(self._predict_reader, self.name, call, caller)
+        return InferenceModel(
+            self.name, reader, forward.backbone, forward.head, reader.loaded.batch_size, self._precision
+        )
+
+    def averaged(self) -> AbstractContextManager[Any]:
+        return super().averaged() if self.run_of_all is None else self.run_of_all.averaged()
+
+    def _fit_for_prediction(self, reader: Reader) -> Iterator[Tensors]:
+        call = "build_predict_forward(backbone, head)"
+        forward = needed(self.predict_forward, self.name, call, "fit_reader")
+        task = self._task_of(reader, forward, for_train=False)
+        self._predict_reader = reader
+        self._predict_batches = prediction_batches(
+            self.name, reader, reader.loaded.path, task.pred_batch_size
+        )
+        return self._predict_batches
+
+    def predict_batches(self) -> Iterator[Tensors]:
+        """The batches of the file to predict, from its beginning."""
+        call = "fit_reader(reader, phase='predict')"
+        return self._fit_for_prediction(needed(self._predict_reader, self.name, call, "predict_batches"))
+
+    # What it is and how far it has come
+
+    @property
+    def mix_ratio(self) -> float:
+        """How often the task is drawn among several."""
+        return self._mix_ratio
+
+    @mix_ratio.setter
+    def mix_ratio(self, value: float) -> None:
+        self._mix_ratio = value
+        if self.task is not None:
+            self.task.mix_ratio = value
+
+    @property
+    def num_examples(self) -> int:
+        """Rows of training data."""
+        return self.fitted_task("num_examples").reader.num_examples
+
+    @property
+    def num_epochs(self) -> int | None:
+        """Passes over the training data, as `load_data` was told."""
+        return self.fitted_task("num_epochs").reader.num_epochs
+
+    @property
+    def steps_pur_epoch(self) -> int:
+        """Full batches in one pass over the training data."""
+        return self.fitted_task("steps_pur_epoch").steps_per_epoch
+
+    @property
+    def cur_train_step(self) -> int:
+        """Steps of this task so far."""
+        return 0 if self.task is None else self.task.step
+
+    @property
+    def cur_train_epoch(self) -> int:
+        """The epoch, from 0, of its last step."""
+        return self.fitted_task("cur_train_epoch").epoch
+
+    def fitted_task(self, caller: str) -> Task:
+        """The task with its training data.
+
+        Raises:
+            PalmError: `fit_reader` was not called.
+        """
+        return needed(self.task, self.name, "fit_reader(reader)", caller)
+
+    def _forwards(self, caller: str) -> dict[str, Forward]:
+        return {self.name: needed(self.forward, self.name, "build_forward(backbone, head)", caller)}
+
+    def _loadable(self, caller: str) -> dict[str, Forward]:
+        forward = self.forward or self.predict_forward
+        return {self.name: needed(forward, self.name, "build_forward(backbone, head)", caller)}
+
+    def _tasks(self, caller: str) -> list[Task]:
+        return [self.fitted_task(caller)]
+
+    def _is_fitted(self) -> bool:
+        return self.task is not None
+
+    def _heading(self, step: Step) -> str:  # noqa: ARG002
+        return ""
+
+
+def _per_device(batch_size: int | None) -> int | None:
+    """The rows of each device: a reader's `batch_size` is that of all together, as in PaddlePALM 2.x.
+
+    Raises:
+        ConfigError: it cannot be shared out evenly.
+    """
+    if batch_size is None:
+        return None
+    if batch_size % num_ranks():
+        raise ConfigError(
+            [f"load_data: batch_size {batch_size} should be a multiple of the {num_ranks()} devices"]
+        )
+    return batch_size // num_ranks()

@@ -1,0 +1,366 @@
+"""BERT and ERNIE give what PaddlePALM's gave, and cost nothing for padding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from helpers.golden_forward import CASES, arrays, backbone_of, batch_of
+from palm.backbone import BACKBONES, BERT, ERNIE, Backbone
+from palm.backbone.packing import Padded, spare_tokens
+from palm.core.errors import ConfigError, PalmError, WiringError
+
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 30,
+    "max_position_embeddings": 12,
+}
+LENGTHS = (7, 1, 4)
+
+
+def batch(lengths: tuple[int, ...] = LENGTHS, seq: int | None = None) -> dict[str, Tensor]:
+    seq = seq or max(lengths)
+    shape = (len(lengths), seq)
+    numbers = torch.Generator().manual_seed(0)
+    return {
+        "token_ids": torch.randint(30, shape, generator=numbers),
+        "position_ids": torch.arange(seq).repeat(len(lengths), 1),
+        "segment_ids": torch.randint(2, shape, generator=numbers),
+        "task_ids": torch.randint(3, shape, generator=numbers),
+        "input_mask": torch.arange(seq) < torch.tensor(lengths)[:, None],
+    }
+
+
+def tiny(cls: type[Backbone] = BERT, **settings: object) -> Backbone:
+    torch.manual_seed(3)
+    backbone: Backbone = cls(**{**SIZES, "initializer_range": 0.3, **settings})
+    return backbone.eval()
+
+
+def test_the_registered_backbones_are_bert_and_its_kin() -> None:
+    assert list(BACKBONES) == ["bert", "distilbert", "electra", "ernie", "roberta"]
+
+
+@pytest.mark.parametrize(("kind", "lengths"), CASES)
+def test_all_outputs_at_real_tokens_equal_the_originals(kind: str, lengths: str) -> None:
+    inputs, recorded = batch_of(kind, lengths, "cls"), arrays(f"{kind}_{lengths}.npz")
+    outputs = backbone_of(kind).eval()(inputs)
+    real = inputs["input_mask"]
+    for name in ("word_embedding", "encoder_outputs"):
+        torch.testing.assert_close(outputs[name][real], recorded[f"bb/{name}"][real], atol=2e-6, rtol=0)
+    for name in ("sentence_embedding", "sentence_pair_embedding"):
+        torch.testing.assert_close(outputs[name], recorded[f"bb/{name}"], atol=2e-6, rtol=0)
+    assert torch.equal(outputs["embedding_table"], arrays(f"{kind}_params.npz")["word_embedding"])
+
+
+@pytest.mark.parametrize("kind", ["bert", "ernie"])
+def test_padding_that_is_left_in_place_changes_nothing_at_real_tokens(kind: str) -> None:
+    encoder, inputs = backbone_of(kind).eval(), batch_of(kind, "ragged", "cls")
+    real = inputs["input_mask"]
+    assert not real.all()
+    packed, padded = encoder(inputs), encoder.features(inputs, Padded.of(real))
+    for name in ("word_embedding", "encoder_outputs"):
+        torch.testing.assert_close(padded[name][real], packed[name][real], atol=1e-6, rtol=0)
+    for name in ("sentence_embedding", "sentence_pair_embedding"):
+        torch.testing.assert_close(padded[name], packed[name], atol=1e-6, rtol=0)
+    alone = encoder.features(inputs, Padded.of(real), ["sentence_embedding"])["sentence_embedding"]
+    torch.testing.assert_close(alone, packed["sentence_embedding"], atol=1e-6, rtol=0)
+
+
+def test_padded_outputs_are_zero() -> None:
+    inputs = batch(seq=9)
+    outputs = tiny()(inputs)
+    for name in ("word_embedding", "encoder_outputs"):
+        assert outputs[name].shape == (3, 9, 16)
+        assert not outputs[name][~inputs["input_mask"]].any()
+
+
+@pytest.mark.parametrize("cls", [BERT, ERNIE])
+def test_a_row_gives_the_same_alone_and_padded_among_others(cls: type[Backbone]) -> None:
+    backbone, inputs = tiny(cls), batch(seq=9)
+    together = backbone(inputs)
+    for row, length in enumerate(LENGTHS):
+        alone = backbone({name: value[row : row + 1, :length] for name, value in inputs.items()})
+        for name in ("word_embedding", "encoder_outputs"):
+            torch.testing.assert_close(together[name][row, :length], alone[name][0], atol=2e-6, rtol=0)
+        torch.testing.assert_close(
+            together["sentence_embedding"][row], alone["sentence_embedding"][0], atol=2e-6, rtol=0
+        )
+
+
+def test_gradients_of_a_padded_batch_are_the_sum_of_its_rows_alone() -> None:
+    backbone, inputs = tiny(), batch(seq=9)
+    backbone(inputs)["encoder_outputs"].square().sum().backward()
+    together = {
+        name: parameter.grad.clone()
+        for name, parameter in backbone.named_parameters()
+        if parameter.grad is not None
+    }
+    backbone.zero_grad()
+    for row, length in enumerate(LENGTHS):
+        alone = {name: value[row : row + 1, :length] for name, value in inputs.items()}
+        backbone(alone)["encoder_outputs"].square().sum().backward()
+    for name, gradient in together.items():
+        torch.testing.assert_close(backbone.get_parameter(name).grad, gradient, atol=2e-5, rtol=1e-5)
+
+
+def test_padding_between_real_tokens_is_skipped_as_well() -> None:
+    backbone, inputs = tiny(), batch((5,))
+    inputs["input_mask"] = torch.tensor([[True, False, True, True, False]])
+    dense = {name: value[:, [0, 2, 3]] for name, value in inputs.items()}
+    torch.testing.assert_close(
+        backbone(inputs)["encoder_outputs"][:, [0, 2, 3]],
+        backbone(dense)["encoder_outputs"],
+        atol=1e-6,
+        rtol=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(1, 1), (31, 31), (63, 63), (64, 64), (65, 66), (128, 128), (129, 132), (2561, 2624)]
+)
+def test_numbers_of_tokens_are_rounded_up_to_a_few_sizes(count: int, size: int) -> None:
+    assert count + spare_tokens(count) == size
+
+
+@pytest.mark.parametrize("wanted", [["encoder_outputs"], ["sentence_embedding"]])
+def test_spare_tokens_change_neither_outputs_nor_gradients(
+    monkeypatch: pytest.MonkeyPatch, wanted: list[str]
+) -> None:
+    backbone, inputs = tiny(), batch()
+    seen: list[tuple[Tensor, dict[str, Tensor]]] = []
+    for spare in (0, 5):
+        monkeypatch.setattr("palm.backbone.packing.spare_tokens", lambda _, spare=spare: spare)
+        monkeypatch.setattr(type(backbone), "_is_compiled_by_size", lambda _: True)
+        backbone.zero_grad()
+        (output,) = backbone(inputs, wanted).values()
+        output.square().sum().backward()
+        seen.append(
+            (output, {n: p.grad.clone() for n, p in backbone.named_parameters() if p.grad is not None})
+        )
+    (plain, gradients), (padded, others) = seen
+    torch.testing.assert_close(padded, plain, atol=1e-6, rtol=0)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(others[name], gradient, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (5, 5)])
+def test_sentence_embeddings_alone_equal_those_of_the_full_computation(lengths: tuple[int, ...]) -> None:
+    backbone, inputs = tiny(), batch(lengths)
+    everything = backbone(inputs)["sentence_embedding"]
+    alone = backbone(inputs, ["sentence_embedding", "embedding_table"])
+    assert set(alone) == {"sentence_embedding", "embedding_table"}
+    torch.testing.assert_close(alone["sentence_embedding"], everything, atol=1e-6, rtol=0)
+
+
+def test_gradients_through_sentence_embeddings_alone_equal_those_of_the_full_computation() -> None:
+    backbone, inputs = tiny(), batch()
+    gradients = []
+    for wanted in (None, ["sentence_pair_embedding"]):
+        backbone.zero_grad()
+        backbone(inputs, wanted)["sentence_pair_embedding"].square().sum().backward()
+        gradients.append(
+            [parameter.grad.clone() for parameter in backbone.parameters() if parameter.grad is not None]
+        )
+    for full, alone in zip(*gradients, strict=True):
+        torch.testing.assert_close(alone, full, atol=2e-6, rtol=1e-5)
+
+
+def test_only_what_is_wanted_is_computed() -> None:
+    backbone, inputs = tiny(), batch()
+    last = backbone.get_submodule("layers.1.ffn")
+    seen: list[int] = []
+    last.register_forward_hook(lambda *call: seen.append(len(call[1][0])))
+    backbone(inputs, ["encoder_outputs"])
+    backbone(inputs, ["sentence_embedding"])
+    backbone(inputs, ["word_embedding"])
+    assert seen == [sum(LENGTHS), len(LENGTHS)]
+
+
+def test_a_post_norm_layer_written_by_torch_gives_the_same() -> None:
+    backbone, inputs = tiny(num_hidden_layers=1, layer_norm_eps=1e-6), batch((6, 6))
+    layer = nn.TransformerEncoderLayer(16, 2, 64, 0.0, F.gelu, 1e-6, batch_first=True, norm_first=False)
+    ours = {name.removeprefix("layers.0."): value for name, value in backbone.state_dict().items()}
+    with torch.no_grad():
+        for part in ("weight", "bias"):
+            stacked = torch.cat([ours[f"attention.{name}.{part}"] for name in ("query", "key", "value")])
+            getattr(layer.self_attn, f"in_proj_{part}").copy_(stacked)
+            getattr(layer.self_attn.out_proj, part).copy_(ours[f"attention.output.{part}"])
+            getattr(layer.linear1, part).copy_(ours[f"ffn.inner.{part}"])
+            getattr(layer.linear2, part).copy_(ours[f"ffn.outer.{part}"])
+            getattr(layer.norm1, part).copy_(ours[f"attention_norm.{part}"])
+            getattr(layer.norm2, part).copy_(ours[f"ffn_norm.{part}"])
+    outputs = backbone(inputs)
+    torch.testing.assert_close(
+        layer(outputs["word_embedding"]), outputs["encoder_outputs"], atol=2e-6, rtol=0
+    )
+
+
+def test_dropout_acts_at_four_places_and_only_while_training() -> None:
+    inputs = batch((5, 5))
+    for settings in (
+        {"hidden_dropout_prob": 0.5, "attention_probs_dropout_prob": 0.0},
+        {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.5},
+    ):
+        backbone = tiny(num_hidden_layers=1, **settings)
+        quiet = backbone(inputs)
+        assert torch.equal(quiet["encoder_outputs"], backbone(inputs)["encoder_outputs"])
+        backbone.train()
+        noisy = backbone(inputs)
+        assert not torch.equal(noisy["encoder_outputs"], quiet["encoder_outputs"])
+        dropped = (noisy["word_embedding"] == 0).float().mean()
+        assert bool(dropped > 0.3) == bool(settings["hidden_dropout_prob"])
+    dropouts = [
+        name for name, part in tiny(num_hidden_layers=1).named_modules() if isinstance(part, nn.Dropout)
+    ]
+    assert dropouts == ["embeddings.dropout", "layers.0.dropout"]  # the latter serves both sublayers
+
+
+def test_weights_start_from_a_normal_that_is_cut_at_two_sigma() -> None:
+    torch.manual_seed(0)
+    backbone = BERT(64, 2, 4, 5000, 64, initializer_range=0.05)
+    for name, parameter in backbone.named_parameters():
+        if "norm.weight" in name:
+            assert (parameter == 1).all()
+        elif name.endswith("bias"):
+            assert (parameter == 0).all()
+        else:
+            assert parameter.abs().max() <= 0.1, name
+    words = backbone.get_parameter("embeddings.word.weight")
+    assert words.std().item() == pytest.approx(0.05 * 0.8796, rel=0.01)  # sigma of a normal cut at two sigma
+
+
+def test_ernie_without_task_ids_is_bert() -> None:
+    ernie, bert = tiny(ERNIE, use_task_id=False), tiny(BERT)
+    assert "task_ids" in tiny(ERNIE).inputs_attr
+    assert "task_ids" not in ernie.inputs_attr
+    inputs = batch()
+    assert torch.equal(ernie(inputs)["encoder_outputs"], bert(inputs)["encoder_outputs"])
+
+
+def test_task_ids_change_what_ernie_computes() -> None:
+    ernie, inputs = tiny(ERNIE), batch()
+    other = {**inputs, "task_ids": (inputs["task_ids"] + 1) % 3}
+    assert not torch.equal(ernie(inputs)["sentence_embedding"], ernie(other)["sentence_embedding"])
+
+
+def test_other_spellings_of_ernies_settings_are_accepted() -> None:
+    ernie = ERNIE(**SIZES, type_vocab_size=4, use_task_emb=False)
+    assert ernie.settings["sent_type_vocab_size"] == 4
+    assert ernie.settings["use_task_id"] is False
+
+
+def test_from_config_takes_what_it_knows_and_ignores_the_rest() -> None:
+    config = {
+        **SIZES,
+        "type_vocab_size": 2,
+        "sent_type_vocab_size": 4,
+        "model_type": "ernie",
+        "pad_token_id": 0,
+    }
+    assert ERNIE.from_config(config).settings["sent_type_vocab_size"] == 4
+    assert BERT.from_config(config).settings["type_vocab_size"] == 2
+    assert BERT.from_config(SIZES).settings == {
+        **SIZES,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "initializer_range": 0.02,
+        "intermediate_size": None,
+        "layer_norm_eps": 1e-12,
+    }
+
+
+def test_the_positional_orders_of_paddlepalm_2_are_kept() -> None:
+    bert = BERT(16, 2, 2, 30, 12, 2, "relu", 0.2, 0.3, 0.04)
+    ernie = ERNIE(16, 2, 2, 30, 12, 4, 3, "relu", 0.2, 0.3, 0.04)
+    assert bert.settings["initializer_range"] == ernie.settings["initializer_range"] == 0.04
+    assert ernie.settings["sent_type_vocab_size"] == 4
+    assert ernie.settings["task_type_vocab_size"] == 3
+
+
+def test_the_inner_width_is_as_configured_or_four_times_the_outer() -> None:
+    assert tiny().get_parameter("layers.0.ffn.inner.weight").shape == (64, 16)
+    assert tiny(intermediate_size=40).get_parameter("layers.0.ffn.inner.weight").shape == (40, 16)
+
+
+def test_everything_that_is_missing_is_told_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"hidden_size: .* lacks it\n(.*\n)*vocab_size: .* lacks it"):
+        BERT.from_config({"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 8})
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        BERT(**{**SIZES, "hidden_size": 0}, hidden_act="gleu", hidden_dropout_prob=1.0, layer_norm_eps=0)
+    assert caught.value.problems == [
+        "hidden_size: 0 should be a whole number, 1 or more",
+        "hidden_dropout_prob: 1.0 should be a probability, from 0 to below 1",
+        "layer_norm_eps: 0 should be a number above 0",
+        "hidden_act: no activation is called 'gleu'; known: gelu, gelu_new, gelu_pytorch_tanh, relu, tanh; "
+        "did you mean 'gelu'?",
+    ]
+
+
+def test_heads_must_divide_the_width() -> None:
+    with pytest.raises(ConfigError, match=r"3 heads cannot share hidden_size 16; .* multiple"):
+        BERT(**{**SIZES, "num_attention_heads": 3})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"token_ids": 30}, r"token_ids: 30 is outside 0\.\.29; the backbone has vocab_size 30"),
+        ({"position_ids": 12}, r"position_ids: 12 is outside 0\.\.11; .* max_position_embeddings 12"),
+        ({"segment_ids": -1}, r"segment_ids: -1 is outside 0\.\.1; the backbone has type_vocab_size 2"),
+    ],
+)
+def test_an_id_outside_its_table_is_named(change: dict[str, int], message: str) -> None:
+    inputs = batch()
+    for name, value in change.items():
+        inputs[name][2, 1] = value
+    with pytest.raises(WiringError, match=message):
+        tiny()(inputs)
+
+
+def test_a_sequence_beyond_the_position_table_is_named() -> None:
+    with pytest.raises(
+        WiringError,
+        match=r"sequences of 13 tokens .* the 12 that .* max_position_embeddings allows; lower max_seq_len",
+    ):
+        tiny()(batch((13,)))
+
+
+def test_a_row_of_padding_alone_is_named() -> None:
+    with pytest.raises(WiringError, match="input_mask: row 1 begins with padding"):
+        tiny()(batch((4, 0, 2)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"input_mask": torch.ones(3, 7)},
+            r"'input_mask' as bool\[batch, seq\], the batch gives float32\[3, 7\]",
+        ),
+        (
+            {"position_ids": torch.arange(7)},
+            r"'position_ids' as int64\[batch, seq\], the batch gives int64\[7\]",
+        ),
+        ({"segment_ids": torch.zeros(1, 7).long()}, r"should have one shape, not .*'segment_ids': \(1, 7\)"),
+    ],
+)
+def test_an_input_of_another_kind_is_named(change: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(WiringError, match=message):
+        tiny()({**batch(), **change})
+
+
+def test_a_missing_input_is_named() -> None:
+    inputs = batch()
+    del inputs["position_ids"]
+    with pytest.raises(PalmError, match="needs 'position_ids'"):
+        tiny()(inputs)

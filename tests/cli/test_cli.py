@@ -1,0 +1,57 @@
+"""The command: train, predict, help; exit codes as a shell expects them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from helpers import tiny
+from palm.cli import main
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny.write_files(tmp_path)
+    settings = tiny.config(tmp_path, "cls", "mrc", num_epochs=1, save_path="out")
+    (tmp_path / "tasks").mkdir()
+    for name, task in settings.pop("tasks").items():
+        (tmp_path / "tasks" / f"{name}.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return tmp_path
+
+
+def test_train_then_predict_all_tasks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = [str(folder / "config.yaml"), "--task_dir", "tasks"]
+    assert main(["train", *config, "--batch-size=5", "--cls.n_classes", "4"]) == 0
+    assert main(["predict", *config]) == 0
+    assert len((folder / "out" / "cls" / "predictions.json").read_text(encoding="utf-8").splitlines()) == 40
+    assert len(json.loads((folder / "out" / "mrc" / "predictions.json").read_text(encoding="utf-8"))) == 40
+    assert capsys.readouterr().err == ""
+
+
+def test_predict_with_a_model_alone(folder: Path) -> None:
+    assert main(["train", str(folder / "config.yaml"), "--task_dir", "tasks"]) == 0
+    arguments = ["--model", str(folder / "out" / "cls" / "infer_model"), "--input", str(folder / "cls.tsv")]
+    assert main(["predict", *arguments, "--output", str(folder / "answers")]) == 0
+    assert len((folder / "answers" / "predictions.json").read_text(encoding="utf-8").splitlines()) == 40
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["predict", "--help"], ["--version"]])
+def test_help_and_version_end_with_0(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+    output = capsys.readouterr().out
+    assert "palm" in output
+    if words[0] == "train":
+        assert "--learning_rate  (number, required)" in output
+
+
+def test_a_command_that_is_missing_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert "usage: palm" in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""The command `palm evaluate`, and evaluation by Python's trainers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palm
+from helpers import tiny
+from palm.cli import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two trained tasks, of which one has dev data."""
+    folder = tiny.write_files(tmp_path_factory.mktemp("run"))
+    config = tiny.config(folder, "cls", "match", num_epochs=1)
+    config["tasks"]["cls"]["dev_file"] = str(folder / "cls.tsv")
+    (folder / "config.yaml").write_text(json.dumps(config), encoding="utf-8")
+    palm.Controller(folder / "config.yaml", argv=[]).train()
+    return folder
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    assert main([str(argument) for argument in arguments]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_tasks_with_dev_data_are_scored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = palm.load_model(folder / "out" / "cls" / "infer_model")
+    expected = model.evaluate(folder / "cls.tsv")
+    assert told(capsys, "evaluate", folder / "config.yaml") == {"cls": expected}
+    more = ["--task", "match", "--match.dev_file", folder / "match.tsv", "--match.metrics", "mcc"]
+    assert list(told(capsys, "evaluate", folder / "config.yaml", *more)["match"]) == ["mcc"]
+
+
+def test_a_saved_model_is_scored_without_a_configuration(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", folder / "out" / "cls" / "infer_model", "--input", folder / "cls.tsv"]
+    scores = told(capsys, "evaluate", *model, "--metric", "accuracy", "--metric", "mcc")
+    assert list(scores) == ["accuracy", "mcc"]
+    assert told(capsys, "evaluate", *model)["accuracy"] == scores["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "m"], "palm evaluate needs CONFIG, or --model and --input; missing: --input"),
+        (["{config}", "--task", "match"], "task 'match' needs a dev_file; it has none"),
+        (["{config}", "--task", "mlm"], "no task is called 'mlm'; there are cls, match"),
+    ],
+)
+def test_what_is_missing_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    words = [str(folder / "config.yaml") if word == "{config}" else word for word in arguments]
+    assert main(["evaluate", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def trainer_of(folder: Path, name: str, backbone: palm.backbone.BERT) -> tuple[palm.Trainer, Any]:
+    reader = palm.reader.ClassifyReader(folder / "vocab.txt", 24, seed=1)
+    reader.load_data(folder / "cls.tsv", 8, num_epochs=2)
+    reader.register_with(backbone)
+    trainer = palm.Trainer(name)
+    trainer.build_forward(backbone, palm.head.Classify(4, 32))
+    return trainer, reader
+
+
+def test_a_look_at_the_dev_data_does_not_disturb_a_trainer(folder: Path) -> None:
+    losses = []
+    for looks in (False, True):
+        palm.reader.ClassifyReader(folder / "vocab.txt", 24, seed=1)  # decides how the parts start
+        trainer, reader = trainer_of(folder, "cls", palm.backbone.BERT.from_config(tiny.BACKBONE))
+        trainer.build_backward(palm.optimizer.Adam(None, 1e-3), use_ema=True, ema_decay=0.9)
+        losses.append([])
+        for batch in trainer.fit_reader(reader):
+            losses[-1].append(trainer.train_one_step(batch)["cls.loss"].item())
+            if looks:
+                assert list(trainer.evaluate(folder / "cls.tsv")) == ["accuracy", "macro_f1"]
+    assert losses[0] == losses[1]
+    trainer.save(folder / "saved", save_type="predict")  # of the averages, which were scored as well
+    assert palm.load_model(folder / "saved").evaluate(folder / "cls.tsv") == trainer.evaluate(
+        folder / "cls.tsv"
+    )
+
+
+def test_several_tasks_are_scored_by_name(folder: Path) -> None:
+    backbone = palm.backbone.BERT.from_config(tiny.BACKBONE)
+    (one, reader), (two, other) = (trainer_of(folder, name, backbone) for name in ("one", "two"))
+    both = palm.MultiHeadTrainer([one, two])
+    both.build_forward()
+    both.build_backward(palm.optimizer.Adam(None, 1e-3))
+    both.fit_readers([reader, other])
+    both.train(print_steps=-1)
+    files = {"one": folder / "cls.tsv", "two": folder / "cls.tsv"}
+    scores = both.evaluate(files, {"two": ["mcc"]})
+    assert {name: list(numbers) for name, numbers in scores.items()} == {
+        "one": ["accuracy", "macro_f1"],
+        "two": ["mcc"],
+    }
+    assert scores["one"] == one.evaluate(folder / "cls.tsv")

@@ -1,0 +1,164 @@
+"""YAML and JSON as a user writes them, and what is said where they are broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palm.config import Problems, yaml_text
+from palm.config.files import parsed_yaml, read_json, read_yaml
+from palm.config.values import Plain, guessed
+from palm.core.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def loaded(text: str) -> Any:
+    Path("c.yaml").write_text(text, encoding="utf-8")
+    problems = Problems()
+    content = read_yaml(Path("c.yaml"), problems)
+    return content, problems.lines
+
+
+def broken(text: str | bytes, name: str = "c.yaml") -> str:
+    Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    read = read_json if name.endswith("json") else read_yaml
+    with pytest.raises(ConfigError) as caught:
+        read(Path(name), Problems())
+    return str(caught.value)
+
+
+def test_every_name_has_its_line() -> None:
+    content, _ = loaded("# run\na: 1\n\nb:\n  c: x\n  d: [1,\n   2]\ne: '1'\n")
+    assert content == {"a": "1", "b": {"c": "x", "d": ["1", "2"]}, "e": "1"}
+    assert content.lines == {"a": 2, "b": 4, "e": 8}
+    assert content["b"].lines == {"c": 5, "d": 6}
+
+
+def test_only_unquoted_words_may_stand_for_something_else() -> None:
+    content, _ = loaded("a: 3e-5\nb: '3e-5'\nc: 2020-01-01\nd: 1:30\ne: ~\nf:\ng: off\nh: 1,0,0\ni: 0x10\n")
+    assert guessed(content) == {
+        "a": 3e-5,
+        "b": "3e-5",
+        "c": "2020-01-01",
+        "d": "1:30",
+        "e": None,
+        "f": None,
+        "g": False,
+        "h": "1,0,0",
+        "i": "0x10",
+    }
+    assert [name for name, value in content.items() if isinstance(value, Plain)] == ["a", "g"]
+
+
+def test_anchors_and_merges_work() -> None:
+    content, problems = loaded("base: &b {x: 1, y: 2}\nuse:\n  <<: *b\n  y: 3\n")
+    assert guessed(content["use"]) == {"x": 1, "y": 3}
+    assert problems == []
+
+
+def test_an_empty_file_sets_nothing_and_a_byte_order_mark_is_no_name() -> None:
+    assert loaded("# nothing\n")[0] == {}
+    assert loaded("\ufeffname: 数据\n")[0] == {"name": "数据"}
+
+
+def test_a_name_that_occurs_twice_is_reported_at_any_depth() -> None:
+    _, problems = loaded("a: 1\nb: {c: 1, c: 2}\na: 2\n")
+    assert problems == [
+        "c.yaml:3: 'a' is set twice, first in line 1",
+        "c.yaml:2: 'c' is set twice, first in line 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: c: d\n", "c.yaml:2: not YAML: mapping values are not allowed here; the line is 'b: c: d'"),
+        (
+            "a:\n\tb: 1\n",
+            "c.yaml:2: not YAML: found character '\\t' that cannot start any token; the line is 'b: 1'; "
+            "indent with spaces, not tabs",
+        ),
+        ("a: [1\n", "c.yaml:2: not YAML: expected ',' or ']', but got '<stream end>'"),
+        ("- a\n- b\n", "c.yaml: should hold lines of the form 'name: value'"),
+        ("word\n", "c.yaml: should hold lines of the form 'name: value'"),
+        (
+            "a: 1\nb: !python/object:os.system x\n",
+            "c.yaml:2: the tag '!python/object:os.system' has no meaning here",
+        ),
+        ("[a, b]: 1\n", "c.yaml:1: a name should be text, not a list or mapping"),
+        (b"a: 1\nb: \xff\n", "c.yaml:2: not UTF-8 text; save the file as UTF-8"),
+    ],
+)
+def test_a_broken_yaml_file_is_told_with_its_line(text: str | bytes, message: str) -> None:
+    assert broken(text) == message
+
+
+def test_odd_characters_and_endless_structures_are_no_crash() -> None:
+    assert broken("a: \x07\n").startswith("c.yaml: not YAML: unacceptable character #x0007")
+    assert broken("a: &a [*a]\n").startswith("c.yaml: not YAML:")
+
+
+def test_a_missing_file_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"^gone\.yaml: cannot be read: No such file or directory$"):
+        read_yaml(Path("gone.yaml"), Problems())
+
+
+def test_json_members_have_lines_and_may_be_indented_with_tabs() -> None:
+    Path("c.json").write_text('{\n\t"a": {"b": [1, "}"]},\n\n\t"b" : 2.5,"c":null\n}\n', encoding="utf-8")
+    content = read_json(Path("c.json"), Problems())
+    assert content == {"a": {"b": [1, "}"]}, "b": 2.5, "c": None}
+    assert content.lines == {"a": 2, "b": 4, "c": 4}
+
+
+def test_a_json_member_that_occurs_twice_is_reported() -> None:
+    Path("c.json").write_text('{"a": 1,\n "a": 2}', encoding="utf-8")
+    problems = Problems()
+    read_json(Path("c.json"), problems)
+    assert problems.lines == ["c.json:2: 'a' is set twice, first in line 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1,\n "b" 2}', "c.json:2:6: not JSON: Expecting ':' delimiter"),
+        ("[1]", "c.json: should hold a JSON object, {...}"),
+        ("", "c.json:1:1: not JSON: Expecting value"),
+    ],
+)
+def test_a_broken_json_file_is_told_with_its_line(text: str, message: str) -> None:
+    assert broken(text, "c.json") == message
+
+
+def test_an_empty_json_object_is_fine() -> None:
+    Path("c.json").write_text(" { } ", encoding="utf-8")
+    assert read_json(Path("c.json"), Problems()) == {}
+
+
+words = st.one_of(
+    st.sampled_from(["3e-5", "yes", "null", "1,0", "", "~", "<<", "0x1", "a: b", "# x", "2020-01-01", "数"]),
+    st.text(st.characters(exclude_categories=("C",)), max_size=8),
+)
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), words),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(words, values, max_size=4))
+def test_written_yaml_reads_back_unchanged(data: dict[str, Any]) -> None:
+    assert guessed(parsed_yaml(yaml_text(data))) == data
+
+
+def test_common_yaml_reads_what_is_written() -> None:
+    data = {"a": "3e-5", "b": 3e-5, "c": [1, "x"], "d": True, "e": None, "f": "yes"}
+    assert yaml.safe_load(yaml_text(data)) == data

@@ -1,0 +1,428 @@
+"""Who wins, who is told, and what nobody took."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from palm.config import Config, FilePath, read_config
+from palm.core.component import Component
+from palm.core.errors import ConfigError
+
+
+class Reader(Component):
+    """A reader.
+
+    Args:
+        max_seq_len: longest row, in tokens
+    """
+
+    aliases: ClassVar[dict[str, str]] = {"max_len": "max_seq_len"}
+
+    def __init__(self, max_seq_len: int, vocab_path: FilePath | None = None, label: str = "x") -> None: ...
+
+
+def run(
+    task_instance: list[str],
+    learning_rate: float = 1.0,
+    save_path: Path = Path("out"),
+    mix_ratio: list[float] | None = None,
+    use_ema: bool = False,
+) -> None: ...
+
+
+class Encoder:
+    """An encoder.
+
+    Args:
+        hidden_size: width of the output
+    """
+
+    def __init__(self, hidden_size: int, dropout_prob: float = 0.1) -> None: ...
+
+
+class Head:
+    def __init__(self, hidden_size: int, n_classes: int = 2) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def written(name: str, text: str) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def config_of(*lines: str, argv: tuple[str, ...] = (), **tasks: str) -> Config:
+    """A global file of these lines, and a file in `tasks` for each task."""
+    path = written("config.yaml", "\n".join((f"task_instance: {', '.join(tasks)}", *lines)))
+    for name, text in tasks.items():
+        written(f"tasks/{name}.yaml", text)
+    return read_config(path, "tasks", argv)
+
+
+def report(config: Config) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        config.finish()
+    return caught.value.problems
+
+
+def refused(*args: Any, **kwargs: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read_config(*args, **kwargs)
+    return caught.value.problems
+
+
+# Precedence. Every layer writes its own number, so that the number says who won:
+# 1 `--a.max_seq_len`, 2 `--max_seq_len`, 3 global file for task a, 4 global file, 5 task file,
+# 6 backbone JSON.
+
+
+@pytest.mark.parametrize("strongest", range(1, 7))
+def test_command_line_over_global_file_over_task_file_over_backbone(strongest: int) -> None:
+    at = [number >= strongest for number in (1, 2, 3, 4, 5, 6)]
+    argv = (("--a.max_seq_len", "1") if at[0] else ()) + (("--max_seq_len", "2") if at[1] else ())
+    lines = ["backbone_config_path: bert.json"]
+    lines += ["a.max_seq_len: 3"] if at[2] else []
+    lines += ["max_seq_len: 4"] if at[3] else []
+    written("bert.json", json.dumps({"max_seq_len": 6}))
+    config = config_of(*lines, argv=argv, a="max_seq_len: 5" if at[4] else "", b="max_seq_len: 50")
+    assert config.arguments(Reader, "a") == {"max_seq_len": strongest}
+    expected_of_the_other_task = {1: 2, 2: 2, 3: 4, 4: 4, 5: 50, 6: 50}
+    assert config.arguments(Reader, "b") == {"max_seq_len": expected_of_the_other_task[strongest]}
+    config.finish()
+
+
+def test_a_value_that_is_overruled_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "palm")
+    config = config_of(
+        "max_seq_len: 512",
+        "label: same",
+        argv=("--learning_rate", "1e-4", "--b.label", "other"),
+        a="max_seq_len: 384\nlabel: same",
+        b="max_seq_len: 512.0",
+    )
+    for _ in range(2):
+        config.arguments(run)
+        config.arguments(Reader, "a")
+        config.arguments(Reader, "b")
+    assert [record.getMessage() for record in caplog.records] == [
+        "config.yaml:2: max_seq_len = 512 overrules 384 (tasks/a.yaml:1)",
+        "--b.label = 'other' overrules 'same' (config.yaml:3)",
+    ]
+    config.finish()
+
+
+def test_what_is_set_nowhere_is_left_to_the_default() -> None:
+    assert config_of("max_seq_len: 8", a="").arguments(Reader, "a") == {"max_seq_len": 8}
+
+
+def test_the_whole_run_does_not_read_task_files() -> None:
+    config = config_of(a="learning_rate: 3")
+    assert config.arguments(run) == {"task_instance": ["a"]}
+
+
+def test_the_backbone_reads_the_global_file_over_its_json() -> None:
+    written("model/bert.json", '{"hidden_size": 32, "dropout_prob": 0.1, "model_type": "bert"}')
+    config = config_of("backbone_config_path: model/bert.json", "dropout_prob: 0.2", a="")
+    assert config.arguments(Encoder, "backbone") == {"hidden_size": 32, "dropout_prob": 0.2}
+    assert config.arguments(Head, "a") == {"hidden_size": 32}
+    config.finish()
+
+
+def test_other_spellings_are_accepted_in_every_layer() -> None:
+    config = config_of("max_len: 64", argv=("--b.max_len=32",), a="max_seq_len: 16", b="")
+    assert config.arguments(Reader, "a") == {"max_seq_len": 64}
+    assert config.arguments(Reader, "b") == {"max_seq_len": 32}
+    config.finish()
+
+
+def test_two_spellings_in_one_place_have_to_agree() -> None:
+    config = config_of("max_len: 64", "max_seq_len: 64.0", a="")
+    config.arguments(Reader, "a")
+    config.finish()
+    config = config_of("max_len: 64", "max_seq_len: 32", a="")
+    config.arguments(Reader, "a")
+    assert report(config) == [
+        "config.yaml:2: max_len is another name of max_seq_len (config.yaml:3); keep one"
+    ]
+
+
+def test_a_value_can_be_looked_up_by_name() -> None:
+    config = config_of("reader: cls", "learning_rate: 3e-5", "007: x", a="n: yes")
+    setting = config.value("learning_rate")
+    assert setting is not None
+    assert (setting.value, setting.origin, setting.base) == (3e-5, "config.yaml:3", Path.cwd())
+    assert setting.place("learning_rate") == "config.yaml:3: learning_rate"
+    assert config.value("n") is None
+    values = [config.value(name, "a") for name in ("reader", "n", "007")]
+    assert [value.value for value in values if value] == ["cls", True, "x"]
+    config.finish()
+
+
+def test_what_the_caller_provides_is_not_asked_for() -> None:
+    config = config_of("hidden_size: wrong", a="")
+    assert config.arguments(Head, "a", provided=["hidden_size"]) == {}
+    assert report(config) == ["config.yaml:2: nothing uses 'hidden_size'"]
+
+
+def test_where_nothing_is_required_neither_settings_nor_files_have_to_exist(tmp_path: Path) -> None:
+    config = config_of("vocab_path: gone.txt", a="")
+    assert config.arguments(Reader, "a", required=False) == {"vocab_path": tmp_path / "gone.txt"}
+    config.finish()
+    config = config_of("max_seq_len: long", a="")
+    config.arguments(Reader, "a", required=False)
+    assert report(config) == ["config.yaml:2: max_seq_len should be a whole number, not 'long'"]
+
+
+# Paths.
+
+
+def test_paths_in_files_count_from_the_global_file_and_on_the_command_line_from_here(tmp_path: Path) -> None:
+    def paths(train_file: Path, vocab_path: Path, save_path: Path) -> None: ...
+
+    written("demo/config.yaml", "task_instance: a\nvocab_path: ../v.txt\nsave_path: out")
+    written("demo/tasks/a.yaml", "train_file: data/a.tsv")
+    config = read_config("demo/config.yaml", "tasks", ["--save_path", "here"])
+    assert config.base == tmp_path / "demo"
+    assert config.arguments(paths, "a") == {
+        "train_file": tmp_path / "demo" / "data" / "a.tsv",
+        "vocab_path": tmp_path / "v.txt",
+        "save_path": tmp_path / "here",
+    }
+
+
+def test_paths_in_a_dict_count_from_here(tmp_path: Path) -> None:
+    written("v.txt", "")
+    config = read_config({"tasks": {"a": {"vocab_path": "v.txt"}}, "max_seq_len": 8}, argv=[])
+    assert config.base == tmp_path
+    assert config.arguments(Reader, "a") == {"max_seq_len": 8, "vocab_path": tmp_path / "v.txt"}
+
+
+def test_task_files_lie_beside_the_global_file_or_else_in_the_working_directory() -> None:
+    written("demo/config.yaml", "task_instance: a")
+    written("demo/tasks/a.yaml", "max_seq_len: 1")
+    written("tasks/a.yaml", "max_seq_len: 2")
+    written("more/a.yaml", "max_seq_len: 3")
+    written("demo/a.yaml", "max_seq_len: 4")
+
+    def length(**where: Any) -> Any:
+        return read_config("demo/config.yaml", argv=[], **where).arguments(Reader, "a")["max_seq_len"]
+
+    assert length(task_dir="tasks") == 1
+    assert length(task_dir="more") == 3
+    assert length() == 4
+
+
+def test_a_file_below_the_working_directory_is_named_from_there_and_others_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written("demo/config.yaml", "task_instance: a\nx: 1").absolute()
+    written("demo/a.yaml", "y: 1")
+    assert report(read_config(path, argv=[])) == [
+        "demo/config.yaml:2: nothing uses 'x'",
+        "demo/a.yaml:1: nothing uses 'y'",
+    ]
+    monkeypatch.chdir(tmp_path / "demo")
+    assert report(read_config("config.yaml", argv=[]))[0] == "config.yaml:2: nothing uses 'x'"
+    written("elsewhere/x", "")
+    monkeypatch.chdir("elsewhere")
+    assert report(read_config("../config.yaml", argv=[]))[0] == f"{path.as_posix()}:2: nothing uses 'x'"
+
+
+# Tasks and sections.
+
+
+def test_tasks_may_stand_in_the_global_file_or_dict() -> None:
+    text = "max_seq_len: 8\ntasks:\n  a:\n    label: one\n  b:\n"
+    for config in (written("c.yaml", text), {"max_seq_len": 8, "tasks": {"a": {"label": "one"}, "b": None}}):
+        read = read_config(config, argv=[])
+        assert read.tasks == ["a", "b"]
+        assert read.arguments(Reader, "a") == {"max_seq_len": 8, "label": "one"}
+        assert read.arguments(Reader, "b") == {"max_seq_len": 8}
+        read.finish()
+
+
+def test_a_task_that_is_not_listed_is_left_alone() -> None:
+    written("b.yaml", "label: two")
+    config = read_config({"task_instance": ["b"], "tasks": {"a": {"nonsense": 1}}}, argv=[])
+    assert config.tasks == ["b"]
+    assert config.arguments(Reader, "b", required=False) == {"label": "two"}
+    config.finish()
+
+
+def test_problems_in_a_dict_are_told_by_its_keys() -> None:
+    config = read_config(
+        {"x": 1, "global": {"y": 1}, "tasks": {"a": {"label": True}}, "backbone": {"hidden_size": "big"}},
+        argv=[],
+    )
+    config.arguments(Reader, "a")
+    config.arguments(Encoder, "backbone")
+    assert report(config) == [
+        "config['tasks']['a']: max_seq_len is missing (longest row, in tokens)",
+        "config['tasks']['a']: label should be a string, not True",
+        "config['backbone']: hidden_size should be a whole number, not 'big'",
+        "config: nothing uses 'x'",
+        "config['global']: nothing uses 'y'",
+    ]
+
+
+# What is wrong with the sources themselves: nothing else can be said, so it is said at once.
+
+
+def test_all_files_that_cannot_be_read_are_reported_together() -> None:
+    written("config.yaml", "task_instance: a, b, mrq\nbackbone_config_path: bert.json")
+    written("tasks/a.yaml", "x: [1")
+    written("tasks/b.yaml", "y: {1")
+    written("tasks/mrqa.yaml", "")
+    written("bert.json", '{"hidden_size": }')
+    assert refused("config.yaml", "tasks", ["stray"]) == [
+        "command line: 'stray' belongs to no option; write --name value",
+        "tasks/a.yaml:1: not YAML: expected ',' or ']', but got '<stream end>'; the line is 'x: [1'",
+        "tasks/b.yaml:1: not YAML: expected ',' or '}', but got '<stream end>'; the line is 'y: {1'",
+        "config.yaml:1: task_instance names 'mrq', but there is no file tasks/mrq.yaml; did you mean 'mrqa'?",
+        "bert.json:1:17: not JSON: Expecting value",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("", ["config.yaml: task_instance is missing (the names of the tasks)"]),
+        ("task_instance:", ["config.yaml: task_instance is missing (the names of the tasks)"]),
+        (
+            "task_instanse: a",
+            [
+                "config.yaml: task_instance is missing (the names of the tasks)",
+                "config.yaml:1: nothing uses 'task_instanse'; did you mean 'task_instance'?",
+            ],
+        ),
+        ("task_instance: ''", ["config.yaml:1: task_instance names no task"]),
+        ("task_instance: {a: 1}", ["config.yaml:1: task_instance should be a list of strings, not {'a': 1}"]),
+        ("task_instance: a, b, a\ntasks: {a: , b: }", ["config.yaml:1: task_instance names 'a' twice"]),
+        (
+            "task_instance: backbone\ntasks: {backbone: }",
+            ["config.yaml:1: task_instance: a task cannot be called 'backbone'"],
+        ),
+        ("tasks:\n  a: 3", ["config.yaml:2: a should be a mapping, not 3"]),
+    ],
+)
+def test_it_has_to_be_clear_which_tasks_there_are(text: str, problems: list[str]) -> None:
+    assert refused(written("config.yaml", text), argv=[]) == problems
+
+
+def test_the_command_line_names_the_tasks_too() -> None:
+    written("a.yaml", "")
+    written("b.yaml", "")
+    written("config.yaml", "task_instance: a, b")
+    assert read_config("config.yaml", argv=["--task_instance", "b"]).tasks == ["b"]
+    assert refused("config.yaml", argv=["--task_instance", "c"]) == [
+        "--task_instance names 'c', but there is no file c.yaml"
+    ]
+
+
+def test_a_missing_global_file_is_told() -> None:
+    assert refused("gone.yaml", argv=[]) == ["gone.yaml: cannot be read: No such file or directory"]
+
+
+def test_a_missing_backbone_file_is_told_to_whom_it_concerns(tmp_path: Path) -> None:
+    def read() -> Config:
+        return read_config({"tasks": {"a": {}}, "backbone_config_path": "gone.json"}, argv=[])
+
+    config = read()
+    assert config.arguments(Encoder, "backbone", required=False) == {}
+    config.finish()
+    config = read()
+    config.arguments(Encoder, "backbone")
+    config.arguments(Head, "a")
+    gone = tmp_path / "gone.json"
+    assert report(config) == [f"config: backbone_config_path: no such file: {gone} (written as 'gone.json')"]
+
+
+def test_no_backbone_file_is_fine_when_the_global_file_says_everything() -> None:
+    config = read_config({"tasks": {"a": {}}, "hidden_size": 8, "backbone_config_path": None}, argv=[])
+    assert config.arguments(Encoder, "backbone") == {"hidden_size": 8}
+    config.finish()
+
+
+# What is wrong with the settings: one report.
+
+
+def test_everything_wrong_is_one_report() -> None:
+    config = config_of(
+        "learning_rate: fast",
+        "mix_ratio: 1.0, many",
+        "use_ema: 2",
+        "save_pth: out",
+        "c.label: z",
+        "use_ema: true",
+        argv=("--learning_rat", "3", "--a.n_clases=4", "--a.learning_rate", "1", "--b.label"),
+        a="vocab_path: v.txt\nn_classes: 3\nlearning_rate: 1",
+        b="max_seq_len: 2.5\nn_classes: 4",
+    )
+    config.arguments(run)
+    config.arguments(Reader, "a")
+    config.arguments(Reader, "b")
+    config.arguments(Head, "a", provided=["hidden_size"])
+    config.problem("task 'a': the parts do not fit")
+    assert report(config) == [
+        "config.yaml:7: 'use_ema' is set twice, first in line 4",
+        "config.yaml:6: c.label: there is no task 'c'",
+        "config.yaml:2: learning_rate should be a number, not 'fast'",
+        "config.yaml:3: mix_ratio should be a list of numbers, not '1.0, many'",
+        "tasks/a.yaml: max_seq_len is missing (longest row, in tokens)",
+        f"tasks/a.yaml:1: vocab_path: no such file: {Path.cwd() / 'v.txt'} (written as 'v.txt')",
+        "tasks/b.yaml:1: max_seq_len should be a whole number, not 2.5",
+        "--b.label should be a string, not an option without a value",
+        "task 'a': the parts do not fit",
+        "config.yaml:5: nothing uses 'save_pth'; did you mean 'save_path'?",
+        "tasks/a.yaml:3: 'learning_rate' is a setting of the whole run; it belongs in config.yaml",
+        "tasks/b.yaml:2: nothing in task 'b' uses 'n_classes'",
+        "--learning_rat: nothing uses 'learning_rat'; did you mean 'learning_rate'?",
+        "--a.n_clases: nothing uses 'n_clases'; did you mean 'n_classes'?",
+        "--a.learning_rate: 'learning_rate' is a setting of the whole run; it belongs in config.yaml",
+    ]
+
+
+def test_a_problem_that_concerns_several_is_told_once() -> None:
+    config = config_of("max_seq_len: long", a="", b="")
+    for task in config.tasks:
+        config.arguments(Reader, task)
+        config.arguments(Reader, task)
+    assert report(config) == ["config.yaml:2: max_seq_len should be a whole number, not 'long'"]
+
+
+def test_a_missing_setting_is_told_where_it_belongs() -> None:
+    written("bert.json", "{}")
+    config = config_of("backbone_config_path: bert.json", a="", b="")
+    config.arguments(Reader, "b")
+    config.arguments(Reader, "b")
+    config.arguments(Encoder, "backbone")
+    assert report(config) == [
+        "tasks/b.yaml: max_seq_len is missing (longest row, in tokens)",
+        "bert.json: hidden_size is missing (width of the output)",
+    ]
+
+
+def test_while_a_component_is_unknown_only_misspelt_settings_are_reported() -> None:
+    config = config_of("max_seq_len: 8", "doc_stride: 4", a="n_best: 3\nlabl: x", b="n_worst: 3")
+    config.arguments(Reader, "b")
+    config.excuse("a")
+    assert report(config) == [
+        "tasks/a.yaml:2: nothing uses 'labl'; did you mean 'label'?",
+        "tasks/b.yaml:1: nothing uses 'n_worst'",
+    ]
+
+
+def test_an_overruled_value_counts_as_used_and_need_not_fit() -> None:
+    config = config_of("max_seq_len: 8", argv=("--max_seq_len", "4"), a="max_seq_len: whatever")
+    assert config.arguments(Reader, "a") == {"max_seq_len": 4}
+    config.finish()

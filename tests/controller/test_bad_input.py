@@ -1,0 +1,250 @@
+"""Bad input gets one message with place and remedy, exit code 2, no traceback, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from helpers import tiny
+from palm.cli import main
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+class Run:
+    """A configuration in files that can be spoilt, and the command on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = tiny.write_files(folder)
+        self.settings = tiny.config(folder, "cls", "match", "mrc", num_epochs=1)
+        self.tasks = self.settings.pop("tasks")
+
+    def train(self, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+        """What `palm train` writes to stderr; it must exit with 2 and leave no half-written file."""
+        self.write()
+        before = {path for path in self.folder.rglob("*") if path.is_file()}
+        code = main(["train", str(self.folder / "config.yaml"), "--task_dir", "tasks", *arguments])
+        message = capsys.readouterr().err
+        after = {path for path in self.folder.rglob("*") if path.is_file()}
+        assert code == 2
+        assert message.startswith("error: ")
+        assert "Traceback" not in message
+        assert {path.name for path in after - before} <= {"resolved_config.yaml"}
+        return message.replace(str(self.folder) + os.sep, "").replace("\\", "/")
+
+    def write(self) -> None:
+        (self.folder / "tasks").mkdir(exist_ok=True)
+        write(self.folder / "config.yaml", self.settings)
+        for name, settings in self.tasks.items():
+            write(self.folder / "tasks" / f"{name}.yaml", settings)
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        path = self.folder / name
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def write(path: Path, settings: dict[str, Any]) -> None:
+    path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+
+def test_misspelt_keys_wrong_types_and_missing_files_come_in_one_report(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.tasks["cls"]["n_clases"] = run.tasks["cls"].pop("n_classes")
+    run.settings["learning_rate"] = "fast"
+    run.tasks["match"]["train_file"] = "nowhere.tsv"
+    message = run.train(capsys, "--batch_sise", "8")
+    assert "tasks/cls.yaml:5: nothing uses 'n_clases'; did you mean 'n_classes'?" in message
+    assert "tasks/cls.yaml: n_classes is missing" in message
+    assert "learning_rate should be a number, not 'fast'" in message
+    assert "tasks/match.yaml:1: train_file: no such file: nowhere.tsv" in message
+    assert "--batch_sise: nothing uses 'batch_sise'; did you mean 'batch_size'?" in message
+
+
+def test_a_missing_column(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.replace("match.tsv", "text_b", "text_c")
+    message = run.train(capsys)
+    assert "match.tsv:1" in message
+    assert "text_b" in message
+
+
+def test_a_wrong_number_of_columns(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run.folder / "cls.tsv"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    lines[6] += "\tone more"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    assert "cls.tsv:7: 3 columns, expected 2 (label, text_a)" in run.train(capsys)
+
+
+def test_a_label_outside_n_classes(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.replace("cls.tsv", "text_a\n", "text_a\n9\ta red door\n")
+    message = run.train(capsys)
+    assert "cls.tsv:2" in message
+    assert "'9'" in message or " 9 " in message or "label 9" in message
+
+
+def test_an_answer_that_is_not_in_its_context(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run.folder / "mrc.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["data"][0]["paragraphs"][3]["qas"][0]["answers"][0]["answer_start"] += 1
+    path.write_text(json.dumps(content), encoding="utf-8")
+    message = run.train(capsys)
+    assert "mrc.json" in message
+    assert "'q3'" in message
+
+
+def test_an_empty_file(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    (run.folder / "cls.tsv").write_text("", encoding="utf-8")
+    assert "cls.tsv" in run.train(capsys)
+
+
+def test_a_file_with_a_header_only(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    (run.folder / "cls.tsv").write_text("label\ttext_a\n", encoding="utf-8")
+    assert "cls.tsv" in run.train(capsys)
+
+
+def test_fewer_examples_than_a_batch(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    message = run.train(capsys, "--batch_size", "64")
+    assert (
+        "task 'cls': 40 training rows do not fill one batch; set batch_size (now 64) to 40 or less" in message
+    )
+
+
+def test_a_vocabulary_that_does_not_fit_the_embedding_table(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (run.folder / "vocab.txt").open("a", encoding="utf-8") as file:
+        file.writelines(f"word{k}\n" for k in range(20))
+    message = run.train(capsys)
+    assert "has 55 entries, the backbone's embedding table only 40 rows (vocab_size)" in message
+
+
+def test_heads_that_do_not_divide_the_width(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.replace("backbone.json", '"num_attention_heads": 4', '"num_attention_heads": 5')
+    message = run.train(capsys)
+    assert "num_attention_heads" in message
+    assert "hidden_size" in message
+
+
+def test_sequences_longer_than_the_position_table(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    message = run.train(capsys, "--max_seq_len", "65")
+    assert "max_seq_len is 65, the backbone's position table ends at 64" in message
+
+
+def test_a_loss_that_is_not_a_number(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    message = run.train(
+        capsys,
+        "--learning_rate",
+        "1e30",
+        "--warmup_proportion",
+        "0",
+        "--mix_ratio",
+        "1,0.01,0.01",
+        "--target_tag",
+        "1,0,0",
+    )
+    assert "task 'cls'" in message
+    assert "global step" in message
+    assert "lower learning_rate" in message
+
+
+def test_a_save_path_that_cannot_be_written(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    (run.folder / "taken").write_text("a file", encoding="utf-8")
+    assert "save_path: cannot write to taken" in run.train(capsys, "--save_path", str(run.folder / "taken"))
+
+
+def test_a_checkpoint_of_another_configuration(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write()
+    arguments = ["train", str(run.folder / "config.yaml"), "--task_dir", "tasks"]
+    assert main([*arguments, "--save_every_n_steps", "5"]) == 0
+    message = run.train(capsys, "--random_seed", "7", "--resume", "auto")
+    assert "is a checkpoint of another configuration" in message
+    assert "random_seed: 1 in the checkpoint, 7 in this run" in message
+
+
+def test_a_checkpoint_that_is_not_there(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nowhere is not a directory that palm saved" in run.train(
+        capsys, "--resume", str(run.folder / "nowhere")
+    )
+
+
+def test_lists_of_another_length_than_the_tasks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.settings["num_epochs"] = 0
+    message = run.train(capsys, "--mix_ratio", "1,1", "--target_tag", "0,0,0", "--ema_decay", "1.5")
+    assert "config.yaml:11: num_epochs should be above 0, not 0" in message
+    assert "mix_ratio has 2 entries for 3 tasks (cls, match, mrc)" in message
+    assert "target_tag marks no target task" in message
+    assert "ema_decay should be at least 0 and below 1, not 1.5" in message
+
+
+def test_a_target_that_would_never_be_drawn(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "mix_ratio of task 'match' should be above 0 for a target" in run.train(
+        capsys, "--mix_ratio", "1,0,1"
+    )
+
+
+def test_a_target_with_no_expected_step(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "task 'match' would get no step" in run.train(capsys, "--mix_ratio", "1,0.05,1")
+
+
+def test_an_unknown_component(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.tasks["cls"]["paradigm"] = "clas"
+    message = run.train(capsys, "--backbone", "bart")
+    assert "tasks/cls.yaml:4: paradigm: no paradigm is called 'clas'; known: " in message
+    known = "bert, distilbert, electra, ernie, roberta"
+    assert f"--backbone: no backbone is called 'bart'; known: {known}; did you mean 'bert'?" in message
+
+
+def test_components_that_do_not_fit_together(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.tasks["cls"]["paradigm"] = "mlm"
+    message = run.train(capsys)
+    assert "task 'cls'" in message
+    assert "mask_pos" in message
+
+
+def test_predicting_without_a_model_or_a_file(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.write()
+    config = [str(run.folder / "config.yaml"), "--task_dir", "tasks"]
+    assert main(["predict", *config, "--task", "cls"]) == 2
+    assert "infer_model is not a directory that palm saved" in capsys.readouterr().err
+    assert main(["predict", *config, "--task", "sentiment"]) == 2
+    assert "no task is called 'sentiment'" in capsys.readouterr().err
+    assert main(["predict", *config, "--task", "cls", "--cls.pred_file", "nowhere.tsv"]) == 2
+    assert "no such file" in capsys.readouterr().err
+    assert main(["predict", "--model", "here"]) == 2
+    assert "missing: --input, --output" in capsys.readouterr().err
+
+
+def test_a_script_ends_with_the_message_and_exit_code_2(run: Run) -> None:
+    run.tasks["cls"]["n_clases"] = 4
+    run.write()
+    script = run.folder / "demo.py"
+    script.write_text(
+        "import palm\npalm.Controller('config.yaml', task_dir='tasks').train()\n", encoding="utf-8"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    done = subprocess.run(
+        [sys.executable, str(script), "--batch_sise=8"],
+        cwd=run.folder,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "tasks/cls.yaml:6: nothing uses 'n_clases'" in done.stderr.replace("\\", "/")
+    assert "--batch_sise: nothing uses" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,242 @@
+"""The loop: exact steps, exact resumption, heads that rest when they are not drawn."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import palm
+from helpers import tiny
+from palm.controller import Controller
+from palm.core.errors import StorageError, TrainingError
+from palm.engine.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from palm.engine.loop import Step, Training
+from palm.mixing.draws import draw_task
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
+
+
+def controller(folder: Path, *tasks: str, **settings: Any) -> Controller:
+    return Controller(tiny.config(folder, *tasks, **settings), argv=[])
+
+
+def losses(training: Training, count: int | None = None) -> list[float]:
+    return [step.loss.item() for step in islice(training.steps(), count)]
+
+
+def test_steps_are_exact_for_targets_and_the_run_ends_with_the_last_of_them(folder: Path) -> None:
+    # 40 rows in batches of 4: 10 steps an epoch; 2 epochs; ratios 1, 0.5, 0.25 -> 20, 10, 5 steps.
+    settings = {"target_tag": [1, 0, 1], "mix_ratio": [1.0, 0.5, 0.25], "num_epochs": 2}
+    training = controller(folder, "cls", "mlm", "match", **settings).training()
+    finished = {}
+    for step in training.steps():
+        if step.finished:
+            finished[step.task.name] = step.number
+    cls, mlm, match = training.tasks
+    assert [task.expected_steps for task in training.tasks] == [20, 10, 5]
+    assert max(finished["cls"], finished["match"]) == training.step
+    assert cls.step >= 20
+    assert match.step >= 5
+    assert cls.step + mlm.step + match.step == training.step
+
+
+def test_num_epochs_counts_for_the_first_target(folder: Path) -> None:
+    (folder / "cls.tsv").write_text(
+        "\n".join((folder / "cls.tsv").read_text(encoding="utf-8").split("\n")[:21]) + "\n", encoding="utf-8"
+    )
+    training = controller(folder, "mlm", "cls", target_tag=[0, 1], num_epochs=3).training()
+    assert [task.expected_steps for task in training.tasks] == [15, 15]  # 20 rows of cls: 5 steps an epoch
+
+
+def test_the_same_seed_repeats_a_run_and_another_does_not(folder: Path) -> None:
+    first, again, other = (controller(folder, random_seed=seed).training() for seed in (1, 1, 2))
+    assert losses(first, 12) == losses(again, 12)
+    assert losses(other, 12) != losses(controller(folder).training(), 12)
+
+
+def test_two_controllers_in_one_process_are_independent(folder: Path) -> None:
+    alone = losses(controller(folder, "cls").training(), 6)
+    one, two = controller(folder, "cls").training(), controller(folder, "match").training()
+    mixed = []
+    for step, _ in zip(one.steps(), two.steps(), strict=False):
+        mixed.append(step.loss.item())
+        if len(mixed) == 6:
+            break
+    assert mixed == alone
+
+
+@pytest.mark.parametrize("use_ema", [False, True])
+def test_a_resumed_run_repeats_the_losses_of_an_uninterrupted_one(folder: Path, use_ema: bool) -> None:
+    settings = {"use_ema": use_ema, "ema_decay": 0.9} if use_ema else {}
+    whole = controller(folder, **settings).training()
+    uninterrupted = losses(whole)
+
+    first = controller(folder, **settings).training()
+    before = losses(first, 17)
+    save_checkpoint(first, folder / "step_17", {"run": 1})
+
+    second = controller(folder, **settings).training()
+    load_checkpoint(second, folder / "step_17", {"run": 1})
+    after = losses(second)
+
+    assert before + after == uninterrupted
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+    if use_ema:
+        assert whole.ema is not None
+        assert second.ema is not None
+        assert all(
+            torch.equal(whole.ema.average[name], second.ema.average[name]) for name in whole.ema.average
+        )
+
+
+def test_saving_and_predicting_on_the_way_do_not_disturb_training(folder: Path) -> None:
+    undisturbed = losses(controller(folder, "cls", "mlm").training())
+    seen: list[float] = []
+    disturbed = controller(folder, "cls", "mlm", use_ema=True, ema_decay=0.5).training()
+    for step in disturbed.steps():
+        seen.append(step.loss.item())
+        with disturbed.averaged():
+            torch.rand(3)
+            disturbed.model.eval()
+    assert seen == undisturbed
+
+
+def test_resume_auto_goes_on_from_the_newest_whole_checkpoint(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        controller(folder, "cls", save_every_n_steps=6).train()
+        assert newest_checkpoint(folder / "out") == folder / "out" / "step_18"
+        (folder / "out" / "step_18" / "optimizer.safetensors").write_bytes(b"cut short")
+        first = (folder / "out" / "cls" / "infer_model" / "model.safetensors").read_bytes()
+        controller(folder, "cls", save_every_n_steps=6, resume="auto").train()
+    assert "step_18 is damaged: optimizer.safetensors differs" in caplog.text
+    assert "resumed from" in caplog.text
+    assert "step_12 at global step 12" in caplog.text
+    assert (folder / "out" / "cls" / "infer_model" / "model.safetensors").read_bytes() == first
+
+
+def test_a_checkpoint_of_another_configuration_is_refused_and_told_apart(folder: Path) -> None:
+    controller(folder, "cls", save_every_n_steps=6).train()
+    other = controller(folder, "cls", learning_rate=5e-4, batch_size=5, resume=str(folder / "out" / "step_6"))
+    with pytest.raises(StorageError, match=r"another configuration") as caught:
+        other.train()
+    assert "optimizer.learning_rate: 0.001 in the checkpoint, 0.0005 in this run" in str(caught.value)
+    assert "tasks.cls.batch_size: 4 in the checkpoint, 5 in this run" in str(caught.value)
+
+
+@pytest.mark.parametrize("first", ["step_4", "mlm/infer_model"])
+def test_a_second_stage_starts_from_the_encoder_of_the_first(folder: Path, first: str) -> None:
+    stage = folder / "first"
+    settings = {"num_epochs": 1, "save_every_n_steps": 4, "save_path": str(stage)}
+    Controller(tiny.config(folder, "mlm", **settings), argv=[]).train()
+    saved = load_file(stage / first / "model.safetensors")
+    controller = Controller(tiny.config(folder, "cls", pretrain_path=str(stage / first)), argv=[])
+    controller.load_pretrain()
+    for name, weight in controller.training().model.backbone.state_dict().items():
+        assert torch.equal(weight, saved[f"backbone.{name}"])
+
+
+def test_only_the_drawn_head_and_the_encoder_move(folder: Path) -> None:
+    training = controller(folder, "cls", "match", weight_decay=0.1).training()
+    for _ in training.steps():
+        before = {name: value.clone() for name, value in training.model.state_dict().items()}
+        order = [draw_task(1, training.step, [1.0, 1.0])]
+        step = training.next_step()
+        assert step.task is training.tasks[order[0]]
+        moved = {
+            name
+            for name, value in training.model.state_dict().items()
+            if not torch.equal(value, before[name])
+        }
+        rests = "match" if step.task.name == "cls" else "cls"
+        assert not any(name.startswith(f"paradigms.@{rests}.") for name in moved)
+        if step.number > 1:  # the first step's rate is 0
+            assert f"paradigms.@{step.task.name}.out.weight" in moved
+            assert "backbone.embeddings.word.weight" in moved
+        if step.number == 12:
+            break
+
+
+def test_tasks_with_one_reuse_tag_share_one_head(folder: Path) -> None:
+    config = tiny.config(folder, "cls")
+    config["tasks"] = {name: dict(config["tasks"]["cls"]) for name in ("cls1", "cls2", "cls3")}
+    config |= {"task_instance": "cls1, cls2, cls3", "task_reuse_tag": "0, 1, 0"}
+    training = Controller(config, argv=[]).training()
+    one, two, three = (task.paradigm for task in training.tasks)
+    assert one is three
+    assert one is not two
+    heads = {name.split(".")[1] for name in training.model.state_dict() if name.startswith("paradigms")}
+    assert heads == {"@cls1", "@cls2"}
+
+
+def test_shared_heads_must_be_alike(folder: Path) -> None:
+    config = tiny.config(folder, "cls", "match", task_reuse_tag=[0, 0])
+    with pytest.raises(
+        palm.ConfigError, match=r"'cls' and 'match' share task_reuse_tag '0'.*n_classes=4.*Match"
+    ):
+        Controller(config, argv=[])
+
+
+def test_a_loss_that_is_not_a_number_names_task_and_step_and_changes_nothing(folder: Path) -> None:
+    training = controller(folder, "cls").training()
+    losses(training, 3)
+    head = training.model.paradigm("cls")
+    with torch.no_grad():
+        next(iter(head.parameters())).fill_(float("nan"))
+    before = training.model.backbone.state_dict()["embeddings.word.weight"].clone()
+    with pytest.raises(TrainingError, match=r"task 'cls': the loss is nan at its step 4 \(global step 4\)"):
+        training.next_step()
+    assert torch.equal(training.model.backbone.state_dict()["embeddings.word.weight"], before)
+
+
+def test_the_log_has_the_lines_of_the_document(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        controller(folder, "cls", num_epochs=1, print_every_n_steps=4).train()
+    lines = [record.getMessage() for record in caplog.records]
+    steps = [line for line in lines if line.startswith("Global step: ")]
+    assert [line.split(", loss")[0] for line in steps] == [
+        "Global step: 4. Task: cls, step 4/10 (epoch 0)",
+        "Global step: 8. Task: cls, step 8/10 (epoch 0)",
+    ]
+    assert "cls: train finished!" in lines
+    assert f"cls: inference model saved at {folder / 'out' / 'cls' / 'infer_model'}" in lines
+
+
+def test_learning_rate_and_loss_fall(folder: Path) -> None:
+    training = controller(folder, "match", num_epochs=30).training()
+    steps: list[Step] = list(training.steps())
+    assert steps[0].learning_rate == 0.0
+    assert steps[-1].learning_rate == pytest.approx(1e-3 * (1 - 299 / 300))
+    assert sum(s.loss.item() for s in steps[-20:]) < 0.5 * sum(s.loss.item() for s in steps[:20])
+
+
+def test_averaged_weights_are_what_is_saved(folder: Path) -> None:
+    run = controller(folder, "cls", use_ema=True, ema_decay=0.5, num_epochs=1)
+    run.train()
+    plain = controller(folder, "cls", num_epochs=1)
+    training = plain.training()
+    history = []
+    for _ in training.steps():
+        history.append(training.model.state_dict()["backbone.pooler.bias"].clone())
+    weights = torch.tensor([0.5 ** (len(history) - 1 - k) for k in range(len(history))])
+    by_hand = sum(w * value for w, value in zip(weights / weights.sum(), history, strict=True))
+    saved = palm.load_model(folder / "out" / "cls" / "infer_model").backbone.state_dict()["pooler.bias"]
+    assert torch.allclose(saved, by_hand, atol=1e-7)
+
+
+def test_an_inference_model_is_saved_on_the_way_by_the_steps_of_its_task(folder: Path) -> None:
+    controller(folder, "cls", "mlm", target_tag=[1, 0], save_infermodel_every_n_steps=8).train()
+    saved = {path.name for path in (folder / "out" / "cls").iterdir()}
+    assert saved == {"infer_model", "infer_model.step8", "infer_model.step16"}
+    assert not (folder / "out" / "mlm").exists()

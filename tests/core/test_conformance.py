@@ -1,0 +1,142 @@
+"""What every registered backbone and output layer keeps to; a new one is checked without being named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from helpers.components import ARGUMENTS, SIZES, small, tensors
+from palm.backbone import BACKBONES, Backbone
+from palm.core.contract import Specs, Tensors
+from palm.paradigm import PARADIGMS, Paradigm
+
+every_backbone = pytest.mark.parametrize("name", list(BACKBONES))
+every_paradigm = pytest.mark.parametrize("name", list(PARADIGMS))
+every_component = pytest.mark.parametrize(
+    "cls", [registry[name] for registry in (BACKBONES, PARADIGMS) for name in registry]
+)
+
+
+def run(component: Backbone | Paradigm) -> Tensors:
+    outputs: Tensors = component(tensors(component.inputs_attr))
+    return outputs
+
+
+def check(declared: Specs, actual: Tensors) -> None:
+    assert set(actual) == set(declared)
+    for name, spec in declared.items():
+        sizes = tuple(SIZES[size] if isinstance(size, str) else size for size in spec.shape)
+        assert (tuple(actual[name].shape), actual[name].dtype) == (sizes, spec.dtype), name
+
+
+def gradients(module: nn.Module, loss: Tensor) -> list[Tensor]:
+    module.zero_grad()
+    loss.backward()
+    return [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+
+
+@every_component
+def test_what_it_declares_is_what_it_gives(cls: type[Any]) -> None:
+    component = small(cls)
+    check(component.outputs_attr, run(component))
+
+
+@every_component
+def test_its_state_makes_another_one_its_equal(cls: type[Any]) -> None:
+    first, second = small(cls, seed=0), small(cls, seed=1)
+    second.load_state_dict(first.state_dict())
+    outputs, again = run(first), run(second)
+    assert all(torch.equal(outputs[name], again[name]) for name in outputs)
+
+
+@every_component
+def test_its_settings_build_it_again_after_json(cls: type[Any]) -> None:
+    component = small(cls)
+    again = cls(**json.loads(json.dumps(component.settings)))
+    assert again.settings == component.settings
+    again.load_state_dict(component.state_dict())
+
+
+@every_component
+def test_a_seed_decides_how_it_starts(cls: type[Any]) -> None:
+    one, same, other = (small(cls, seed).state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+@every_backbone
+def test_a_backbone_has_the_inputs_and_outputs_of_the_document(name: str) -> None:
+    backbone = small(BACKBONES[name])
+    assert {"token_ids", "input_mask"} <= set(backbone.inputs_attr)
+    assert set(backbone.outputs_attr) == {
+        "word_embedding",
+        "embedding_table",
+        "encoder_outputs",
+        "sentence_embedding",
+        "sentence_pair_embedding",
+    }
+
+
+@every_backbone
+def test_a_backbone_gives_the_same_whatever_else_is_wanted(name: str) -> None:
+    backbone = small(BACKBONES[name])
+    everything, inputs = run(backbone), tensors(backbone.inputs_attr)
+    for wanted in backbone.outputs_attr:
+        (alone,) = backbone(inputs, [wanted]).items()
+        assert alone[0] == wanted
+        torch.testing.assert_close(alone[1], everything[wanted], atol=1e-6, rtol=0)
+
+
+@every_backbone
+def test_a_backbone_learns_eight_rows(name: str) -> None:
+    backbone = small(BACKBONES[name]).train()
+    out = nn.Linear(ARGUMENTS["hidden_size"], 2)
+    inputs, labels = tensors(backbone.inputs_attr), torch.tensor([0, 1] * 4)
+    both = nn.ModuleList([backbone, out])
+
+    def loss() -> Tensor:
+        return F.cross_entropy(out(backbone(inputs)["sentence_embedding"]), labels)
+
+    assert all(gradient.isfinite().all() for gradient in gradients(both, loss()))
+    assert fall(both, loss, lr=0.003) < 0.5
+
+
+@every_paradigm
+def test_an_output_layer_learns_eight_rows(name: str) -> None:
+    paradigm = small(PARADIGMS[name]).train()
+    features, targets = tensors(paradigm.inputs_attr), tensors(paradigm.targets_attr)
+
+    def loss() -> Tensor:
+        value: Tensor = paradigm.loss(paradigm(features), targets)
+        assert value.shape == ()
+        return value
+
+    found = gradients(paradigm, loss())
+    assert len(found) == len(list(paradigm.parameters()))
+    assert all(gradient.isfinite().all() for gradient in found)
+    assert fall(paradigm, loss, lr=0.02) < 0.5
+
+
+def fall(module: nn.Module, loss: Callable[[], Tensor], lr: float) -> float:
+    """The loss after 60 steps as a part of the loss before."""
+    optimizer = torch.optim.Adam(module.parameters(), lr=lr)
+    before = loss().item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+    return float(loss().item() / before)
+
+
+@every_paradigm
+def test_an_output_layer_decodes_one_plain_value_per_row(name: str) -> None:
+    paradigm = small(PARADIGMS[name])
+    decoded = paradigm.decode(run(paradigm))
+    assert len(decoded) == SIZES["batch"]
+    assert json.loads(json.dumps(decoded))

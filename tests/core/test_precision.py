@@ -1,0 +1,175 @@
+"""bf16 follows fp32 closely, keeps the contract's dtypes, and is part of what a run is."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import palm
+from helpers import tiny
+from helpers.components import small, tensors
+from palm.controller import Controller
+from palm.core.contract import TensorSpec
+from palm.core.errors import ConfigError, StorageError
+from palm.core.precision import computing, has_fast_bf16, resolved
+from palm.engine.loop import Training
+from palm.engine.model import outputs_of
+from palm.paradigm import PARADIGMS
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
+
+
+def training(folder: Path, *tasks: str, **settings: Any) -> Training:
+    return Controller(tiny.config(folder, *tasks, **settings), argv=[]).training()
+
+
+def without_dropout(training: Training) -> Training:
+    for part in training.model.modules():
+        if hasattr(part, "dropout_prob"):
+            part.dropout_prob = 0.0
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    return training
+
+
+def losses(training: Training, count: int | None = None) -> list[float]:
+    return [step.loss.item() for step in islice(training.steps(), count)]
+
+
+def gradients(folder: Path, task: str, precision: str) -> dict[str, Tensor]:
+    run = without_dropout(training(folder, task, precision=precision))
+    run.model.loss(task, run.tasks[0].stream.batch(0)).backward()
+    return {name: p.grad for name, p in run.model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("task", ["cls", "match", "mlm", "mrc"])
+def test_the_gradient_in_bf16_is_within_two_percent_of_that_in_fp32(folder: Path, task: str) -> None:
+    exact, rounded = (gradients(folder, task, precision) for precision in ("fp32", "bf16"))
+    assert exact.keys() == rounded.keys()
+    assert all(gradient.dtype == torch.float32 for gradient in rounded.values())
+    error = sum((rounded[name] - exact[name]).square().sum() for name in exact)
+    size = sum(gradient.square().sum() for gradient in exact.values())
+    assert 0 < (error / size).sqrt() < 0.02
+
+
+def test_the_losses_in_bf16_follow_those_in_fp32(folder: Path) -> None:
+    settings = {"num_epochs": 10, "learning_rate": 5e-4}
+    runs = (training(folder, "cls", "mlm", precision=p, **settings) for p in ("fp32", "bf16"))
+    exact, rounded = (torch.tensor(losses(without_dropout(run), 40)) for run in runs)
+    assert exact[-5:].mean() < exact[:5].mean() - 0.1
+    assert 0 < (exact - rounded).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("use_ema", [False, True])
+def test_a_resumed_run_in_bf16_repeats_the_uninterrupted_one(folder: Path, use_ema: bool) -> None:
+    averages = {"use_ema": True, "ema_decay": 0.9} if use_ema else {}
+    settings = {"precision": "bf16", "save_every_n_steps": 7, **averages}
+    Controller(tiny.config(folder, "cls", "mlm", **settings), argv=[]).train()
+    model = folder / "out" / "cls" / "infer_model" / "model.safetensors"
+    uninterrupted = model.read_bytes()
+    model.unlink()
+    settings["resume"] = str(folder / "out" / "step_14")
+    Controller(tiny.config(folder, "cls", "mlm", **settings), argv=[]).train()
+    assert model.read_bytes() == uninterrupted
+
+
+def test_a_checkpoint_of_another_precision_is_refused(folder: Path) -> None:
+    Controller(tiny.config(folder, "cls", precision="bf16", save_every_n_steps=8), argv=[]).train()
+    other = tiny.config(folder, "cls", precision="fp32", resume=str(folder / "out" / "step_8"))
+    with pytest.raises(StorageError, match="precision: 'bf16' in the checkpoint, 'fp32' in this run"):
+        Controller(other, argv=[]).train()
+
+
+def test_auto_is_bf16_where_the_hardware_has_it(folder: Path) -> None:
+    fast = "bf16" if torch.cpu._is_amx_tile_supported() else "fp32"
+    assert resolved("auto", CPU) == fast
+    assert not has_fast_bf16(torch.device("meta"))
+    config = tiny.config(folder, "cls", use_gpu=False)
+    del config["precision"]
+    assert Controller(config, argv=[]).training().model.precision == fast
+
+
+def test_an_unknown_precision_is_told_wherever_it_is_given(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="precision should be one of 'auto', 'fp32', 'bf16', not 'fp16'"):
+        Controller(tiny.config(folder, "cls", precision="fp16"), argv=[])
+    with pytest.raises(ConfigError, match="precision should be one of auto, fp32, bf16, not 'half'"):
+        palm.Trainer("t", precision="half")
+    with pytest.raises(ConfigError, match="not 'half'"):
+        palm.MultiHeadTrainer([palm.Trainer("t")], precision="half")
+
+
+@pytest.mark.parametrize("name", ["cls", "match", "mlm", "mrc", "seq_label"])
+def test_an_output_layer_keeps_its_declared_dtypes_in_bf16(name: str) -> None:
+    backbone, head = small(palm.backbone.BERT), small(PARADIGMS[name])
+    batch = {**tensors(head.inputs_attr), **tensors(backbone.inputs_attr)}
+    exact, rounded = (outputs_of(backbone, head, batch, precision) for precision in ("fp32", "bf16"))
+    assert {n: v.dtype for n, v in rounded.items()} == {n: s.dtype for n, s in head.outputs_attr.items()}
+    for output, value in rounded.items():
+        torch.testing.assert_close(value, exact[output], atol=0.02, rtol=0.02)
+
+
+def test_an_encoder_by_itself_computes_in_fp32_and_within_autocast_in_its_dtype() -> None:
+    backbone = small(palm.backbone.BERT)
+    inputs = tensors(backbone.inputs_attr)
+    exact = backbone(inputs)
+    assert {value.dtype for value in exact.values()} == {torch.float32}
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = backbone(inputs)
+    assert rounded["encoder_outputs"].dtype == torch.bfloat16
+    assert rounded["sentence_embedding"].dtype == torch.float32
+    torch.testing.assert_close(
+        rounded["encoder_outputs"].float(), exact["encoder_outputs"], atol=0.05, rtol=0
+    )
+
+
+class Average(palm.backbone.Backbone):
+    """A backbone of torch's modules, as a user writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs_attr = {"token_ids": TensorSpec(("batch", "seq"), torch.long)}
+        self.outputs_attr = {"sentence_embedding": TensorSpec(("batch", 8), torch.float)}
+        self.table, self.layer = nn.Embedding(20, 8), nn.Linear(8, 8)
+        self.seen: list[torch.dtype] = []
+
+    def forward(self, inputs: dict[str, Tensor], wanted: Any = None) -> dict[str, Tensor]:
+        mean = self.layer(self.table(inputs["token_ids"]).mean(1))
+        self.seen.append(mean.dtype)
+        return {"sentence_embedding": mean}
+
+
+def test_a_backbone_of_ones_own_computes_in_bf16_and_its_features_arrive_as_declared() -> None:
+    backbone, head = Average(), palm.head.Classify(3, 8).eval()
+    batch = {"token_ids": torch.randint(20, (4, 6))}
+    outputs = outputs_of(backbone, head, batch, "bf16")
+    assert backbone.seen == [torch.bfloat16]
+    assert outputs["logits"].dtype == torch.float32
+    with computing("bf16", CPU):
+        outputs_of(backbone, head, batch, "fp32")
+    assert backbone.seen[-1] == torch.float32
+
+
+def test_a_saved_model_predicts_in_either_precision(folder: Path) -> None:
+    Controller(tiny.config(folder, "match", num_epochs=10), argv=[]).train()
+    where = folder / "out" / "match" / "infer_model"
+    pairs = [
+        ("who owns the door", "anna has a old red door ."),
+        ("who owns the sun", "bert has a new lamp ."),
+    ]
+    exact, rounded = (
+        [record["probs"] for record in palm.load_model(where, precision=precision).predict(pairs)]
+        for precision in ("fp32", "bf16")
+    )
+    assert exact != rounded
+    torch.testing.assert_close(torch.tensor(rounded), torch.tensor(exact), atol=0.02, rtol=0)
+    assert palm.load_model(where).precision == "auto"

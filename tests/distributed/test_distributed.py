@@ -1,0 +1,335 @@
+"""Several processes are one with the larger batch: losses, weights, predictions; and nobody waits forever."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import palm
+from helpers import ranks, tiny
+from palm.controller import Controller
+from palm.distributed import dealt, group, is_launched, launch
+from palm.distributed.launch import program
+from palm.engine.checkpoint import newest_checkpoint, save_checkpoint
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """That of a user's shell: not that of pytest, under which palm starts no processes."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", **more}
+
+
+def start(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words],
+        env=environment(**more),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One process, 8 rows a step."""
+    folder = tmp_path_factory.mktemp("one")
+    ranks.write_files(folder)
+    (folder / "rank0.json").write_text(json.dumps(ranks.run(folder, 1)), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory, one: Path) -> Path:
+    """Two processes, 4 rows a step each, which the program starts by itself."""
+    folder = tmp_path_factory.mktemp("two")
+    ranks.write_files(folder)
+    shutil.copytree(one / "out" / f"step_{ranks.SAVED}", folder / "others" / "one")
+    done = start(str(ROOT / "tests" / "helpers" / "ranks.py"), str(folder), "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "stdout.txt").write_text(done.stdout, encoding="utf-8")
+    return folder
+
+
+def recorded(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(folder / f"{name}.pt", weights_only=True)
+    return found
+
+
+def seen(folder: Path, rank: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8"))
+    return found
+
+
+# The gradient of the biases of start and end logits is 0 but for rounding, because a softmax does not
+# feel what is added to all logits; Adam makes steps of any size of it.
+UNFELT = "paradigms.@mrc.out.bias"
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "parts"])
+def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
+    one: Path, two: Path, parallel: str
+) -> None:
+    alone, together = recorded(one, parallel), recorded(two, parallel)
+    assert [task for task, _ in together["losses"]] == [task for task, _ in alone["losses"]]
+    for (_, expected), (_, loss) in zip(alone["losses"], together["losses"], strict=True):
+        assert loss == pytest.approx(expected, abs=2e-6)
+    assert together["weights"].keys() == alone["weights"].keys()
+    for name in alone["weights"].keys() - {UNFELT}:
+        torch.testing.assert_close(together["weights"][name], alone["weights"][name], atol=2e-6, rtol=0)
+
+
+def test_parts_of_parameters_make_the_same_averages(one: Path, two: Path) -> None:
+    alone, together = recorded(one, "fsdp")["averages"], recorded(two, "fsdp")["averages"]
+    assert together.keys() == alone.keys()
+    for name in alone.keys() - {UNFELT}:
+        torch.testing.assert_close(together[name], alone[name], atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_dev_data_is_shared_out_and_every_row_counts_once(one: Path, two: Path, parallel: str) -> None:
+    alone, together = recorded(one, parallel)["evaluations"], recorded(two, parallel)["evaluations"]
+    assert len(together) > 3
+    assert together == alone
+
+
+def test_a_checkpoint_of_two_goes_on_in_one_and_of_one_in_two(
+    one: Path, two: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the same 8 rows a step, it ends where the runs end that nobody interrupted."""
+    checkpoint = str(two / "out" / f"step_{ranks.SAVED}")
+    with caplog.at_level("INFO", "palm"):
+        Controller(ranks.config(one, "resumed_two", 1, resume=checkpoint), argv=[]).train()
+    assert f"at global step {ranks.SAVED}" in caplog.text
+    for resumed in (one / "resumed_two", two / "resumed_one"):
+        for task in ranks.TASKS:
+            assert_same_model(resumed / task / "infer_model", one / "out" / task / "infer_model")
+
+
+def test_a_checkpoint_of_two_goes_on_in_four(one: Path, two: Path, tmp_path: Path) -> None:
+    ranks.write_files(tmp_path)
+    shutil.copytree(two / "out" / f"step_{ranks.SAVED}", tmp_path / "others" / "two")
+    done = start(str(ROOT / "tests" / "helpers" / "ranks.py"), str(tmp_path), "4", "resume")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for task in ranks.TASKS:
+        assert_same_model(tmp_path / "resumed_two" / task / "infer_model", one / "out" / task / "infer_model")
+
+
+def test_with_other_batches_a_run_goes_on_at_the_same_part_of_its_plan(
+    two: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Two devices with 4 rows each took 5 steps an epoch; one with 4 rows takes 10.
+    config = ranks.config(two, "slower", 1, batch_size=4, resume=str(two / "out" / f"step_{ranks.SAVED}"))
+    with caplog.at_level("INFO", "palm"):
+        Controller(config, argv=[]).train()
+    assert f"step {ranks.SAVED} of other devices is step {2 * ranks.SAVED} of these" in caplog.text
+    assert "cls: expected train steps 40." in caplog.text
+    assert f"at global step {2 * ranks.SAVED}" in caplog.text
+
+
+def assert_same_model(folder: Path, other: Path) -> None:
+    ours, theirs = (load_file(place / "model.safetensors") for place in (folder, other))
+    assert ours.keys() == theirs.keys()
+    for name in ours.keys() - {f"paradigm.{UNFELT.rpartition('@mrc.')[2]}"}:
+        torch.testing.assert_close(ours[name], theirs[name], atol=2e-6, rtol=0)
+
+
+def test_gradients_that_are_accumulated_are_exchanged_once(two: Path) -> None:
+    exchanges = seen(two)["exchanges"]
+    assert exchanges["parts"] == exchanges["ddp"] > 0
+
+
+def test_gradients_that_travel_in_bf16_are_rounded_to_8_bits(one: Path, two: Path) -> None:
+    alone, together = (dict(enumerate(recorded(place, "bf16")["losses"])) for place in (one, two))
+    differences = [abs(together[k][1] - alone[k][1]) / alone[k][1] for k in alone]
+    assert 1e-6 < max(differences) < 2**-8
+
+
+def test_files_of_predictions_are_those_of_one_process_byte_for_byte(two: Path, tmp_path: Path) -> None:
+    for task in (*ranks.TASKS, "one"):
+        model = palm.load_model(
+            two / "out" / ("cls" if task == "one" else task) / "infer_model", precision="fp32"
+        )
+        model.batch_size = 4 if task == "one" else 3
+        data = {"mrc": "mrc.json"}.get(task, f"{task}.tsv")
+        model.predict_file(two / data, tmp_path / task)
+        for file in (tmp_path / task).iterdir():
+            assert file.read_bytes() == (two / "out" / task / file.name).read_bytes(), file
+
+
+def test_every_rank_can_read_all_predictions(two: Path) -> None:
+    expected = [ranks.ROWS] * 3 + [1]
+    assert [seen(two, rank)["counts"] for rank in (0, 1)] == [expected, expected]
+    assert [seen(two, rank)["ranks"] for rank in (0, 1)] == [2, 2]
+
+
+def test_a_trainer_s_batch_size_is_that_of_all_devices(one: Path, two: Path) -> None:
+    losses, labels = seen(one)["trainer"]
+    for rank in (0, 1):
+        theirs, predicted = seen(two, rank)["trainer"]
+        assert theirs == pytest.approx(losses, abs=1e-5)
+        assert [each["label"] for each in predicted] == [each["label"] for each in labels]
+
+
+def test_only_the_first_process_reports(two: Path) -> None:
+    lines = (two / "stdout.txt").read_text(encoding="utf-8").splitlines()
+    assert lines.count("cls: train finished!") == 2  # of two runs
+    assert lines.count("2 devices: starting one process for each") == 1
+
+
+def test_a_run_outlives_a_killed_process_and_one_that_hangs(two: Path) -> None:
+    """It goes on from its last checkpoint, and ends with the very weights of a run without accidents."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2")
+    # What stands there is of another launch: nothing of it may be resumed.
+    shutil.copytree(two / "out" / "step_63", two / "fragile" / "step_63")
+    done = start(*launcher, str(ROOT / "tests" / "helpers" / "fragile.py"), str(two), "fragile")
+    assert done.returncode == 0, done.stdout + done.stderr
+    resumed = [line for line in done.stdout.splitlines() if line.startswith("resumed from")]
+    assert [line.rpartition(" ")[2] for line in resumed] == ["9", "18"]
+    assert "rank 0 of 2 waited in vain for another rank at global step 21" in done.stderr
+    assert "Ranks 1 failed to pass monitoredBarrier" in done.stderr
+    assert_identical_models(two / "fragile", two / "out")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="torchrun on several machines needs a POSIX system")
+def test_a_machine_that_goes_away_is_replaced_by_another(two: Path) -> None:
+    port = free_port()
+    launcher = (
+        *("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=lost"),
+        *("--rdzv-conf=keep_alive_interval=1,join_timeout=120", "--local-addr=localhost"),
+        *(str(ROOT / "tests" / "helpers" / "fragile.py"), str(two), "machines"),
+    )
+    plain = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(start, *launcher, **plain)
+        wait_for(port)
+        doomed = start(*launcher, **plain, DOOMED="1")
+        assert doomed.returncode == -signal.SIGKILL
+        time.sleep(5)  # until the other machine's launcher has noticed
+        other = start(*launcher, **plain)
+    assert other.returncode == 0, other.stdout + other.stderr
+    assert f"at global step {ranks.SAVED}" in first.result().stdout
+    assert_identical_models(two / "machines", two / "out")
+
+
+@pytest.mark.parametrize(
+    ("restarts", "machines", "shared", "expected"),
+    [
+        ("3", "2", "True", True),
+        ("3", "2", "False", False),
+        ("3", "1", "True", False),
+        ("0", "2", "True", False),
+    ],
+)
+def test_who_cannot_replace_a_machine_is_warned(
+    restarts: str, machines: str, shared: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
+    monkeypatch.setenv("GROUP_WORLD_SIZE", machines)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shared)
+    assert group._cannot_replace_a_machine() is expected
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def wait_for(port: int) -> None:
+    """Until somebody listens there."""
+    for _ in range(600):
+        with socket.socket() as tried:
+            if tried.connect_ex(("localhost", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"nobody listens on port {port}")
+
+
+def assert_identical_models(run: Path, other: Path) -> None:
+    for task in ranks.TASKS:
+        ours, theirs = (
+            load_file(place / task / "infer_model" / "model.safetensors") for place in (run, other)
+        )
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_program_that_ends_right_after_an_exchange_ends_well() -> None:
+    """Gloo's thread may still hold the exchanged tensor, and must not ask for it when Python is gone."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    done = start(*launcher, str(ROOT / "tests" / "helpers" / "leaving.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_checkpoint_that_came_farthest_is_the_newest_whatever_its_steps(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    training = Controller(tiny.config(tmp_path, "cls"), argv=[]).training()
+    training.tasks[0].step = 9
+    for step, devices in ((9, 1), (8, 2), (7, 1)):
+        training.tasks[0].step = training.step = step
+        identity = {"tasks": {"cls": {**training.tasks[0].identity(), "devices": devices}}}
+        save_checkpoint(training, tmp_path / f"step_{step}", identity)
+    assert newest_checkpoint(tmp_path) == tmp_path / "step_8"
+    assert newest_checkpoint(tmp_path, launch="another") is None
+
+
+def test_a_checkpoint_with_other_batches_on_the_same_devices_is_refused(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    run = tiny.config(tmp_path, "cls", num_epochs=1, save_every_n_steps=5)
+    Controller(run, argv=[]).train()
+    other = {**run, "batch_size": 5, "resume": str(tmp_path / "out" / "step_5")}
+    with pytest.raises(palm.StorageError, match=r"tasks.cls.batch_size: 4 in the checkpoint, 5 in this run"):
+        Controller(other, argv=[]).train()
+    parts = {**run, "batch_size": 2, "gradient_accumulation_steps": 2, "resume": other["resume"]}
+    Controller(parts, argv=[]).train()
+
+
+def test_what_is_dealt_out_goes_to_everybody_equally_often_and_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hands = []
+    for rank in range(3):
+        monkeypatch.setattr("palm.distributed.group.rank", lambda rank=rank: rank)
+        monkeypatch.setattr("palm.distributed.group.num_ranks", lambda: 3)
+        hands.append(dealt("abcdefg"))
+    assert hands == [["a", "d", "g"], ["b", "e", "g"], ["c", "f", "g"]]
+
+
+def test_a_program_is_started_again_as_it_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/x/demo.py", "--batch_size", "8"])
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "__spec__", None)
+    assert program() == ["/x/demo.py", "--batch_size", "8"]
+    monkeypatch.setattr(main, "__spec__", type("Spec", (), {"name": "palm.__main__"}))
+    assert program() == ["-m", "palm", "--batch_size", "8"]
+
+
+def test_several_devices_need_a_program_and_enough_of_them() -> None:
+    assert not is_launched()
+    cpu = torch.device("cpu")
+    launch(cpu, "auto")
+    launch(cpu, 1)
+    with pytest.raises(palm.ConfigError, match=r"num_devices: 2 processes need a program in a file"):
+        launch(cpu, 2)
+    with pytest.raises(palm.ConfigError, match=r"num_devices should be 1 or more, or auto, not 0"):
+        launch(cpu, 0)
+    with pytest.raises(palm.ConfigError, match=r"num_devices is 64, but \d+ GPUs are visible"):
+        launch(torch.device("cuda"), 64)

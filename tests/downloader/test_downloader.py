@@ -1,0 +1,570 @@
+"""A name becomes a folder that palm reads, from PaddlePALM's archives and Hugging Face's repositories."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import runpy
+import struct
+import subprocess
+import sys
+import tarfile
+from _thread import interrupt_main
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from helpers.file_server import FileServer, file_server
+from helpers.shared import SHARED, minilm, needs_shared
+from helpers.subword_files import write_byte_level
+from palm.backbone import BERT, ERNIE, Backbone, RoBERTa
+from palm.cli import main as command
+from palm.core.errors import PalmError, StorageError
+from palm.downloader import MODELS, download, items, ls
+from palm.downloader.staging import staging
+from palm.pretrained import from_ours, load_backbone, read_directory, read_weights, to_ours
+from palm.pretrained.families import config_of
+
+NAMES_OF_2_0 = [
+    "RoBERTa-zh-base",
+    "RoBERTa-zh-large",
+    "ERNIE-v2-en-base",
+    "ERNIE-v2-en-large",
+    "XLNet-cased-base",
+    "XLNet-cased-large",
+    "ERNIE-v1-zh-base",
+    "ERNIE-v1-zh-base-max-len-512",
+    "BERT-en-uncased-large-whole-word-masking",
+    "BERT-en-cased-large-whole-word-masking",
+    "BERT-en-uncased-base",
+    "BERT-en-uncased-large",
+    "BERT-en-cased-base",
+    "BERT-en-cased-large",
+    "BERT-multilingual-uncased-base",
+    "BERT-multilingual-cased-base",
+    "BERT-zh-base",
+]
+
+SIZES = {
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 20,
+    "max_position_embeddings": 10,
+}
+VOCABULARY = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]).encode()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with file_server() as server:
+        monkeypatch.setenv("PALM_MIRROR", f"{server.url}/palm/")
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def tiny(kind: type[BERT] | type[ERNIE] = BERT) -> Backbone:
+    torch.manual_seed(3)
+    return kind.from_config(SIZES)
+
+
+def variable(value: Tensor) -> bytes:
+    """A float32 tensor as Fluid's file."""
+    description = b"\x08\x05" + b"".join(bytes([0x10, size]) for size in value.shape)
+    return (
+        struct.pack("<IQIi", 0, 0, 0, len(description)) + description + value.contiguous().numpy().tobytes()
+    )
+
+
+def palm_files(backbone: Backbone) -> dict[str, bytes]:
+    """The files of one of PaddlePALM's archives."""
+    config = "ernie_config.json" if isinstance(backbone, ERNIE) else "bert_config.json"
+    weights = from_ours(backbone.state_dict(), "paddlepalm")
+    return {
+        "vocab.txt": VOCABULARY,
+        config: json.dumps(SIZES).encode(),
+        **{f"params/{name}": variable(value) for name, value in weights.items()},
+    }
+
+
+def packed(files: dict[str, bytes], top: str = "uncased/") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(top + name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def offer_archive(server: FileServer, name: str, archive: bytes) -> str:
+    path = "/palm/" + MODELS[name].url.rpartition("/")[2]
+    server.files[path] = archive
+    return path
+
+
+def offer_repository(server: FileServer, repository: str, **files: bytes) -> None:
+    for name, content in files.items():
+        server.files[f"/{repository}/resolve/main/{name.replace('__', '.')}"] = content
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def equal(one: Backbone, other: Backbone) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+# The list
+
+
+def test_the_list_begins_with_the_names_of_2_0_as_paddlepalm_prints_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        ls("pretrain")
+    first, *lines = caplog.messages
+    assert first == "Available pretrain items:"
+    assert [line.removeprefix("  => ").split(" (")[0] for line in lines] == list(MODELS)
+    assert list(MODELS)[:17] == NAMES_OF_2_0
+    assert list(MODELS)[17:19] == ["bert-en-uncased-large", "ernie-en-uncased-large"]
+
+
+def test_the_list_says_that_there_is_no_xlnet_and_where_a_repository_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        ls("pretrain", "XLNet-cased-base")
+        ls(scope="bert-base-chinese")
+    assert caplog.messages[1] == "  => XLNet-cased-base (its backbone is not supported)"
+    assert caplog.messages[3] == "  => bert-base-chinese (Hugging Face: google-bert/bert-base-chinese)"
+
+
+def test_the_names_of_0_2_1_are_the_archives_of_2_0() -> None:
+    assert MODELS["bert-en-uncased-large"].url == MODELS["BERT-en-uncased-large"].url
+    assert MODELS["ernie-en-uncased-large"].url == MODELS["ERNIE-v2-en-large"].url
+
+
+@pytest.mark.parametrize("call", [ls, download])
+def test_an_unknown_name_is_an_error_with_the_list(call: object) -> None:
+    assert callable(call)
+    with pytest.raises(
+        PalmError, match=r"called 'BERT-zh-bas'; known: RoBERTa.*did you mean 'BERT-zh-base'\?"
+    ):
+        call("pretrain", "BERT-zh-bas")
+    with pytest.raises(PalmError, match="nothing to download is called 'vocab'; known: pretrain"):
+        call("vocab")
+
+
+# PaddlePALM's archives
+
+
+@pytest.mark.parametrize(("name", "kind"), [("bert-en-uncased-large", BERT), ("ERNIE-v2-en-base", ERNIE)])
+def test_an_archive_becomes_a_folder_as_the_demos_expect_it(
+    server: FileServer, tmp_path: Path, name: str, kind: type[BERT] | type[ERNIE]
+) -> None:
+    path = offer_archive(server, name, packed(palm_files(tiny(kind))))
+    folder = download("pretrain", name, tmp_path)
+    assert folder == tmp_path / "pretrain" / name
+    assert server.requests == [(path, None)]
+    assert tree(tmp_path / "pretrain")[0] == name
+    assert not (tmp_path / "pretrain" / f"{name}.part").exists()
+    assert {"params", "vocab.txt", f"{kind.__name__.lower()}_config.json"} < set(tree(folder))
+    assert equal(load_backbone(folder), tiny(kind))
+
+
+@pytest.mark.parametrize("kind", [BERT, ERNIE])
+def test_converted_weights_are_what_paddlepalm_has_and_transformers_reads_them(
+    server: FileServer, tmp_path: Path, kind: type[BERT] | type[ERNIE]
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    offer_archive(server, "BERT-zh-base", packed(palm_files(tiny(kind))))
+    folder = download("pretrain", "BERT-zh-base", tmp_path)
+    original = to_ours(read_weights(folder / "params")).weights
+    converted = to_ours(read_weights(folder)).weights
+    assert original.keys() == converted.keys()
+    assert all(torch.equal(original[name], converted[name]) for name in original)
+    theirs = transformers.AutoModel.from_pretrained(folder)
+    assert theirs.config.model_type == kind.__name__.lower()
+    assert torch.equal(theirs.pooler.dense.weight, original["pooler.weight"])
+
+
+@needs_shared
+@pytest.mark.parametrize("kind", ["bert", "ernie"])
+def test_paddlepalms_own_packed_parameters_arrive_with_their_values(
+    server: FileServer, tmp_path: Path, kind: str
+) -> None:
+    original = SHARED / "golden" / "0.2.1" / "formats" / f"pretrain_{kind}"
+    files = {"vocab.txt": VOCABULARY}
+    for name in (f"{kind}_config.json", "params/__palmmodel__", "params/__palminfo__"):
+        files[name] = (original / name).read_bytes()
+    offer_archive(server, "BERT-zh-base", packed(files, top="model/"))
+    backbone = load_backbone(download("pretrain", "BERT-zh-base", tmp_path))
+    with np.load(original / "values.npz") as values:
+        word, query = values["word_embedding"], values["encoder_layer_1_multi_head_att_query_fc.w_0"]
+    weights = backbone.state_dict()
+    assert np.array_equal(weights["embeddings.word.weight"].numpy(), word)
+    assert np.array_equal(weights["layers.1.attention.query.weight"].numpy(), query.T)
+
+
+def test_without_conversion_the_archive_stays_as_it_is(server: FileServer, tmp_path: Path) -> None:
+    files = palm_files(tiny())
+    offer_archive(server, "BERT-zh-base", packed(files))
+    folder = download("pretrain", "BERT-zh-base", tmp_path, convert=False)
+    assert tree(folder) == sorted(["params", *files])
+
+
+def test_a_pooler_that_the_archive_lacks_is_not_made_up(server: FileServer, tmp_path: Path) -> None:
+    files = {name: content for name, content in palm_files(tiny()).items() if "pooled_fc" not in name}
+    offer_archive(server, "BERT-zh-base", packed(files))
+    weights = read_weights(download("pretrain", "BERT-zh-base", tmp_path))
+    assert "embeddings.word_embeddings.weight" in weights
+    assert "pooler.dense.weight" not in weights
+
+
+def test_a_folder_that_is_there_is_left_alone(server: FileServer, tmp_path: Path) -> None:
+    mine = tmp_path / "pretrain" / "BERT-zh-base" / "mine.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine", encoding="utf-8")
+    download("pretrain", "BERT-zh-base", tmp_path)
+    assert server.requests == []
+    assert tree(tmp_path / "pretrain") == ["BERT-zh-base", "BERT-zh-base/mine.txt"]
+
+
+def test_an_empty_folder_is_filled(server: FileServer, tmp_path: Path) -> None:
+    (tmp_path / "pretrain" / "BERT-zh-base").mkdir(parents=True)
+    offer_archive(server, "BERT-zh-base", packed(palm_files(tiny())))
+    assert equal(load_backbone(download("pretrain", "BERT-zh-base", tmp_path)), tiny())
+
+
+def test_a_second_name_of_a_model_is_copied(server: FileServer, tmp_path: Path) -> None:
+    offer_archive(server, "BERT-en-uncased-large", packed(palm_files(tiny())))
+    first = download("pretrain", "BERT-en-uncased-large", tmp_path)
+    if (tmp_path / "pretrain" / "bert-en-uncased-large").exists():
+        pytest.skip("this file system takes both names for the same folder")
+    second = download("pretrain", "bert-en-uncased-large", tmp_path)
+    assert len(server.requests) == 1
+    assert tree(first) == tree(second)
+
+
+def test_an_interrupted_archive_is_continued(server: FileServer, tmp_path: Path) -> None:
+    archive = packed(palm_files(tiny()))
+    offer_archive(server, "BERT-zh-base", archive)
+    server.breaks = [1000, 0]
+    with pytest.raises(
+        StorageError, match=f"broke off after 1000 of {len(archive)} bytes; run the same again"
+    ):
+        download("pretrain", "BERT-zh-base", tmp_path)
+    assert [path for path in tree(tmp_path / "pretrain") if path.endswith("gz.part")] == [
+        "BERT-zh-base.part/files/chinese_L-12_H-768_A-12.tar.gz.part"
+    ]
+    download("pretrain", "BERT-zh-base", tmp_path)
+    assert server.ranges == [None, "bytes=1000-", "bytes=1000-"]
+    assert [path for path in tree(tmp_path / "pretrain") if "/" not in path] == ["BERT-zh-base"]
+
+
+BAD = {
+    "a name that climbs": (packed({"../../x": b"x"}), "leads out of the folder"),
+    "cut short": (packed(palm_files(tiny()))[:2000], "damaged or no gzipped tar"),
+    "no vocabulary": (
+        packed({name: content for name, content in palm_files(tiny()).items() if name != "vocab.txt"}),
+        r"no model has arrived: there is no vocab\.txt",
+    ),
+    "no weights": (packed({"vocab.txt": VOCABULARY, "bert_config.json": b"{}"}), "no weights at"),
+    "sizes that do not fit": (
+        packed({**palm_files(tiny()), "bert_config.json": json.dumps({**SIZES, "vocab_size": 21}).encode()}),
+        r"embeddings\.word\.weight: \[20, 8\] in the file, \[21, 8\] in the backbone",
+    ),
+}
+
+
+@pytest.mark.parametrize(("archive", "message"), BAD.values(), ids=BAD)
+def test_an_archive_that_is_no_good_leaves_nothing_behind(
+    server: FileServer, tmp_path: Path, archive: bytes, message: str
+) -> None:
+    offer_archive(server, "BERT-zh-base", archive)
+    with pytest.raises(StorageError, match=message):
+        download("pretrain", "BERT-zh-base", tmp_path / "here")
+    assert tree(tmp_path) == ["here", "here/pretrain"]
+    offer_archive(server, "BERT-zh-base", packed(palm_files(tiny())))
+    assert equal(load_backbone(download("pretrain", "BERT-zh-base", tmp_path / "here")), tiny())
+
+
+def test_xlnet_comes_as_it_is_with_a_warning(
+    server: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    offer_archive(server, "XLNet-cased-base", packed({"spiece.model": b"x", "xlnet_config.json": b"{}"}))
+    folder = download("pretrain", "XLNet-cased-base", tmp_path)
+    known = "palm has bert, distilbert, electra, ernie, roberta"
+    assert f"XLNet-cased-base: its backbone is not supported; {known}" in caplog.messages
+    assert tree(folder) == ["spiece.model", "xlnet_config.json"]
+
+
+def test_all_is_every_model_with_a_backbone(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["BERT-zh-base", "XLNet-cased-base", "ERNIE-v2-en-base"]
+    monkeypatch.setitem(items.ITEMS, "pretrain", {name: MODELS[name] for name in names})
+    offer_archive(server, "BERT-zh-base", packed(palm_files(tiny())))
+    offer_archive(server, "ERNIE-v2-en-base", packed(palm_files(tiny(ERNIE))))
+    assert download("pretrain", "all", tmp_path) == tmp_path / "pretrain"
+    assert sorted(path.name for path in (tmp_path / "pretrain").iterdir()) == [
+        "BERT-zh-base",
+        "ERNIE-v2-en-base",
+    ]
+
+
+# Hugging Face's repositories
+
+
+def repository(backbone: Backbone) -> dict[str, bytes]:
+    weights = from_ours(backbone.state_dict(), "huggingface")
+    return {
+        "config__json": json.dumps(SIZES).encode(),
+        "vocab__txt": VOCABULARY,
+        "model__safetensors": save({name: value.contiguous() for name, value in weights.items()}),
+    }
+
+
+def test_a_repository_becomes_a_folder(server: FileServer, tmp_path: Path) -> None:
+    settings = b'{"do_lower_case": true}'
+    offer_repository(
+        server, "google-bert/bert-base-cased", tokenizer_config__json=settings, **repository(tiny())
+    )
+    folder = download("pretrain", "bert-base-cased", tmp_path)
+    assert tree(folder) == ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
+    assert equal(load_backbone(folder), tiny())
+
+
+def test_the_vocabulary_of_roberta_comes_with_its_merges(server: FileServer, tmp_path: Path) -> None:
+    encoder = RoBERTa.from_config({**SIZES, "vocab_size": 400})
+    files = repository(encoder)
+    del files["vocab__txt"]
+    vocabulary = write_byte_level(tmp_path / "vocabulary")
+    files |= {"vocab__json": vocabulary.read_bytes()}
+    files |= {"merges__txt": vocabulary.with_name("merges.txt").read_bytes()}
+    files |= {"config__json": json.dumps(config_of(encoder)).encode()}
+    offer_repository(server, "FacebookAI/roberta-base", **files)
+    folder = download("pretrain", "roberta-base", tmp_path)
+    assert tree(folder) == ["config.json", "merges.txt", "model.safetensors", "vocab.json"]
+    directory = read_directory(folder)
+    assert (directory.backbone, directory.vocab_path) == ("roberta", folder / "vocab.json")
+
+
+def test_a_repository_with_only_a_torch_file_will_do(server: FileServer, tmp_path: Path) -> None:
+    files = repository(tiny())
+    del files["model__safetensors"]
+    buffer = io.BytesIO()
+    torch.save(from_ours(tiny().state_dict(), "huggingface"), buffer)
+    offer_repository(server, "hfl/chinese-macbert-base", pytorch_model__bin=buffer.getvalue(), **files)
+    folder = download("pretrain", "chinese-macbert-base", tmp_path)
+    assert tree(folder) == ["config.json", "pytorch_model.bin", "vocab.txt"]
+    assert equal(load_backbone(folder), tiny())
+
+
+def test_a_repository_without_weights_is_an_error_and_what_came_is_kept_for_the_next_try(
+    server: FileServer, tmp_path: Path
+) -> None:
+    files = repository(tiny())
+    weights = files.pop("model__safetensors")
+    offer_repository(server, "google-bert/bert-base-cased", **files)
+    with pytest.raises(StorageError, match=r"pytorch_model\.bin: the server has no such file"):
+        download("pretrain", "bert-base-cased", tmp_path)
+    offer_repository(server, "google-bert/bert-base-cased", model__safetensors=weights)
+    before = len(server.requests)
+    download("pretrain", "bert-base-cased", tmp_path)
+    assert [path.rpartition("/")[2] for path, _ in server.requests[before:]] == [
+        "model.safetensors",
+        "tokenizer_config.json",
+    ]
+
+
+def test_a_real_model_has_the_checksum_of_the_table(server: FileServer, tmp_path: Path) -> None:
+    source = minilm()
+    files = {
+        name.replace(".", "__"): (source / name).read_bytes()
+        for name in ("config.json", "vocab.txt", "model.safetensors", "tokenizer_config.json")
+    }
+    offer_repository(server, "sentence-transformers/all-MiniLM-L6-v2", **files)
+    folder = download("pretrain", "all-MiniLM-L6-v2", tmp_path)
+    assert (folder / "model.safetensors").stat().st_size == 90_868_376
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_known_size_is_held_against_what_the_server_has(server: FileServer, tmp_path: Path) -> None:
+    offer_repository(server, "google-bert/bert-base-uncased", **repository(tiny()))
+    with pytest.raises(
+        StorageError, match=rf"vocab\.txt: the server offers {len(VOCABULARY)} bytes, expected 231508"
+    ):
+        download("pretrain", "bert-base-uncased", tmp_path)
+
+
+# The place and the surroundings
+
+
+def test_a_mirror_that_is_no_address_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALM_MIRROR", "mirror.example")
+    with pytest.raises(PalmError, match=r"PALM_MIRROR should hold an address .* not 'mirror\.example'"):
+        download("pretrain", "BERT-zh-base", tmp_path)
+    assert tree(tmp_path / "pretrain") == []
+
+
+def test_a_model_that_another_process_is_downloading_is_left_to_it(
+    server: FileServer, tmp_path: Path
+) -> None:
+    offer_archive(server, "BERT-zh-base", packed(palm_files(tiny())))
+    with (
+        staging(tmp_path / "pretrain" / "BERT-zh-base"),
+        pytest.raises(
+            StorageError, match=r"another process is downloading .*BERT-zh-base; wait until it is done"
+        ),
+    ):
+        download("pretrain", "BERT-zh-base", tmp_path)
+    assert server.requests == []
+    download("pretrain", "BERT-zh-base", tmp_path)
+    assert len(server.requests) == 1
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(StorageError, match=r"cannot write .*; make room there or choose another folder"):
+        download("pretrain", "BERT-zh-base", tmp_path / "file")
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A disk that is full, as far as this process can tell."""
+    resource = pytest.importorskip("resource", reason="Windows cannot limit the size of a process's files")
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, unlimited[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+
+
+def test_a_full_disk_is_an_error_and_the_next_try_continues(server: FileServer, tmp_path: Path) -> None:
+    path = offer_archive(server, "BERT-zh-base", packed(palm_files(tiny())))
+    with (
+        files_of_at_most(1500),
+        pytest.raises(StorageError, match=r"cannot write .*: File too large"),
+    ):
+        download("pretrain", "BERT-zh-base", tmp_path)
+    download("pretrain", "BERT-zh-base", tmp_path)
+    assert server.requests == [(path, None), (path, "bytes=1500-")]
+
+
+def test_a_disk_that_fills_up_after_the_download_costs_no_second_one(
+    server: FileServer, tmp_path: Path
+) -> None:
+    archive = packed(palm_files(tiny()))
+    offer_archive(server, "BERT-zh-base", archive)
+    with files_of_at_most(len(archive)), pytest.raises(StorageError, match=r"cannot write .*; make room"):
+        download("pretrain", "BERT-zh-base", tmp_path)
+    folder = download("pretrain", "BERT-zh-base", tmp_path)
+    assert (folder / "model.safetensors").stat().st_size > len(archive)
+    assert len(server.requests) == 1
+
+
+# download_models.py
+
+
+SCRIPT = Path(__file__).resolve().parents[2] / "download_models.py"
+
+
+def test_the_script_makes_the_folder_pretrain_where_it_is_called(server: FileServer, tmp_path: Path) -> None:
+    path = offer_archive(server, "bert-en-uncased-large", packed(palm_files(tiny())))
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), "-d", "bert-en-uncased-large"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SCRIPT.parent), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    url = f"{server.url}{path}"
+    assert run.stdout.startswith(f"Downloading pretrain: bert-en-uncased-large from {url}...\nExtracting ")
+    assert run.stdout.endswith("done!\n")
+    assert (tmp_path / "pretrain" / "bert-en-uncased-large" / "params").is_dir()
+
+
+def test_the_script_lists_the_models(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["download_models.py", "-l"])
+    with caplog.at_level(logging.INFO, "palm"):
+        assert runpy.run_path(str(SCRIPT))["main"]() == 0
+    assert caplog.messages[:2] == ["Available pretrain items:", "  => RoBERTa-zh-base"]
+
+
+def test_the_script_explains_an_error_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["download_models.py", "-d", "bert-en-uncased-larg"])
+    assert runpy.run_path(str(SCRIPT))["main"]() == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: nothing to download is called 'bert-en-uncased-larg'; known: ")
+    assert error.endswith("; did you mean 'bert-en-uncased-large'?\n")
+
+
+# palm download
+
+
+def test_the_command_downloads_by_name_to_a_path(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))
+    words = ["download", "BERT-en-uncased-base", "--path", str(tmp_path), "--no-convert"]
+    assert command(words) == 0
+    folder = tmp_path / "pretrain" / "BERT-en-uncased-base"
+    assert [path.name for path in sorted(folder.iterdir())] == ["bert_config.json", "params", "vocab.txt"]
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_goes_on_where_a_broken_download_stopped(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))
+    server.breaks = [100, 0]
+    words = ["download", "-d", "BERT-en-uncased-base", "--path", str(tmp_path)]
+    assert command(words) == 2
+    assert "the connection broke off after 100 of " in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "pretrain").iterdir()] == ["BERT-en-uncased-base.part"]
+    assert command(words) == 0
+    assert server.ranges == [None, "bytes=100-", "bytes=100-"]
+    assert [path.name for path in (tmp_path / "pretrain").iterdir()] == ["BERT-en-uncased-base"]
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupted_command_says_how_to_go_on(
+    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))
+
+    server.halfway = interrupt_main
+    assert command(["download", "BERT-en-uncased-base", "--path", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "interrupted; run the same again, and it goes on from there\n"
+
+
+def test_the_command_lists_and_knows_its_words(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        assert command(["download", "--list"]) == 0
+    assert "  => XLNet-cased-base (its backbone is not supported)" in caplog.messages
+    with pytest.raises(SystemExit) as ended:
+        command(["download", "BERT-en-uncased-base", "--batch_size", "8"])
+    assert ended.value.code == 2
+    assert "palm download does not know --batch_size 8" in capsys.readouterr().err

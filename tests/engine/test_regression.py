@@ -1,0 +1,138 @@
+"""Regression: labels that are real numbers, from files to trained models, through both doors."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import palm
+from helpers import tiny
+from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from palm.core.errors import ConfigError, DataError, WiringError
+from palm.paradigm import Regression
+from palm.reader import ClassifyReader, MatchReader
+
+READERS = {"cls": ClassifyReader, "match": MatchReader}
+
+
+@pytest.fixture
+def vocab(tmp_path: Path) -> Path:
+    return write_vocabulary(tmp_path)
+
+
+def test_real_labels_come_as_numbers(vocab: Path, tmp_path: Path) -> None:
+    path = write_text(tmp_path, "real.tsv", "label\ttext_a\n3.25\tthe boat\n-1e-2\tred door\n5\ta door\n")
+    reader = ClassifyReader(vocab, 16, label_type="real")
+    rows = encoded(reader, path, with_targets=True)
+    batch = reader.collate(rows, [2, 0, 1], rng_of_row)
+    assert "label_ids" not in batch
+    assert batch["label_values"].dtype == torch.float32
+    assert batch["label_values"].tolist() == [5.0, 3.25, np.float32(-0.01)]
+    assert rows.concatenate([rows, rows])["label_values"].values.tolist()[3:5] == [3.25, np.float32(-0.01)]
+
+
+@pytest.mark.parametrize("text", ["", "three", "nan", "inf", "-Infinity", "3,2", "1_000", " 3", "0x10"])
+def test_a_label_that_is_no_finite_number_is_an_error_with_its_line(
+    vocab: Path, tmp_path: Path, text: str
+) -> None:
+    path = write_text(tmp_path, "real.tsv", f"label\ttext_a\ttext_b\n1\tthe boat\tred\n{text}\tred\tdoor\n")
+    reader = MatchReader(vocab, 16, label_type="real")
+    with pytest.raises(DataError, match=r"real\.tsv:3: the label '.*' is not a number; write it like 3, -0"):
+        list(reader.read(path, with_targets=True))
+
+
+def test_a_label_that_32_bits_cannot_hold_is_an_error(vocab: Path, tmp_path: Path) -> None:
+    path = write_text(tmp_path, "real.tsv", "label\ttext_a\n1e39\tthe boat\n")
+    with pytest.raises(DataError, match=r"real\.tsv:2: the label '1e39' is too large for a 32-bit number"):
+        list(ClassifyReader(vocab, 16, label_type="real").read(path, with_targets=True))
+
+
+def test_settings_that_make_no_sense_with_real_labels_are_refused(vocab: Path) -> None:
+    with pytest.raises(ConfigError, match="label_map: real labels are numbers"):
+        ClassifyReader(vocab, 16, label_type="real", label_map={"no": 0})
+    with pytest.raises(ConfigError, match="label_type: pairwise training has no labels"):
+        MatchReader(vocab, 16, label_type="real", learning_strategy="pairwise")
+    with pytest.raises(ConfigError, match="label_type: 'float' should be one of class, real"):
+        ClassifyReader(vocab, 16, label_type="float")
+
+
+def test_the_loss_is_the_mean_squared_error() -> None:
+    head = Regression(2, dropout_prob=0.0)
+    head.out.weight.data = torch.tensor([[1.0, -1.0]])
+    head.out.bias.data = torch.tensor([0.5])
+    outputs = head({"sentence_embedding": torch.tensor([[3.0, 1.0], [0.0, 2.0]])})
+    assert outputs["values"].tolist() == [2.5, -1.5]
+    # (2.5 - 2)² = 0.25 and (-1.5 - 1)² = 6.25
+    assert head.loss(outputs, {"label_values": torch.tensor([2.0, 1.0])}).item() == 3.25
+    assert head.decode(outputs) == [{"value": 2.5}, {"value": -1.5}]
+
+
+def regression_config(folder: Path, reader: str, **settings: Any) -> dict[str, Any]:
+    """One task whose label is how many of its words are colours, times 1.5."""
+    rng = random.Random(1)
+    lines = []
+    for _ in range(48):
+        words = [rng.choice(tiny.COLOURS if rng.random() < 0.5 else tiny.THINGS) for _ in range(4)]
+        label = 1.5 * sum(word in tiny.COLOURS for word in words)
+        cells = [" ".join(words)] if reader == "cls" else [" ".join(words[:2]), " ".join(words[2:])]
+        lines.append("\t".join([str(label), *cells]))
+    header = "label\ttext_a" if reader == "cls" else "label\ttext_a\ttext_b"
+    write_text(folder, "real.tsv", "\n".join([header, *lines]) + "\n")
+    config = tiny.config(folder, "cls", batch_size=8, num_epochs=40, learning_rate=3e-3, **settings)
+    path = str(folder / "real.tsv")
+    files = {"train_file": path, "pred_file": path}
+    return config | {"tasks": {"cls": {**files, "reader": reader, "paradigm": "regression"}}}
+
+
+@pytest.mark.parametrize("reader", ["cls", "match"])
+def test_two_lines_of_yaml_train_a_regression(tmp_path: Path, reader: str) -> None:
+    config = regression_config(tiny.write_files(tmp_path), reader)
+    controller = palm.Controller(config, argv=[])
+    controller.train()
+    predictions = controller.pred("cls")
+    assert predictions[3].keys() == {"index", "value"}
+    rows = (tmp_path / "real.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    errors = [
+        (record["value"] - float(row.split("\t")[0])) ** 2
+        for record, row in zip(predictions, rows, strict=True)
+    ]
+    assert sum(errors) / len(errors) < 0.3  # the labels' variance is 1.5² · 4 · ¼ = 2.25
+    model = palm.load_model(tmp_path / "out" / "cls" / "infer_model")
+    assert model.reader.settings["label_type"] == "real"
+
+
+def test_labels_of_the_wrong_kind_are_found_before_any_data_is_read(tmp_path: Path) -> None:
+    config = regression_config(tiny.write_files(tmp_path), "match", **{"cls.label_type": "class"})
+    with pytest.raises(
+        ConfigError,
+        match=r"task 'cls': the paradigm's loss needs 'label_values' as float32\[batch\], "
+        r"the reader gives only label_ids; set label_type: real",
+    ):
+        palm.Controller(config, argv=[])
+    config["tasks"]["cls"] |= {"paradigm": "cls", "n_classes": 2}
+    with pytest.raises(ConfigError, match=r"needs 'label_ids'.*only label_values; set label_type: class"):
+        palm.Controller(config | {"cls.label_type": "real"}, argv=[])
+
+
+def test_a_trainer_trains_a_regression(tmp_path: Path) -> None:
+    config = regression_config(tiny.write_files(tmp_path), "cls")
+    bert = palm.backbone.BERT.from_config(tiny.BACKBONE)
+    reader = ClassifyReader(config["vocab_path"], 24, seed=1, label_type="real")
+    reader.load_data(tmp_path / "real.tsv", 8, num_epochs=10)
+    reader.register_with(bert)
+    trainer = palm.Trainer("price")
+    loss = trainer.build_forward(bert, palm.head.Regression(32))
+    trainer.build_backward(palm.optimizer.Adam(loss, 1e-3))
+    losses = [trainer.train_one_step(batch)["price.loss"].item() for batch in trainer.fit_reader(reader)]
+    assert sum(losses[-6:]) < 0.6 * sum(losses[:6])
+
+    other = ClassifyReader(config["vocab_path"], 24)
+    other.load_data(tmp_path / "cls.tsv", 8, num_epochs=1)
+    other.register_with(bert)
+    with pytest.raises(WiringError, match="set label_type: real"):
+        trainer.fit_reader(other)

@@ -1,0 +1,156 @@
+"""Encoders converted between layouts keep every bit, and compute the same in transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import palm
+from helpers.golden_forward import FOLDER
+from helpers.shared import minilm
+from helpers.subword_files import write_byte_level
+from palm.backbone import BERT, ELECTRA, ERNIE, Backbone, DistilBERT, RoBERTa
+from palm.cli import main
+from palm.core.errors import ConfigError, StorageError
+from palm.pretrained import from_ours, load_backbone, read_weights, to_ours
+from palm.pretrained.families import config_of, family_of
+
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 30,
+    "max_position_embeddings": 12,
+    "initializer_range": 0.2,
+}
+BACKBONES: dict[str, Any] = {
+    "bert": lambda: BERT(**SIZES, intermediate_size=24, hidden_act="relu", layer_norm_eps=1e-6),
+    "ernie": lambda: ERNIE(**SIZES, sent_type_vocab_size=4),
+    "roberta": lambda: RoBERTa(**SIZES),
+    "distilbert": lambda: DistilBERT(**SIZES),
+    "electra": lambda: ELECTRA(**SIZES, embedding_size=8),
+}
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world", "##s"]
+
+
+def hugging_face(folder: Path, backbone: Backbone, **extra: Tensor) -> Path:
+    """A directory as transformers writes it, with a vocabulary."""
+    folder.mkdir()
+    weights = from_ours(backbone.state_dict(), family_of(backbone).layout)
+    weights = {name: value.contiguous() for name, value in weights.items()}
+    save_file({**weights, **extra}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config_of(backbone)), encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    return folder
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_there_and_back_changes_no_bit(kind: str, tmp_path: Path) -> None:
+    source = hugging_face(tmp_path / "source", BACKBONES[kind]())
+    palm.convert(source, tmp_path / "ours", to="palm")
+    palm.convert(tmp_path / "ours", tmp_path / "theirs", to="hf")
+    before = load_file(source / "model.safetensors")
+    assert equal(load_file(tmp_path / "theirs" / "model.safetensors"), before)
+    assert equal(load_backbone(tmp_path / "ours").state_dict(), load_backbone(source).state_dict())
+    settings = load_backbone(source).settings
+    assert load_backbone(tmp_path / "ours").settings == settings
+    assert load_backbone(tmp_path / "theirs").settings == settings
+    vocabulary = (source / "vocab.txt").read_bytes()
+    for folder in ("ours", "theirs"):
+        assert (tmp_path / folder / "vocab.txt").read_bytes() == vocabulary
+        assert palm.pretrained.read_directory(tmp_path / folder).do_lower_case
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_transformers_computes_the_same(kind: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    source = hugging_face(tmp_path / "source", BACKBONES[kind]())
+    palm.convert(source, tmp_path / "ours", to="palm")
+    palm.convert(tmp_path / "ours", tmp_path / "hf")
+    backbone = load_backbone(source)
+    theirs = transformers.AutoModel.from_pretrained(tmp_path / "hf").eval()
+    assert type(theirs).__name__ == f"{family_of(backbone).classes}Model"
+    ids = torch.tensor([[2, 5, 6, 7, 3], [2, 6, 3, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    inputs = {
+        "token_ids": ids,
+        "position_ids": torch.arange(5).repeat(2, 1),
+        "segment_ids": torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]]),
+        "task_ids": torch.zeros_like(ids),
+        "input_mask": mask.bool(),
+    }
+    segments = {"token_type_ids": inputs["segment_ids"]} if "segment_ids" in backbone.inputs_attr else {}
+    with torch.no_grad():
+        expected = backbone(inputs)["encoder_outputs"]
+        given = theirs(ids, attention_mask=mask, **segments).last_hidden_state
+    torch.testing.assert_close(given[mask.bool()], expected[mask.bool()], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["bert", "ernie"])
+def test_paddlepalms_params_become_a_directory_of_hugging_face(kind: str, tmp_path: Path) -> None:
+    assert main(["convert", str(FOLDER / f"pretrain_{kind}"), str(tmp_path / "hf")]) == 0
+    given = to_ours(read_weights(FOLDER / f"pretrain_{kind}")).weights
+    written = to_ours(read_weights(tmp_path / "hf"))
+    assert written.layout == "huggingface"
+    assert equal(written.weights, given)
+    assert json.loads((tmp_path / "hf" / "config.json").read_text(encoding="utf-8"))["model_type"] == kind
+
+
+def test_a_real_bert_is_the_same_after_conversion(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    palm.convert(minilm(), tmp_path / "hf")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(minilm())
+    text = "Naïve cafés in [MASK], 1863!"
+    assert tokenizer(text)["input_ids"] == theirs(text)["input_ids"]
+    assert tokenizer.model_max_length == 512
+    before, after = read_weights(minilm()), read_weights(tmp_path / "hf")
+    assert before.keys() - after.keys() == {"embeddings.position_ids"}
+    assert all(torch.equal(before[name], after[name]) for name in after)
+
+
+def test_the_report_tells_what_was_left_out(tmp_path: Path) -> None:
+    extra = {"cls.predictions.bias": torch.zeros(30), "adapter": torch.zeros(2)}
+    report = palm.convert(hugging_face(tmp_path / "source", BACKBONES["bert"](), **extra), tmp_path / "hf")
+    assert report.left_out == ("cls.predictions.bias",)
+    assert report.unused == ("adapter",)
+    assert len(report.loaded) == 39
+
+
+def test_half_precision_stays_half_precision(tmp_path: Path) -> None:
+    source = hugging_face(tmp_path / "source", BACKBONES["bert"]().half())
+    palm.convert(source, tmp_path / "ours", to="palm")
+    dtypes = {value.dtype for value in load_file(tmp_path / "ours" / "model.safetensors").values()}
+    assert dtypes == {torch.float16}
+
+
+def test_the_vocabulary_of_roberta_becomes_one_file(tmp_path: Path) -> None:
+    source = hugging_face(tmp_path / "source", RoBERTa(**{**SIZES, "vocab_size": 400}))
+    (source / "vocab.txt").unlink()
+    write_byte_level(tmp_path / "vocabulary")
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(tmp_path / "vocabulary" / name, source)
+    palm.convert(source, tmp_path / "hf")
+    directory = palm.pretrained.read_directory(tmp_path / "hf")
+    assert directory.vocab_path == tmp_path / "hf" / "tokenizer.json"
+
+
+def test_what_cannot_be_converted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="'paddle' should be one of hf, palm"):
+        palm.convert(minilm(), tmp_path / "out", to="paddle")
+    with pytest.raises(StorageError, match="no weights at"):
+        palm.convert(tmp_path, tmp_path / "out")
+    assert main(["convert", str(tmp_path), str(tmp_path / "out"), "--to", "hf"]) == 2
+    assert "error: no weights at" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,47 @@
+"""Small components, and tensors as they declare them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from palm.core.contract import Specs, Tensors
+
+ARGUMENTS = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 20,
+    "max_position_embeddings": 8,
+    "n_classes": 3,
+}
+"""Small values for constructors' parameters, by name; what is not here has its default."""
+
+
+SIZES = {"batch": 8, "seq": 6, "masks": 8}
+"""Sizes of the contract's free dimensions."""
+
+
+def small(cls: type[Any], seed: int = 0) -> Any:
+    parameters = inspect.signature(cls).parameters
+    torch.manual_seed(seed)
+    return cls(**{name: value for name, value in ARGUMENTS.items() if name in parameters}).eval()
+
+
+def tensors(specs: Specs) -> Tensors:
+    """Eight rows as declared: floats at random, ids 0 or 1, masks of ragged rows, positions ascending."""
+    generator = torch.Generator().manual_seed(1)
+    made: Tensors = {}
+    for name, spec in specs.items():
+        shape = [SIZES[size] if isinstance(size, str) else size for size in spec.shape]
+        if spec.dtype == torch.bool:
+            made[name] = torch.arange(shape[1]) < torch.arange(shape[0])[:, None] % 4 + 3
+        elif name == "mask_pos":
+            made[name] = torch.arange(shape[0]) * SIZES["seq"]
+        elif spec.dtype == torch.long:
+            made[name] = torch.randint(2, shape, generator=generator)
+        else:
+            made[name] = torch.randn(shape, generator=generator, dtype=spec.dtype)
+    return made

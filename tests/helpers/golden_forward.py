@@ -1,0 +1,87 @@
+"""The recorded passes of PaddlePALM 0.2.1 in `tests/golden/forward`, as our components take them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from helpers.shared import GOLDEN
+from palm.backbone import BERT, ERNIE, Backbone
+from palm.paradigm import MRC, Classify, MaskLM, Match, Paradigm
+from palm.pretrained import to_ours
+
+FOLDER = GOLDEN / "forward"
+CASES = [(backbone, lengths) for backbone in ("bert", "ernie") for lengths in ("full", "ragged")]
+HEADS = ("cls", "match", "mrc", "mlm")
+STRIDE, WHOLE = 11, 500
+
+HEAD_NAMES = {
+    "cls_out_w": "out.weight",
+    "cls_out_b": "out.bias",
+    "cls_squad_out_w": "out.weight",
+    "cls_squad_out_b": "out.bias",
+    "mask_lm_trans_fc.w_0": "transform.weight",
+    "mask_lm_trans_fc.b_0": "transform.bias",
+    "mask_lm_trans_layer_norm_scale": "norm.weight",
+    "mask_lm_trans_layer_norm_bias": "norm.bias",
+    "mask_lm_out_fc.b_0": "bias",
+}
+
+
+def arrays(name: str) -> dict[str, Tensor]:
+    """A recorded file; ids as int64."""
+    with np.load(FOLDER / name, allow_pickle=False) as file:
+        tensors = {key: torch.from_numpy(file[key]) for key in file.files}
+    return {key: value.long() if value.dtype == torch.int16 else value for key, value in tensors.items()}
+
+
+def backbone_of(kind: str) -> Backbone:
+    """The recorded BERT or ERNIE."""
+    config: dict[str, Any] = json.loads(
+        (FOLDER / f"pretrain_{kind}" / f"{kind}_config.json").read_text(encoding="utf-8")
+    )
+    cls = {"bert": BERT, "ernie": ERNIE}[kind]
+    backbone = cls.from_config({**config, "intermediate_size": 128, "layer_norm_eps": 1e-6})
+    recorded = {name: value for name, value in arrays(f"{kind}_params.npz").items() if "/" not in name}
+    backbone.load_state_dict(to_ours(recorded).weights)
+    return backbone
+
+
+def head_of(kind: str, head: str) -> Paradigm:
+    """The recorded output layer `head` on the recorded backbone `kind`."""
+    paradigm: Paradigm = {
+        "cls": lambda: Classify(4, 32),
+        "match": lambda: Match(2, 32),
+        "mrc": lambda: MRC(hidden_size=32),
+        "mlm": lambda: MaskLM(32, 500, "gelu", layer_norm_eps=1e-6),
+    }[head]()
+    recorded = arrays(f"{kind}_params.npz")
+    ours = {
+        HEAD_NAMES[key.split("/")[1]]: value for key, value in recorded.items() if key.startswith(head + "/")
+    }
+    paradigm.load_state_dict({name: value.t() if value.dim() == 2 else value for name, value in ours.items()})
+    return paradigm.eval()
+
+
+def batch_of(kind: str, lengths: str, head: str) -> dict[str, Tensor]:
+    """The recorded batch."""
+    recorded = arrays(f"{kind}_{lengths}.npz")
+    own = {key: value for key, value in recorded.items() if key.startswith(("in/", f"{head}/in/"))}
+    return {key.rpartition("/")[2]: value for key, value in own.items()}
+
+
+def sampled(value: Tensor) -> Tensor:
+    """What a recorded file keeps of a tensor in the original's orientation."""
+    return value.flatten()[::STRIDE] if value.numel() > WHOLE else value
+
+
+def theirs(module: nn.Module, name: str) -> Tensor:
+    """The gradient of the parameter `name`, oriented as the original keeps it."""
+    parameter = module.get_parameter(name)
+    assert parameter.grad is not None, name
+    is_linear = parameter.dim() == 2 and not name.startswith("embeddings.")
+    return parameter.grad.t() if is_linear else parameter.grad

@@ -1,0 +1,143 @@
+"""A program for several processes: it trains and predicts through both doors and records what came out.
+
+`python ranks.py FOLDER PROCESSES` starts itself again as that many processes; with one it is the reference.
+`python ranks.py FOLDER PROCESSES resume` only goes on from what it finds in FOLDER/others.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import palm
+from helpers import tiny
+from palm.controller import Controller
+from palm.distributed import is_first, num_ranks, rank, whole
+from palm.engine.evaluation import Evaluator
+from palm.engine.loop import Training
+
+TASKS = ("cls", "mlm", "mrc")
+ROWS = 41  # no multiple of any batch
+SAVED = 9  # a checkpoint every so many steps
+
+
+def write_files(folder: Path) -> None:
+    """What the runs read; without dropout, whose draws differ between ranks."""
+    tiny.write_files(folder, ROWS)
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "backbone.json").write_text(json.dumps({**tiny.BACKBONE, **still}), encoding="utf-8")
+    lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
+    (folder / "one.tsv").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
+
+
+def config(folder: Path, out: str, processes: int, **settings: Any) -> dict[str, Any]:
+    """Three tasks with 8 rows a step on all devices together; mlm has unequal counts of masks on them."""
+    made = tiny.config(
+        folder,
+        *TASKS,
+        save_path=str(folder / out),
+        pred_batch_size=3,
+        num_devices=processes,
+        dropout_prob=0.0,
+        precision="fp32",
+        **{"num_epochs": 4, "batch_size": 8 // processes, **settings},
+    )
+    made["tasks"]["cls"]["dev_file"] = str(folder / "cls.tsv")
+    return made
+
+
+def record(path: Path, training: Training) -> None:
+    """Train to the end and keep what came out: losses, scores, weights and averages."""
+    evaluator = Evaluator(training, every=4)
+    losses = []
+    for step in training.steps():
+        losses.append((step.task.name, step.loss.item()))
+        evaluator(step)
+    weights = whole(training.model.state_dict())
+    averages = {} if training.ema is None else whole(training.ema.state_dict())
+    if is_first():
+        found = {"losses": losses, "weights": weights, "averages": averages, **evaluator.state_dict()}
+        torch.save(found, path)
+
+
+def exchanges_of_a_step(training: Training) -> int:
+    """How often the ranks sum something up in the next step."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        training.next_step()
+    return sum(event.count for event in profile.key_averages() if event.key == "c10d::allreduce_")
+
+
+def resume_all(folder: Path, processes: int) -> None:
+    """Go on from what another number of processes, or other ones, left in `folder / "others"`."""
+    for checkpoint in sorted((folder / "others").glob("*")):
+        settings = config(folder, f"resumed_{checkpoint.name}", processes, resume=str(checkpoint))
+        Controller(settings, argv=[]).train()
+
+
+def predict_all(controller: Controller, folder: Path) -> list[int]:
+    """Predict every task's file, and one of a single row; how many predictions this rank can read."""
+    counts = [len(controller.pred(task)) for task in TASKS]
+    one = palm.load_model(folder / "out" / "cls" / "infer_model", precision="fp32")
+    return [*counts, len(one.predict_file(folder / "one.tsv", folder / "out" / "one"))]
+
+
+def train_by_trainer(folder: Path) -> list[list[Any]]:
+    """The losses and the predictions of a trainer; its readers' `batch_size` is that of all devices."""
+    settings = {**tiny.BACKBONE, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    train, predict = (
+        palm.reader.ClassifyReader(str(folder / "vocab.txt"), 24, seed=3, phase=phase)
+        for phase in ("train", "predict")
+    )
+    train.load_data(folder / "cls.tsv", 8, num_epochs=1)
+    encoder = palm.backbone.BERT.from_config(settings)
+    trainer = palm.Trainer("cls")
+    train.register_with(encoder)
+    trainer.build_forward(encoder, palm.head.Classify(4, 32, 0.0))
+    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
+    trainer.fit_reader(train)
+    seen = [step.loss.item() for step in trainer._training("train").steps()]
+    predict.load_data(folder / "cls.tsv", 3)
+    other = palm.backbone.BERT.from_config(settings, phase="predict")
+    predict.register_with(other)
+    trainer.build_predict_forward(other, palm.head.Classify(4, 32, 0.0, phase="predict"))
+    trainer.fit_reader(predict, phase="predict")
+    return [seen, list(trainer.predict())]
+
+
+def run(folder: Path, processes: int) -> dict[str, Any]:
+    """Everything, and what this rank saw of it."""
+    controller = Controller(config(folder, "out", processes, save_every_n_steps=SAVED), argv=[])
+    controller.train()
+    resume_all(folder, processes)
+    seen: dict[str, Any] = {"rank": rank(), "ranks": num_ranks(), "counts": predict_all(controller, folder)}
+    exchanges = {}
+    for name, settings in VARIANTS.items():
+        rows = 8 // processes // settings.get("gradient_accumulation_steps", 1)
+        training = Controller(
+            config(folder, name, processes, batch_size=rows, **settings), argv=[]
+        ).training()
+        record(folder / f"{name}.pt", training)
+        if name in ("ddp", "parts"):
+            exchanges[name] = exchanges_of_a_step(training)
+    return {**seen, "exchanges": exchanges, "trainer": train_by_trainer(folder)}
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "fsdp": {"parallel": "fsdp", "num_epochs": 1, "use_ema": True, "ema_decay": 0.9},
+    "bf16": {"gradient_exchange": "bf16", "num_epochs": 1},
+    "parts": {"gradient_accumulation_steps": 2},
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    place, number = Path(sys.argv[1]), int(sys.argv[2])
+    if sys.argv[3:] == ["resume"]:
+        resume_all(place, number)
+    else:
+        result = run(place, number)
+        (place / f"rank{rank()}.json").write_text(json.dumps(result), encoding="utf-8")

@@ -1,0 +1,171 @@
+"""Learning-rate schedules against recorded rates of both originals, transformers, and formulas of papers."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from helpers.shared import GOLDEN
+from helpers.training_golden import RECORDED
+from palm.core.errors import ConfigError, PalmError
+from palm.lr_sched import (
+    LR_SCHEDULES,
+    CosineScheduler,
+    LinearScheduler,
+    NoamScheduler,
+    PolynomialScheduler,
+    SlantedTriangularScheduler,
+    TriangularSchedualer,
+    TriangularScheduler,
+    WarmupSchedualer,
+    WarmupScheduler,
+    schedule_of_run,
+)
+
+ROUNDING = 2 * np.finfo(np.float32).eps
+"""The originals computed in float32, and rounded a quotient and a product."""
+
+RATES = json.loads((GOLDEN / "lr_sched.json").read_text(encoding="utf-8"))
+
+
+def test_schedules_have_these_names() -> None:
+    assert {name: LR_SCHEDULES[name] for name in LR_SCHEDULES} == {
+        "linear_warmup_decay": TriangularScheduler,
+        "noam": NoamScheduler,
+        "noam_decay": NoamScheduler,
+        "constant": WarmupScheduler,
+        "linear": LinearScheduler,
+        "cosine": CosineScheduler,
+        "polynomial": PolynomialScheduler,
+        "slanted_triangular": SlantedTriangularScheduler,
+    }
+    assert (TriangularSchedualer, WarmupSchedualer) == (TriangularScheduler, WarmupScheduler)
+
+
+@pytest.mark.parametrize("case", RATES)
+def test_rates_are_those_of_2_x(case: str) -> None:
+    recorded = RATES[case]
+    horizon = [recorded[key] for key in ("warmup_steps", "num_train_steps") if key in recorded]
+    schedule = TriangularSchedualer(*horizon) if len(horizon) == 2 else WarmupSchedualer(*horizon)
+    rates = [recorded["lr"] * schedule(step) for step in range(len(recorded["values"]))]
+    np.testing.assert_allclose(rates, recorded["values"], rtol=0, atol=ROUNDING * recorded["lr"])
+
+
+@pytest.mark.parametrize(
+    ("run", "name", "proportion"),
+    [
+        ("warmup", "linear_warmup_decay", 0.2),
+        ("nowarmup", "linear_warmup_decay", 0.0),
+        ("noam", "noam", 0.2),
+    ],
+)
+def test_rates_are_those_of_0_2_1(run: str, name: str, proportion: float) -> None:
+    schedule = schedule_of_run(name, num_train_steps=20, warmup_proportion=proportion)
+    rates = [1e-3 * schedule(step) for step in range(20)]
+    np.testing.assert_allclose(rates, RECORDED[f"{run}/lr"], rtol=0, atol=1e-10)
+
+
+def test_linear_decay_jumps_down_where_the_warm_up_ends_and_stays_at_zero() -> None:
+    schedule = TriangularScheduler(4, 20)
+    assert [schedule(step) for step in (0, 3, 4, 19)] == [0.0, 0.75, 0.8, pytest.approx(0.05)]
+    assert [schedule(step) for step in (20, 21, 1000)] == [0.0, 0.0, 0.0]
+
+
+def test_a_constant_rate_may_warm_up() -> None:
+    warm = schedule_of_run("constant", 10, warmup_proportion=0.25)
+    assert [warm(step) for step in (0, 1, 2, 9)] == [0.0, 0.5, 1.0, 1.0]
+    assert [schedule_of_run("constant", 10)(step) for step in (0, 9)] == [1.0, 1.0]
+
+
+def test_settings_rebuild_a_schedule() -> None:
+    schedule = schedule_of_run("linear_warmup_decay", 135, 0.1)
+    assert schedule.settings == {"warmup_steps": 13, "num_train_steps": 135}
+
+
+@pytest.mark.parametrize(("warmup_steps", "num_train_steps"), [(-1, 10), (10, 10), (0, 0)])
+def test_a_warm_up_is_shorter_than_the_run(warmup_steps: int, num_train_steps: int) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"below num_train_steps \({num_train_steps}\), not {warmup_steps}"
+    ):
+        TriangularScheduler(warmup_steps, num_train_steps)
+
+
+def test_noam_without_a_warm_up_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one step of warm-up, not 0; raise warmup_proportion"):
+        schedule_of_run("noam", 100)
+
+
+def test_a_constant_rate_has_no_negative_warm_up() -> None:
+    with pytest.raises(ConfigError, match="warmup_steps should be 0 or more, not -2"):
+        WarmupScheduler(-2)
+
+
+def test_an_unknown_schedule_is_named() -> None:
+    with pytest.raises(PalmError, match="did you mean 'constant'"):
+        schedule_of_run("constnat", 10)
+
+
+def test_schedules_without_a_seam_are_those_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    steps, warm_up, peak = 60, 12, 2e-3
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
+    theirs = {
+        "linear": transformers.get_linear_schedule_with_warmup(optimizer, warm_up, steps),
+        "cosine": transformers.get_cosine_schedule_with_warmup(optimizer, warm_up, steps),
+        "polynomial": transformers.get_polynomial_decay_schedule_with_warmup(
+            optimizer, warm_up, steps, lr_end=0.1 * peak, power=3.0
+        ),
+        "constant": transformers.get_constant_schedule_with_warmup(optimizer, warm_up),
+    }
+    settings = {"polynomial": {"lr_end_factor": 0.1, "lr_power": 3.0}}
+    for name, schedule in theirs.items():
+        ours = schedule_of_run(name, steps, warm_up / steps, settings.get(name))
+        for step in range(steps + 1):
+            assert ours(step) == pytest.approx(schedule.lr_lambdas[0](step), abs=1e-12), (name, step)
+
+
+def test_the_slanted_triangle_is_that_of_the_paper() -> None:
+    # Howard and Ruder, 2018, equation 3, with T = 100, cut_frac = 0.25, ratio = 10.
+    schedule = schedule_of_run("slanted_triangular", 100, settings={"lr_cut_fraction": 0.25, "lr_ratio": 10})
+    for t in range(101):
+        cut = math.floor(100 * 0.25)
+        p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / 0.25 - 1))
+        assert schedule(t) == pytest.approx((1 + p * (10 - 1)) / 10, abs=1e-12)
+    assert [schedule(t) for t in (0, 25, 100, 140)] == [0.1, 1.0, pytest.approx(0.1), 0.1]
+
+
+def test_a_fall_ends_at_its_end_factor_and_stays_there() -> None:
+    for name in ("linear", "cosine", "polynomial"):
+        schedule = schedule_of_run(name, 40, 0.25, {"lr_end_factor": 0.2})
+        assert [schedule(step) for step in (0, 5, 10)] == [0.0, 0.5, 1.0]
+        assert [schedule(step) for step in (40, 41, 400)] == pytest.approx([0.2, 0.2, 0.2])
+    linear = schedule_of_run("linear", 40, 0.25, {"lr_end_factor": 0.2})
+    assert linear(25) == pytest.approx(0.6)  # half of the way from 1 to 0.2
+
+
+@pytest.mark.parametrize(
+    ("name", "proportion", "settings", "message"),
+    [
+        ("linear", 0.0, {"lr_end_factor": 1.0}, "lr_end_factor should be at least 0 and below 1, not 1.0"),
+        ("polynomial", 0.0, {"lr_power": 0}, "lr_power should be above 0, not 0"),
+        ("slanted_triangular", 0.1, {}, "warmup_proportion: slanted_triangular has no warm-up of this kind"),
+        ("slanted_triangular", 0.0, {"lr_ratio": 0.5}, "lr_ratio should be 1 or more, not 0.5"),
+        ("slanted_triangular", 0.0, {"lr_cut_fraction": 0.001}, "too few to rise in a share of 0.001"),
+        (
+            "slanted_triangular",
+            0.0,
+            {"lr_cut_fraction": 1.0},
+            "lr_cut_fraction should be above 0 and below 1",
+        ),
+    ],
+)
+def test_what_a_schedule_refuses(
+    name: str, proportion: float, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        schedule_of_run(name, 100, proportion, settings)

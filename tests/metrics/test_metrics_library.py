@@ -1,0 +1,152 @@
+"""Labels and numbers score as in scikit-learn and SciPy, on random cases; what they warn of, by hand."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from palm.core.errors import ConfigError
+from palm.metrics import METRICS, Metric, entity_scores, metric_problems, metrics_of, scores_of
+from palm.paradigm import MaskLM
+
+CASES = 250
+
+
+def scored(name: str, field: str, predicted: Any, true: Any) -> dict[str, float]:
+    pairs = [({field: ours}, {field: theirs}) for ours, theirs in zip(predicted, true, strict=True)]
+    return scores_of([METRICS[name]], pairs)
+
+
+def random_labels() -> Iterator[tuple[list[int], list[int]]]:
+    rng = np.random.default_rng(7)
+    for _ in range(CASES):
+        size, classes = rng.integers(1, 40), rng.integers(1, 6)
+        true = rng.integers(0, classes, size)
+        ours = np.where(rng.random(size) < rng.random(), true, rng.integers(0, classes, size))
+        yield ours.tolist(), true.tolist()
+
+
+def test_labels_score_as_in_scikit_learn() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    for ours, true in random_labels():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = {
+                "accuracy": sklearn.accuracy_score(true, ours),
+                "macro_f1": sklearn.f1_score(true, ours, average="macro", zero_division=0),
+                "micro_f1": sklearn.f1_score(true, ours, average="micro", zero_division=0),
+                "mcc": sklearn.matthews_corrcoef(true, ours),
+            }
+        for name, value in expected.items():
+            assert scored(name, "label", ours, true) == {name: pytest.approx(value, abs=1e-12)}
+
+
+def test_numbers_score_as_in_scipy_and_scikit_learn() -> None:
+    stats, sklearn = pytest.importorskip("scipy.stats"), pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(8)
+    for case in range(CASES):
+        size = int(rng.integers(3, 60))
+        true = rng.normal(size=size) * 10.0 ** rng.integers(-3, 4)
+        if case % 2:
+            true = np.round(true)  # with ties
+        ours = rng.random() * true + rng.normal(size=size)
+        mse = pytest.approx(sklearn.mean_squared_error(true, ours), rel=1e-9)
+        assert scored("mse", "value", ours, true) == {"mse": mse}
+        if len(set(true)) > 1:
+            pearson, spearman = stats.pearsonr(ours, true)[0], stats.spearmanr(ours, true)[0]
+            assert scored("pearson", "value", ours, true)["pearson"] == pytest.approx(pearson, abs=1e-9)
+            assert scored("spearman", "value", ours, true)["spearman"] == pytest.approx(spearman, abs=1e-9)
+
+
+def test_entities_counted_one_by_one_are_those_of_all_texts_together() -> None:
+    rng = np.random.default_rng(9)
+    names = np.asarray(["O", "O", "B-x", "I-x", "B-y", "I-y"])
+    for _ in range(CASES):
+        true = [rng.choice(names, rng.integers(1, 12)).tolist() for _ in range(3)]
+        ours = [rng.choice(names, len(labels)).tolist() for labels in true]
+        whole = entity_scores(ours, true)  # compared with seqeval elsewhere
+        assert scored("entity_f1", "labels", ours, true) == {
+            f"entity_{key}": pytest.approx(whole[key]) for key in ("f1", "precision", "recall")
+        }
+        assert scored("token_accuracy", "labels", ours, true)["token_accuracy"] == whole["accuracy"]
+
+
+def test_a_correlation_with_a_constant_is_not_a_number() -> None:
+    assert math.isnan(scored("pearson", "value", [1.0, 1.0, 1.0], [1.0, 2.0, 3.0])["pearson"])
+    assert math.isnan(scored("spearman", "value", [1.0, 2.0], [3.0, 3.0])["spearman"])
+
+
+def test_perplexity_is_that_of_all_hidden_words_together() -> None:
+    # Three words with probabilities 1/2, 1/4 and 1/8: the geometric mean is 1/4.
+    guesses = [[("a", "a", 0.5), ("b", "c", 0.25)], [("d", "d", 0.125)]]
+    pairs = [
+        ({"words": [{"word": w, "predicted": p, "log_prob": math.log(x)} for w, p, x in row]}, {"words": []})
+        for row in guesses
+    ]
+    scores = scores_of(metrics_of(["perplexity", "word_accuracy"]), pairs)
+    assert scores == {"perplexity": pytest.approx(4.0), "word_accuracy": pytest.approx(2 / 3)}
+
+
+def test_perplexity_is_torchs_cross_entropy_of_what_the_output_layer_gave() -> None:
+    generator = torch.Generator().manual_seed(3)
+    head = MaskLM(hidden_size=4, vocab_size=11)
+    for _ in range(CASES):
+        counts = torch.randint(1, 5, (3,), generator=generator)
+        logits = 4 * torch.randn(int(counts.sum()), 11, generator=generator)
+        labels = torch.randint(11, (int(counts.sum()),), generator=generator)
+        judged = head.judge({"logits": logits, "mask_counts": counts}, {"mask_label": labels})
+        pairs = [({"words": [{"log_prob": p} for p in row["log_probs"]]}, {}) for row in judged]
+        expected = math.exp(F.cross_entropy(logits.double(), labels).item())
+        assert scores_of([METRICS["perplexity"]], pairs)["perplexity"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_pair_is_right_if_the_right_text_scores_higher() -> None:
+    pairs = [({"probs": p}, {"is_right": k % 2 == 0}) for k, p in enumerate([0.6, 0.5, 0.2, 0.3, 0.4, 0.4])]
+    assert scores_of([METRICS["pair_accuracy"]], pairs) == {"pair_accuracy": pytest.approx(1 / 3)}
+
+
+def test_goodness_rises_and_1_is_perfect() -> None:
+    assert METRICS["accuracy"].goodness(0.75) == 0.75
+    assert METRICS["squad"].goodness(75.0) == 0.75
+    assert METRICS["mse"].goodness(0.0) == 1.0
+    assert METRICS["perplexity"].goodness(3.0) == 0.25
+
+
+def test_names_of_metrics_are_checked() -> None:
+    with pytest.raises(ConfigError, match=r"no metric is called 'acuracy'.*did you mean 'accuracy'"):
+        metrics_of(["acuracy"])
+    with pytest.raises(ConfigError, match="'squad' and 'cmrc' both give 'f1'; choose one"):
+        metrics_of(["squad", "cmrc"])
+    [line] = metric_problems(["accuracy", "pearson"], ["label"])
+    assert line == (
+        "the metric 'pearson' compares 'value', of which the reader tells nothing; metrics that fit: "
+        "accuracy, macro_f1, mcc, micro_f1"
+    )
+
+
+def test_a_metric_of_ones_own_is_named_by_its_path() -> None:
+    assert metrics_of([f"{__name__}.OffByOne"]) == [OffByOne]
+    assert scored(f"{__name__}.OffByOne", "label", [1, 2, 5], [1, 1, 1]) == {"close": 2 / 3}
+
+
+class OffByOne(Metric):
+    """The share of labels that are at most one off."""
+
+    needs = ("label",)
+    main = "close"
+
+    def __init__(self) -> None:
+        self.hits: list[bool] = []
+
+    def update(self, prediction: Any, truth: Any) -> None:
+        self.hits.append(abs(prediction["label"] - truth["label"]) <= 1)
+
+    def compute(self) -> dict[str, float]:
+        return {"close": sum(self.hits) / len(self.hits)}

@@ -1,0 +1,306 @@
+"""Mixing strategies: shares and plans worked out by hand, realised counts, exact resumption."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import palm
+from helpers import tiny
+from palm.controller import Controller
+from palm.core.errors import ConfigError, PalmError
+from palm.engine.checkpoint import load_checkpoint, save_checkpoint
+from palm.engine.loop import Training
+from palm.mixing import Annealed, DevScore, Mixing, MixRatio, Proportional, RoundRobin, Standing, Temperature
+from palm.mixing.draws import draw_task, plan_steps
+
+SMALL = Standing("small", mix_ratio=1.0, rows=100, steps_per_epoch=10)
+LARGE = Standing("large", mix_ratio=1.0, rows=10_000, steps_per_epoch=1000)
+WIDE = Standing("wide", mix_ratio=1.0, rows=10_000, steps_per_epoch=100)  # batches ten times as large
+
+
+class OnlyFirst(Mixing):
+    """A strategy of a user's own."""
+
+    def shares(self, tasks: Sequence[Standing]) -> list[float]:
+        return [1.0] + [0.0] * (len(tasks) - 1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
+
+
+def controller(folder: Path, *tasks: str, **settings: Any) -> Controller:
+    return Controller(tiny.config(folder, *tasks, **settings), argv=[])
+
+
+def relative(weights: Sequence[float]) -> list[float]:
+    return [pytest.approx(weight / weights[0]) for weight in weights]
+
+
+@pytest.mark.parametrize("step", range(0, 400, 7))
+def test_by_mix_ratio_nothing_changes(step: int) -> None:
+    tasks = [replace(SMALL, mix_ratio=ratio) for ratio in (1.0, 0.29, 0.5)]
+    assert MixRatio().draw(3, step, tasks) == draw_task(3, step, [1.0, 0.29, 0.5])
+    tasks = [replace(task, steps_per_epoch=100) for task in tasks]
+    planned = [plan_steps(1, ratio, 100) for ratio in (1.0, 0.29, 0.5)]
+    assert MixRatio().expected_steps(tasks, 0, 1) == planned == [100, 28, 50]
+
+
+def test_in_proportion_every_task_gets_passes_over_its_own_rows() -> None:
+    tasks = [SMALL, LARGE, WIDE, replace(LARGE, mix_ratio=0.5)]
+    assert Proportional().weights(tasks) == [10.0, 1000.0, 100.0, 500.0]
+    assert Proportional().expected_steps(tasks, 0, 3) == [30, 3000, 300, 1500]
+    assert Proportional().expected_steps(tasks, 1, 3) == [30, 3000, 300, 1500]
+
+
+def test_no_quotient_of_sizes_costs_a_step() -> None:
+    for size in range(1, 300):
+        tasks = [replace(SMALL, steps_per_epoch=n, rows=n) for n in (size, 49, 7)]
+        assert Proportional().expected_steps(tasks, 0, 1) == [size, 49, 7]
+        assert Temperature(3.0).expected_steps(tasks, 0, 1)[0] == size
+
+
+def test_a_temperature_makes_tasks_more_equal_and_a_cap_ends_the_largest() -> None:
+    # sqrt(100) = 10 and sqrt(10000) = 100 rows; capped at 2500, sqrt gives 50.
+    weights = Temperature(2.0).weights([SMALL, LARGE, WIDE])
+    assert weights == pytest.approx([1.0, 10.0, 1.0])
+    assert Temperature(2.0, 2500).weights([SMALL, LARGE]) == pytest.approx([1.0, 5.0])
+    assert Temperature(1.0, 400).weights([SMALL, LARGE]) == pytest.approx([10.0, 40.0])
+    assert Temperature(2.0).expected_steps([SMALL, LARGE, WIDE], 0, 3) == [30, 300, 30]
+    assert Temperature(1.0).weights([SMALL, LARGE]) == Proportional().weights([SMALL, LARGE])
+    assert Temperature(1e9).weights([SMALL, LARGE]) == pytest.approx([0.1, 0.1])
+
+
+def test_annealing_falls_from_sizes_to_their_fifth_root() -> None:
+    tasks = [replace(SMALL, expected_steps=50), LARGE]
+    seen = []
+    for epoch in range(5):
+        small, large = Annealed().weights([replace(tasks[0], step=10 * epoch), tasks[1]])
+        seen.append(large / small)
+    # alpha = 1, 0.8, 0.6, 0.4, 0.2 over five epochs; the sizes are as 1 to 100.
+    assert seen == pytest.approx([100, 100**0.8, 100**0.6, 100**0.4, 100**0.2])
+    late = Annealed().weights([replace(tasks[0], step=73), tasks[1]])
+    assert late[1] / late[0] == pytest.approx(100**0.2)
+    planned = 10 * sum(100**alpha for alpha in (1, 0.8, 0.6, 0.4, 0.2))
+    assert Annealed().expected_steps([SMALL, LARGE], 0, 5) == [50, int(planned)]
+    # Two and a half epochs: the third is half as long, and alpha ends in it.
+    planned = 10 * (100 + 100**0.6 + 0.5 * 100**0.2)
+    assert Annealed().expected_steps([SMALL, LARGE], 0, 2.5) == [25, int(planned)]
+
+
+def test_round_robin_takes_tasks_in_turn_and_keeps_to_their_ratios() -> None:
+    def order(ratios: list[float], count: int) -> list[int]:
+        tasks, drawn = [replace(SMALL, mix_ratio=ratio) for ratio in ratios], []
+        for step in range(count):
+            drawn.append(RoundRobin().draw(1, step, tasks))
+            tasks[drawn[-1]] = replace(tasks[drawn[-1]], step=tasks[drawn[-1]].step + 1)
+        return drawn
+
+    assert order([1, 1, 1], 7) == [0, 1, 2, 0, 1, 2, 0]
+    assert order([1, 0.5, 0.5], 8) == [0, 1, 2, 0, 0, 1, 2, 0]
+    assert Counter(order([1, 0.3, 0], 130)) == {0: 100, 1: 30}
+
+
+def test_dev_scores_draw_by_the_gap() -> None:
+    near, far, unknown = (replace(SMALL, name=name) for name in ("near", "far", "unknown"))
+    assert DevScore().weights([near, far]) == [1.0, 1.0]
+    near, far = replace(near, scores=(0.1, 0.9)), replace(far, scores=(0.7,))
+    # Gaps 0.1 and 0.3, on average 0.2; a tenth is shared out equally.
+    assert DevScore().weights([near, far, unknown]) == pytest.approx([0.1 + 0.45, 0.1 + 1.35, 1.0])
+    reached = DevScore({"near": 0.85, "far": 0.8}).weights([near, far])
+    assert reached == pytest.approx([0.1, 0.1 + 0.9 * 2])
+    assert DevScore({"near": 0.5, "far": 0.5}).weights([near, far]) == [1.0, 1.0]
+    assert DevScore().expected_steps([near, replace(far, mix_ratio=0.5)], 0, 3) != [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("mixing", "shares"),
+    [
+        (Proportional(), [10, 1000]),
+        (Temperature(2.0), [10, 100]),
+        (Annealed(), [10, 1000]),
+    ],
+)
+def test_draws_have_the_frequencies_of_the_shares(mixing: Mixing, shares: list[float]) -> None:
+    tasks, draws = [replace(SMALL, expected_steps=20), LARGE], 2000
+    count = sum(mixing.draw(5, step, tasks) for step in range(draws))
+    chance = shares[1] / sum(shares)
+    assert abs(count - draws * chance) < 4 * math.sqrt(draws * chance * (1 - chance))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Temperature(0.5), "mixing_temperature should be 1 or more, not 0.5"),
+        (lambda: Temperature(2.0, 0), "mixing_cap should be 1 or more rows, or null for no cap, not 0"),
+        (lambda: Annealed(1.5), "mixing_decay should be above 0 and at most 1, not 1.5"),
+        (lambda: DevScore({}, 0), "mixing_floor should be above 0 and at most 1, not 0"),
+        (lambda: Annealed().expected_steps([SMALL, LARGE], 0, 1), "set num_epochs above 1"),
+        (lambda: Annealed().expected_steps([SMALL, LARGE], 1, 5), "counts the epochs of 'small'"),
+        (lambda: DevScore({"smal": 1}).expected_steps([SMALL], 0, 1), "did you mean 'small'"),
+    ],
+)
+def test_what_a_strategy_cannot_do_is_said(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mixing": "proportional"},
+        {"mixing": "temperature", "mixing_temperature": 4},
+        {"mixing": "annealed"},
+        {"mixing": "round_robin"},
+        {"mixing": "test_mixing.OnlyFirst", "target_tag": [1, 0]},
+    ],
+    ids=lambda settings: settings["mixing"],
+)
+def test_every_target_gets_its_planned_steps_and_a_resumed_run_repeats(
+    folder: Path, settings: dict[str, Any]
+) -> None:
+    def run() -> Training:
+        own = {"match.batch_size": 2, "num_epochs": 1.5, **settings}
+        return controller(folder, "cls", "match", **own).training()
+
+    whole = run()
+    losses, finished = [], {}
+    for step in whole.steps():
+        losses.append(step.loss.item())
+        if step.finished:
+            finished[step.task.name] = step.task.step
+    finished = {task.name: finished[task.name] for task in whole.tasks if task.is_target}
+    assert finished == {task.name: task.expected_steps for task in whole.tasks if task.is_target}
+
+    first, second = run(), run()
+    before = [first.next_step().loss.item() for _ in range(9)]
+    save_checkpoint(first, folder / "step_9", {})
+    load_checkpoint(second, folder / "step_9", {})
+    assert before + [step.loss.item() for step in second.steps()] == losses
+
+
+def scored(training: Training, stop: int | None = None) -> list[float]:
+    """The losses of a run in which cls is always good and match never."""
+    losses = []
+    for step in training.steps():
+        losses.append(step.loss.item())
+        if step.number % 6 == 0:
+            training.record_score(training.tasks[0], 0.9)
+            training.record_score(training.tasks[1], 0.6)
+        if step.number == stop:
+            break
+    return losses
+
+
+def test_scores_move_steps_to_the_task_that_lags_and_survive_a_checkpoint(folder: Path) -> None:
+    def run() -> Training:
+        return controller(folder, "cls", "match", mixing="dev_score", num_epochs=5).training()
+
+    whole = run()
+    assert [task.expected_steps for task in whole.tasks] == [50, 50]
+    losses = scored(whole)
+    cls, match = whole.tasks
+    # Gaps 0.1 and 0.4: shares 0.1 + 0.9 * 0.4 and 0.1 + 0.9 * 1.6, of 100 steps that were planned.
+    assert match.step > 2 * cls.step
+    assert abs(whole.step - 100) <= 10
+    assert (cls.step, match.step) >= (cls.expected_steps, match.expected_steps)
+
+    first, second = run(), run()
+    before = scored(first, stop=27)
+    save_checkpoint(first, folder / "step_27", {})
+    load_checkpoint(second, folder / "step_27", {})
+    assert before + scored(second) == losses
+
+
+def test_evaluation_drives_the_draws_and_a_resumed_run_ends_with_the_same_weights(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train(**settings: Any) -> bytes:
+        config = tiny.config(folder, "cls", "match", mixing="dev_score", num_epochs=6, **settings)
+        for task in ("cls", "match"):
+            config["tasks"][task]["dev_file"] = str(folder / f"{task}.tsv")
+        with caplog.at_level(logging.INFO, "palm"):
+            Controller(config | {"eval_every_n_steps": 10}, argv=[]).train()
+        return (folder / "out" / "match" / "infer_model" / "model.safetensors").read_bytes()
+
+    whole = train(save_every_n_steps=25)
+    counts = [line for line in caplog.messages if "planned (" in line]
+    assert not any(" 60 steps, 60 planned" in line for line in counts)
+    assert train(resume=str(folder / "out" / "step_25"), save_every_n_steps=25) == whole
+    assert [line for line in caplog.messages if "planned (" in line] == counts * 2
+
+
+def test_draws_that_follow_scores_need_dev_data(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="mixing: dev_score follows dev scores; give a task a dev_file"):
+        controller(folder, "cls", mixing="dev_score").train()
+
+
+def test_a_checkpoint_of_another_mixing_is_refused(folder: Path) -> None:
+    controller(folder, "cls", "match", save_every_n_steps=10, num_epochs=1).train()
+    other = controller(folder, "cls", "match", num_epochs=1, mixing="round_robin", resume="auto")
+    with pytest.raises(palm.StorageError, match=r"mixing.name: 'mix_ratio' in the checkpoint, 'round_robin'"):
+        other.train()
+
+
+def test_an_unknown_strategy_and_a_setting_of_another_are_told(folder: Path) -> None:
+    with pytest.raises(
+        PalmError, match=r"no mixing strategy is called 'proportionl'.*did you mean 'proportional'"
+    ):
+        controller(folder, "cls", mixing="proportionl")
+    with pytest.raises(PalmError, match="nothing uses 'mixing_temperature'"):
+        controller(folder, "cls", mixing_temperature=2)
+
+
+def test_counts_are_logged_beside_the_plan(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"mix_ratio": [1, 0.5], "target_tag": [1, 0], "mixing": "round_robin"}
+    with caplog.at_level(logging.INFO, "palm"):
+        controller(folder, "cls", "match", **settings).train()
+    lines = [record.getMessage() for record in caplog.records]
+    assert "cls: end of epoch 0; steps so far / planned: cls 10/20, match 5/10" in lines
+    assert lines[-2:] == [
+        "cls: 20 steps, 20 planned (66.7 % of all, 66.7 % planned)",
+        "match: 10 steps, 10 planned (33.3 % of all, 33.3 % planned)",
+    ]
+
+
+def test_a_loss_weight_scales_the_gradient_and_a_rate_factor_the_rate(folder: Path) -> None:
+    def after_one(**own: float) -> tuple[float, float, torch.Tensor]:
+        settings = {f"cls.{name}": value for name, value in own.items()}
+        run = controller(folder, "cls", warmup_proportion=0, grad_clip=None, weight_decay=0, **settings)
+        training = run.training()
+        step = training.next_step()
+        gradient = next(training.model.paradigm("cls").parameters()).grad
+        assert gradient is not None
+        return step.loss.item(), step.learning_rate, gradient.clone()
+
+    loss, rate, gradient = after_one()
+    assert after_one(loss_weight=0.25)[:2] == (loss, rate)
+    torch.testing.assert_close(after_one(loss_weight=0.25)[2], gradient / 4, rtol=0, atol=0)
+    assert after_one(learning_rate_factor=0.25)[:2] == (loss, rate / 4)
+
+
+def test_tasks_have_batch_sizes_and_lengths_of_their_own(folder: Path) -> None:
+    settings = {"cls.batch_size": 8, "cls.max_seq_len": 6, "cls.loss_weight": 2.0}
+    cls, match = controller(folder, "cls", "match", **settings).training().tasks
+    assert cls.stream is not None
+    assert match.stream is not None
+    assert cls.stream.batch(0)["token_ids"].shape == (8, 6)
+    assert match.stream.batch(0)["token_ids"].shape[0] == 4
+    assert match.stream.batch(0)["token_ids"].shape[1] > 6
+    assert (cls.loss_weight, match.loss_weight) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["loss_weight", "learning_rate_factor"])
+def test_factors_are_above_zero(folder: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"task 'cls': {name}: 0.0 should be a number above 0"):
+        controller(folder, "cls", **{name: 0})

@@ -1,0 +1,167 @@
+"""The optimizer against the original's recorded training, and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from helpers.training_golden import RECORDED, SMALL, differences, tiny_model, training
+from palm.core.errors import ConfigError
+from palm.lr_sched import TriangularSchedualer
+from palm.optimizer import OPTIMIZERS, Adam, AdamW, AdamWDL, Lamb, clip
+from palm.pretrained.names import from_ours
+
+RUNS = [
+    ("nowarmup", 0.1, 1.0),
+    ("nowarmup_wd0", 0.0, 1.0),
+    ("nowarmup_smallgrad", 0.1, SMALL),
+    ("warmup", 0.1, 1.0),
+]
+
+
+def test_adam_and_adamw_are_the_same_optimizer() -> None:
+    assert OPTIMIZERS["adam"] is OPTIMIZERS["adamw"] is AdamW
+
+
+@pytest.mark.parametrize(("run", "weight_decay", "scale"), RUNS)
+def test_twenty_steps_follow_the_original(run: str, weight_decay: float, scale: float) -> None:
+    model = tiny_model(scale)
+    for number, (loss, norm) in enumerate(training(model, run, weight_decay, hat=True), start=1):
+        assert loss == pytest.approx(RECORDED[f"{run}/loss"][number - 1], abs=3e-6)
+        assert norm == pytest.approx(RECORDED[f"{run}/norm"][number - 1], rel=3e-6)
+        if number in (1, 2, 5, 10, 20):
+            assert max(differences(model, f"{run}/param{number}").values()) < 2e-6
+
+
+def test_losses_under_noam_follow_the_original() -> None:
+    losses = [loss for loss, _ in training(tiny_model(), "noam", 0.1, hat=True)]
+    np.testing.assert_allclose(losses, RECORDED["noam/loss"], rtol=0, atol=3e-6)
+
+
+def test_epsilon_in_torchs_place_differs_where_gradients_are_tiny() -> None:
+    model = tiny_model(SMALL)
+    steps = training(model, "nowarmup_smallgrad", 0.1, hat=False)
+    next(steps)
+    assert 5e-4 < max(differences(model, "nowarmup_smallgrad/param1").values()) < 1e-3
+    losses = [loss for loss, _ in steps]
+    np.testing.assert_allclose(losses, RECORDED["nowarmup_smallgrad/loss"][1:], rtol=0, atol=1e-4)
+
+
+def test_what_decays_is_what_decayed_in_the_original() -> None:
+    model = tiny_model()
+    optimizer = AdamW(1e-3, weight_decay=0.1).build(model.named_parameters())
+    decayed, spared = optimizer.param_groups
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
+
+    backbone = model["backbone"].state_dict()
+    ours = {name.removeprefix("backbone."): name for name in decayed["param_names"]}
+    theirs = from_ours({name: backbone[name] for name in ours if name in backbone}, "paddlepalm")
+    assert {*theirs, "t/cls_out_w"} == set(RECORDED["decayed"])
+    assert set(ours) - set(backbone) == {"head.out.weight"}
+
+
+def test_decay_takes_its_share_of_the_value_before_the_step() -> None:
+    weight = nn.Parameter(torch.tensor([[2.0]]))
+    optimizer = AdamW(learning_rate=0.1, weight_decay=0.5).build([("weight", weight)])
+    weight.grad = torch.tensor([[0.25]])
+    optimizer.step()
+    # Adam's first step is the rate, whatever the gradient's size; decay takes 0.1 * 0.5 * 2.
+    assert weight.item() == pytest.approx(2.0 - 0.1 - 0.1)
+
+
+@pytest.mark.parametrize("cls", [AdamW, AdamWDL, Lamb])
+def test_a_parameter_without_gradient_stays_even_with_momentum_and_decay(
+    cls: type[AdamW | AdamWDL | Lamb],
+) -> None:
+    drawn, other = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+    optimizer = cls(learning_rate=0.1, weight_decay=0.5).build([("drawn", drawn), ("other", other)])
+    for parameter in (drawn, other):
+        parameter.grad = torch.ones(2, 2)
+    optimizer.step()
+    before = other.detach().clone()
+
+    other.grad = None
+    optimizer.step()
+    assert torch.equal(other, before)
+    assert not torch.equal(drawn, before)
+    assert [int(optimizer.state[p]["step"]) for p in (drawn, other)] == [2, 1]
+
+
+def test_gradients_are_clipped_together() -> None:
+    a, b, unused = (nn.Parameter(torch.zeros(1)) for _ in range(3))
+    a.grad, b.grad = torch.tensor([3.0]), torch.tensor([4.0])
+    assert clip([a, b, unused], 1.0).item() == 5.0
+    assert_close(torch.cat([a.grad, b.grad]), torch.tensor([0.6, 0.8]))
+
+
+@pytest.mark.parametrize("max_norm", [5.0, 100.0, math.inf, None])
+def test_small_gradients_are_left_alone(max_norm: float | None) -> None:
+    a = nn.Parameter(torch.zeros(2))
+    a.grad = torch.tensor([3.0, 4.0])
+    assert clip([a], max_norm).item() == 5.0
+    assert torch.equal(a.grad, torch.tensor([3.0, 4.0]))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_norm_that_is_not_finite_is_reported(bad: float) -> None:
+    a = nn.Parameter(torch.zeros(2))
+    a.grad = torch.tensor([bad, 1.0])
+    assert not torch.isfinite(clip([a], 1.0))
+
+
+def test_no_moment_stays_denormal_and_no_parameter_notices() -> None:
+    ours, plain = (nn.Parameter(torch.linspace(-1, 1, 6).reshape(3, 2)) for _ in range(2))
+    optimizer = AdamW(learning_rate=0.01, weight_decay=0.1).build([("table", ours)])
+    without = torch.optim.AdamW([plain], lr=0.01, weight_decay=0.1, fused=True)
+    generator = torch.Generator().manual_seed(0)
+    for step in range(1000):
+        gradient = torch.randn(3, 2, generator=generator)
+        gradient[0] *= step == 0  # a word that occurs once
+        ours.grad, plain.grad = gradient, gradient.clone()
+        optimizer.step()
+        without.step()
+
+    assert_close(without.state[plain]["exp_avg"][0].abs(), torch.full((2,), 5.6e-45), rtol=0, atol=0)
+    assert torch.equal(optimizer.state[ours]["exp_avg"][0], torch.zeros(2))
+    assert torch.equal(ours, plain)
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigError) as report:
+        AdamW(0, weight_decay=-1, grad_clip=0, beta1=1, beta2=-0.5, epsilon=0, grad_clip_type="all")  # type: ignore[arg-type]
+    assert report.value.problems == [
+        "learning_rate should be above 0, not 0",
+        "weight_decay should be 0 or more, not -1",
+        "grad_clip should be above 0, or null for no clipping, not 0",
+        "grad_clip_type should be one of global_norm, norm, value, not 'all'",
+        "beta1 should be at least 0 and below 1, not 1",
+        "beta2 should be at least 0 and below 1, not -0.5",
+        "epsilon should be above 0, not 0",
+    ]
+
+
+def test_settings_rebuild_the_optimizer() -> None:
+    settings = AdamW(3e-5, weight_decay=0.01).settings
+    assert settings == {
+        "learning_rate": 3e-5,
+        "weight_decay": 0.01,
+        "grad_clip": 1.0,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "epsilon": 1e-8,
+        "grad_clip_type": "global_norm",
+        "apply_decay_param_fun": None,
+    }
+    assert AdamW(**settings).settings == settings
+
+
+def test_adam_is_built_as_in_2_x() -> None:
+    schedule = TriangularSchedualer(10, 100)
+    by_place, by_name = Adam(None, 1e-3, schedule), Adam(loss_var=None, lr=1e-3, lr_schedualer=schedule)
+    assert by_place.settings == by_name.settings
+    assert (by_place.learning_rate, by_place.lr_scheduler, by_place.grad_clip) == (1e-3, schedule, None)

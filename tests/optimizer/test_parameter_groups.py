@@ -1,0 +1,238 @@
+"""Freezing, and rates of parts of the model: from a configuration and from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import palm
+from helpers import article, tiny
+from palm.controller import Controller
+from palm.core.errors import ConfigError
+from palm.engine.checkpoint import load_checkpoint, save_checkpoint
+from palm.engine.loop import Training
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return article.write_files(tmp_path)
+
+
+def run(folder: Path, *tasks: str, **settings: Any) -> Training:
+    settings = {"warmup_proportion": 0, "weight_decay": 0.1, **settings}
+    return Controller(tiny.config(folder, *tasks, **settings), argv=[]).training()
+
+
+def rates(training: Training) -> dict[str, float]:
+    by_parameter = {id(p): group["lr"] for group in training.optimizer.param_groups for p in group["params"]}
+    named = training.model.named_parameters()
+    return {name: by_parameter[id(p)] for name, p in named if id(p) in by_parameter}
+
+
+def moved(training: Training, steps: int = 6) -> set[str]:
+    before = {name: p.detach().clone() for name, p in training.model.named_parameters()}
+    for _ in range(steps):
+        training.next_step()
+    return {name for name, p in training.model.named_parameters() if not torch.equal(p, before[name])}
+
+
+def begins(names: set[str], *starts: str) -> set[str]:
+    return {name for name in names if name.startswith(starts)}
+
+
+@pytest.mark.parametrize(
+    ("freeze", "frozen"),
+    [
+        ("embeddings", ["backbone.embeddings."]),
+        (1, ["backbone.embeddings.", "backbone.layers.0."]),
+        (2, ["backbone.embeddings.", "backbone.layers."]),
+        ("backbone", ["backbone."]),
+    ],
+)
+@pytest.mark.parametrize("optimizer", ["adam", "adamwdl", "lamb"])
+def test_what_is_frozen_has_no_gradient_no_decay_and_no_state(
+    folder: Path, freeze: str | int, frozen: list[str], optimizer: str
+) -> None:
+    training = run(folder, "cls", freeze=freeze, optimizer=optimizer, use_ema=True, ema_decay=0.5)
+    named = dict(training.model.named_parameters())
+    rest = begins(set(named), *frozen)
+    assert rest
+    went = moved(training)
+    assert not went & rest
+    # The bias of attention keys has a gradient of zero, and moves by rounding errors alone, if at all.
+    assert {name for name in set(named) - rest - went if "key.bias" not in name} == set()
+    assert all(named[name].grad is None and named[name] not in training.optimizer.state for name in rest)
+    assert not rest & set(rates(training))
+    assert training.ema is not None
+    assert set(training.ema.average) == set(named) - rest
+
+
+def test_a_frozen_run_is_resumed_exactly_and_predicts(folder: Path) -> None:
+    settings = {"freeze": 1, "use_ema": True, "ema_decay": 0.9, "backbone_learning_rate": 1e-4}
+    losses = [step.loss.item() for step in run(folder, "cls", "match", **settings).steps()]
+    first, second = (run(folder, "cls", "match", **settings) for _ in range(2))
+    before = [first.next_step().loss.item() for _ in range(9)]
+    save_checkpoint(first, folder / "step_9", {})
+    load_checkpoint(second, folder / "step_9", {})
+    assert before + [step.loss.item() for step in second.steps()] == losses
+    controller = Controller(tiny.config(folder, "cls", **settings), argv=[])
+    controller.train()
+    assert len(controller.pred("cls")) == 40
+
+
+def test_parts_of_the_model_have_rates_of_their_own(folder: Path) -> None:
+    training = run(
+        folder,
+        *("cls", "match"),
+        learning_rate=1e-3,
+        backbone_learning_rate=1e-4,
+        parameter_learning_rates={"backbone.layers.1.*.bias": 3e-5, "*.bias": 2e-5, "*.pooler.*": 7e-5},
+        **{"cls.head_learning_rate": 5e-3},
+    )
+    found = rates(training)
+    assert found["backbone.layers.1.ffn.inner.bias"] == 3e-5  # the first pattern that fits
+    assert found["backbone.layers.0.ffn.inner.bias"] == 2e-5
+    assert (found["backbone.pooler.weight"], found["backbone.pooler.bias"]) == (7e-5, 2e-5)
+    assert found["backbone.layers.1.ffn.inner.weight"] == 1e-4
+    assert found["backbone.embeddings.word.weight"] == 1e-4
+    assert (found["paradigms.@cls.out.weight"], found["paradigms.@match.out.weight"]) == (5e-3, 1e-3)
+    assert found["paradigms.@cls.out.bias"] == 2e-5
+    decays = {id(p): g["weight_decay"] for g in training.optimizer.param_groups for p in g["params"]}
+    assert {decays[id(p)] for p in training.model.parameters() if p.ndim > 1} == {0.1}
+    assert {decays[id(p)] for p in training.model.parameters() if p.ndim == 1} == {0.0}
+
+
+def test_the_schedule_multiplies_every_rate(folder: Path) -> None:
+    settings = {"lr_scheduler": "linear", "num_epochs": 1, "backbone_learning_rate": 1e-4}
+    training = run(folder, "cls", **settings)
+    for _ in range(6):
+        step = training.next_step()
+    found = rates(training)  # the sixth of ten steps: half is left
+    assert found["backbone.pooler.weight"] == pytest.approx(0.5e-4)
+    assert found["paradigms.@cls.out.weight"] == step.learning_rate == pytest.approx(0.5e-3)
+
+
+def test_layers_and_rates_of_parts_go_together(folder: Path) -> None:
+    training = run(
+        folder,
+        "cls",
+        optimizer="adamwdl",
+        layerwise_decay=0.5,
+        backbone_learning_rate=1e-4,
+        parameter_learning_rates={"backbone.layers.0.ffn.*": 9e-4},
+    )
+    found = rates(training)
+    assert found["backbone.embeddings.word.weight"] == pytest.approx(1e-4 / 4)
+    assert found["backbone.layers.0.attention.query.weight"] == pytest.approx(1e-4 / 2)
+    assert found["backbone.layers.1.attention.query.weight"] == pytest.approx(1e-4)
+    assert found["backbone.layers.0.ffn.inner.weight"] == 9e-4
+    assert found["paradigms.@cls.out.weight"] == pytest.approx(1e-3)
+
+
+def test_a_lower_rate_of_the_head_is_that_of_a_run_with_two_optimizers(folder: Path) -> None:
+    settings = {"weight_decay": 0, "grad_clip": None, "num_epochs": 1}
+    training = run(folder, "cls", **settings, **{"cls.head_learning_rate": 1e-4})
+    by_hand = run(folder, "cls", **settings)
+    head = set(by_hand.tasks[0].paradigm.parameters())
+    body = [p for p in by_hand.model.parameters() if p not in head]
+    by_hand.optimizer = torch.optim.AdamW(
+        [{"params": body, "lr": 1e-3}, {"params": list(head), "lr": 1e-4}], weight_decay=0.0, fused=True
+    )
+    by_hand.base_rates = [1e-3, 1e-4]
+    assert [step.loss.item() for step in training.steps()] == [step.loss.item() for step in by_hand.steps()]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"freeze": 3}, "freeze: there are 2 layers, not 3"),
+        ({"freeze": 0}, "freeze should be embeddings, backbone or a number of layers, not 0"),
+        ({"freeze": "embedings"}, "freeze should be one of 'embeddings', 'backbone' or whole number"),
+        ({"backbone_learning_rate": 0}, r"the rate should be above 0, not 0\.0; what is not to move"),
+        ({"cls.head_learning_rate": -1}, "task 'cls': head_learning_rate: -1"),
+        (
+            {"parameter_learning_rates": {"backbone.layer.0.*": 1e-4}},
+            r"'backbone\.layer\.0\.\*' fits no parameter that moves",
+        ),
+        (
+            {"freeze": "backbone", "parameter_learning_rates": {"backbone.*": 1e-4}},
+            "fits no parameter that moves",
+        ),
+    ],
+)
+def test_what_does_not_exist_is_an_error(folder: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(folder, "cls", **settings)
+
+
+def test_tasks_that_share_a_head_have_one_rate_for_it(folder: Path) -> None:
+    config = tiny.config(folder, "cls")
+    config["tasks"] = {name: dict(config["tasks"]["cls"]) for name in ("one", "two")}
+    config |= {"task_instance": "one, two", "task_reuse_tag": "0, 0", "one.head_learning_rate": 1e-4}
+    with pytest.raises(ConfigError, match="tasks 'one' and 'two' share an output layer; give them the same"):
+        Controller(config, argv=[]).training()
+
+
+def test_a_checkpoint_of_other_groups_is_refused(folder: Path) -> None:
+    def controller(**settings: Any) -> Controller:
+        return Controller(tiny.config(folder, "cls", num_epochs=1, **settings), argv=[])
+
+    controller(save_every_n_steps=5).train()
+    for settings, line in [
+        ({"freeze": 1}, "groups.freeze: None in the checkpoint, 1 in this run"),
+        ({"lr_scheduler": "polynomial", "lr_power": 3}, "schedule.lr_power: None in the checkpoint, 3.0"),
+        ({"optimizer": "lamb"}, "optimizer.name: 'adam' in the checkpoint, 'lamb' in this run"),
+    ]:
+        with pytest.raises(palm.StorageError) as caught:
+            controller(resume="auto", **settings).train()
+        assert line in str(caught.value)
+
+
+def program(folder: Path, optimizer: palm.optimizer.Optimizer, **backward: Any) -> palm.Trainer:
+    """Sequence labelling with an optimizer of palm's own, in Python."""
+    reader, _ = article.readers(folder, batch_size=4)
+    reader.load_data(folder / "slot.tsv", 4, num_epochs=1)
+    torch.manual_seed(1)
+    ernie = palm.backbone.ERNIE.from_config(article.CONFIG)
+    reader.register_with(ernie)
+    trainer = palm.Trainer("slot", head_learning_rate=5e-3)
+    trainer.build_forward(ernie, palm.head.SequenceLabel(len(article.LABELS), article.HIDDEN))
+    trainer.build_backward(optimizer, **backward)
+    trainer.fit_reader(reader)
+    return trainer
+
+
+@pytest.mark.parametrize("cls", [palm.optimizer.AdamW, palm.optimizer.AdamWDL, palm.optimizer.Lamb])
+def test_the_same_from_python_with_a_schedule(folder: Path, cls: Any) -> None:
+    schedule = palm.lr_sched.LinearScheduler(0, 10)
+    groups = palm.optimizer.ParameterGroups(backbone_learning_rate=1e-4, freeze="embeddings")
+    trainer = program(folder, cls(1e-3, lr_scheduler=schedule), weight_decay=0.2, groups=groups)
+    for _ in range(6):
+        trainer.train_one_step(trainer.get_one_batch())
+    run = trainer._training("test")
+    found = rates(run)
+    assert not begins(set(found), "backbone.embeddings.")
+    assert found["backbone.pooler.weight"] == pytest.approx(0.5e-4)
+    assert found["paradigms.@slot.out.weight"] == pytest.approx(2.5e-3)
+    assert max(group["weight_decay"] for group in run.optimizer.param_groups) == 0.2
+
+    trainer.save(folder / "ckpt")
+    again = program(folder, cls(1e-3, lr_scheduler=schedule), weight_decay=0.2, groups=groups)
+    again.load_ckpt(folder / "ckpt")
+    losses = [
+        [one.train_one_step(one.get_one_batch())["slot.loss"].item() for _ in range(3)]
+        for one in (trainer, again)
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_layers_decay_from_python(folder: Path) -> None:
+    trainer = program(folder, palm.optimizer.AdamWDL(1e-3, layerwise_decay=0.5))
+    found = rates(trainer._training("test"))
+    assert found["backbone.embeddings.task.weight"] == pytest.approx(1e-3 / 4)
+    assert found["backbone.layers.0.ffn_norm.bias"] == pytest.approx(1e-3 / 2)
+    assert found["backbone.layers.1.ffn_norm.bias"] == pytest.approx(1e-3)
+    assert found["paradigms.@slot.out.weight"] == 5e-3

@@ -1,0 +1,172 @@
+"""Pairwise matching: training on a right and a wrong partner, prediction as a score, from file to file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import palm
+from helpers import tiny
+from helpers.reader_files import encoded, rng_of_row, write_text
+from helpers.shared import SHARED, needs_shared
+from palm.backbone import ERNIE
+from palm.controller import Controller
+from palm.paradigm import Match
+from palm.pretrained import to_ours
+from palm.reader import MatchReader
+
+LATER = SHARED / "golden" / "2.0.2"
+HEAD = {"cls_out_w_pr": "out.weight", "cls_out_b_pr": "out.bias"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny.write_files(tmp_path)
+    lines = [
+        f"who owns the {thing}\t{name} has an old {thing}\t{name} has a new {thing}"
+        for name in tiny.NAMES
+        for thing in tiny.THINGS
+    ]
+    write_text(tmp_path, "pairs.tsv", "\n".join(["text_a\ttext_b\ttext_b_neg", *lines]) + "\n")
+    return tmp_path
+
+
+def recorded(name: str) -> dict[str, torch.Tensor]:
+    with np.load(LATER / "match_pairwise" / f"{name}.npz", allow_pickle=False) as file:
+        return {key: torch.from_numpy(file[key]) for key in file.files}
+
+
+def both(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The recorded right and wrong pairs as one batch of ours."""
+    width = max(value.shape[1] for value in inputs.values())
+    parts = {}
+    for name in ("token_ids", "position_ids", "segment_ids", "task_ids", "input_mask"):
+        halves = [inputs[name], inputs[f"{name}_neg"]]
+        halves = [half.squeeze(-1) if name == "input_mask" else half for half in halves]
+        parts[name] = torch.cat(
+            [torch.nn.functional.pad(half, (0, width - half.shape[1])) for half in halves]
+        )
+    rows = len(inputs["token_ids"])
+    return {
+        **parts,
+        "input_mask": parts["input_mask"].bool(),
+        "is_negative": torch.arange(2 * rows) >= rows,
+    }
+
+
+@needs_shared
+def test_scores_loss_and_gradients_equal_those_of_paddlepalm_2() -> None:
+    params = {name.rpartition("match.")[2]: value for name, value in recorded("params").items()}
+    golden = json.loads((LATER / "match_pairwise" / "golden.json").read_text(encoding="utf-8"))
+    backbone = ERNIE(64, 2, 4, 120, 40, 4, 3, layer_norm_eps=1e-6).eval()
+    head_names = {name: HEAD[name.rpartition(".")[2]] for name in params if name.rpartition(".")[2] in HEAD}
+    backbone.load_state_dict(
+        to_ours({name: value for name, value in params.items() if name not in head_names}).weights
+    )
+    head = Match(2, 64, 0.0, 0.02, "pairwise", golden["margin"]).eval()
+    head.load_state_dict(
+        {
+            own: params[name].t() if params[name].dim() == 2 else params[name]
+            for name, own in head_names.items()
+        }
+    )
+    batch = both(recorded("inputs"))
+
+    outputs = head(backbone(batch))
+    loss = head.loss(outputs, batch)
+    loss.backward()
+
+    assert outputs["probs"][:, 0].tolist() == pytest.approx(golden["pos"] + golden["neg"], abs=2e-6)
+    assert loss.item() == pytest.approx(golden["loss"], abs=2e-6)
+    name = next(name for name in recorded("grads") if name.endswith("cls_out_w_pr"))
+    gradient = head.out.weight.grad
+    assert gradient is not None
+    torch.testing.assert_close(gradient.t(), recorded("grads")[name], atol=2e-6, rtol=1e-4)
+
+
+def test_the_loss_is_the_missing_part_of_the_margin() -> None:
+    head = Match(hidden_size=4, learning_strategy="pairwise", margin=0.5)
+    scores = torch.tensor([[0.9], [0.4], [0.1], [0.6]])
+    wrong = torch.tensor([False, False, True, True])
+    # 0.5 - 0.9 + 0.1 < 0 counts nothing; 0.5 - 0.4 + 0.6 = 0.7.
+    assert head.loss({"probs": scores}, {"is_negative": wrong}).item() == pytest.approx(0.35)
+    assert head.decode({"probs": scores})[0] == {"probs": pytest.approx(0.9)}
+
+
+@needs_shared
+def test_batches_equal_those_of_paddlepalm_2() -> None:
+    recording = json.loads((LATER / "readers" / "readers.json").read_text(encoding="utf-8"))
+    vocab = SHARED / "golden" / "0.2.1" / "readers" / "data" / "vocab.txt"
+    reader = MatchReader(vocab, 14, do_lower_case=True, learning_strategy="pairwise")
+    rows = encoded(reader, LATER / "readers" / "pair.tsv", with_targets=True)
+    for number, batch in enumerate(recording["match pairwise max_len14"]):
+        ours = reader.collate(rows, [2 * number, 2 * number + 1], rng_of_row)
+        for name in ("token_ids", "segment_ids", "position_ids", "task_ids"):
+            assert ours[name].tolist() == batch[name] + batch[f"{name}_neg"], name
+
+
+def test_the_rows_of_wrong_pairs_follow_those_of_right_ones(folder: Path) -> None:
+    reader = MatchReader(folder / "vocab.txt", 24, learning_strategy="pairwise")
+    path = write_text(folder, "one.tsv", "text_a\ttext_b\ttext_b_neg\nwho\tanna\tbert has a boat\n")
+    batch = reader.collate(encoded(reader, path, with_targets=True), [0], rng_of_row)
+    assert {name: batch[name].dtype for name in reader.targets_attr} == {"is_negative": torch.bool}
+    assert batch["is_negative"].tolist() == [False, True]
+    tokens = [" ".join(reader.tokenizer.tokens(row)) for row in batch["token_ids"]]
+    assert tokens == [
+        "[CLS] who [SEP] anna [SEP] [PAD] [PAD] [PAD]",
+        "[CLS] who [SEP] bert has a boat [SEP]",
+    ]
+
+
+def config(folder: Path) -> dict[str, Any]:
+    settings = tiny.config(folder, "match", learning_strategy="pairwise", num_epochs=12, learning_rate=3e-3)
+    settings["tasks"]["match"] |= {
+        "train_file": str(folder / "pairs.tsv"),
+        "pred_file": str(folder / "ask.tsv"),
+    }
+    return settings
+
+
+def test_a_controller_learns_to_rank_and_predicts_without_labels(folder: Path) -> None:
+    rows = [line.split("\t") for line in (folder / "pairs.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    asked = [f"{row[0]}\t{row[column]}" for column in (1, 2) for row in rows]
+    write_text(folder, "ask.tsv", "\n".join(["text_a\ttext_b", *asked]) + "\n")
+    controller = Controller(config(folder), argv=[])
+    controller.train()
+    records = controller.pred("match")
+    assert set(records[0]) == {"index", "probs"}
+    right, wrong = np.array([record["probs"] for record in records]).reshape(2, -1)
+    assert (right > wrong).mean() > 0.9
+
+
+def test_a_pointwise_reader_feeds_a_pairwise_head_to_predict(folder: Path) -> None:
+    backbone = palm.backbone.BERT.from_config(tiny.BACKBONE, phase="predict")
+    reader = palm.reader.MatchReader(folder / "vocab.txt", 24, phase="predict")
+    reader.load_data(folder / "match.tsv", 8)
+    reader.register_with(backbone)
+    trainer = palm.Trainer("match")
+    trainer.build_predict_forward(backbone, palm.head.Match(2, 32, 0.0, 0.02, "pairwise", 0.5, "predict"))
+    trainer.fit_reader(reader, phase="predict")
+    assert [set(result) for result in trainer.predict()] == [{"index", "probs"}] * 40
+
+
+def test_what_is_missing_or_unknown_is_told(folder: Path) -> None:
+    with pytest.raises(
+        palm.ConfigError, match=r"learning_strategy: 'listwise' should be one of pointwise, pairw"
+    ):
+        MatchReader(folder / "vocab.txt", 24, learning_strategy="listwise")
+    with pytest.raises(palm.ConfigError, match=r"margin: 0 should be a number above 0"):
+        Match(hidden_size=4, learning_strategy="pairwise", margin=0)
+    reader = MatchReader(folder / "vocab.txt", 24, learning_strategy="pairwise")
+    with pytest.raises(palm.DataError, match=r"match.tsv:1: the header lacks 'text_b_neg'"):
+        list(reader.read(folder / "match.tsv", with_targets=True))
+    settings = tiny.config(folder, "match")
+    settings["tasks"]["match"]["learning_strategy"] = "pairwise"
+    controller = Controller(settings, argv=[])
+    with pytest.raises(palm.DataError, match=r"the header lacks 'text_b_neg'"):
+        controller.train()

@@ -1,0 +1,255 @@
+"""The four output layers give PaddlePALM's losses and gradients, and decode what was worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from helpers.golden_forward import (
+    CASES,
+    HEAD_NAMES,
+    HEADS,
+    arrays,
+    backbone_of,
+    batch_of,
+    head_of,
+    sampled,
+    theirs,
+)
+from helpers.shared import SHARED, needs_shared
+from palm.backbone import BERT, ERNIE
+from palm.core.errors import ConfigError, WiringError
+from palm.paradigm import MRC, PARADIGMS, Classify, MaskLM, Match, Paradigm
+from palm.pretrained import to_ours
+
+
+def test_the_registered_paradigms_include_the_four_of_the_document() -> None:
+    assert {"cls", "match", "mrc", "mlm"} <= set(PARADIGMS)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(("kind", "lengths"), CASES)
+def test_predictions_losses_and_gradients_equal_the_originals(kind: str, lengths: str, head: str) -> None:
+    recorded = {
+        key.removeprefix(f"{head}/"): value
+        for key, value in arrays(f"{kind}_{lengths}.npz").items()
+        if key.startswith(f"{head}/")
+    }
+    batch, backbone, paradigm = batch_of(kind, lengths, head), backbone_of(kind).eval(), head_of(kind, head)
+    outputs = paradigm({**batch, **backbone(batch)})
+    real = batch["input_mask"]
+    for key in [key for key in recorded if key.startswith("pred/")]:
+        ours, original = outputs[key.removeprefix("pred/")], recorded[key]
+        if head == "mrc":
+            ours, original = ours[real], original[real]
+        torch.testing.assert_close(ours, original, atol=1e-6, rtol=0)
+    if head == "mrc" and lengths == "ragged":
+        return  # the original's softmax counts padding
+
+    loss = paradigm.loss(outputs, batch)
+    loss.backward()
+    assert loss.item() == pytest.approx(recorded["out/loss"].item(), abs=1e-6)
+    for key in [key for key in recorded if key.startswith("grad/")]:
+        name = key.removeprefix("grad/")
+        if name in HEAD_NAMES:
+            gradient = theirs(paradigm, HEAD_NAMES[name])
+        else:
+            (own_name,) = to_ours({name: torch.zeros(1, 1)}).weights
+            gradient = theirs(backbone, own_name)
+        torch.testing.assert_close(sampled(gradient), recorded[key], atol=5e-7, rtol=1e-5, msg=name)
+
+
+@needs_shared
+@pytest.mark.parametrize("head", ["bertcls", "cls", "match", "mrc", "mlm"])
+def test_predictions_and_losses_equal_those_of_paddlepalm_2(head: str) -> None:
+    folder = SHARED / "golden" / "2.0.2" / "extra_heads"
+    batch = {name: torch.from_numpy(value) for name, value in np.load(folder / "inputs.npz").items()}
+    batch["input_mask"] = batch["input_mask"].squeeze(-1).bool()
+    params = {name: torch.from_numpy(value) for name, value in np.load(folder / f"{head}_params.npz").items()}
+    sizes = {"layer_norm_eps": 1e-6, "initializer_range": 0.02}
+    backbone: BERT | ERNIE = ERNIE(64, 2, 4, 120, 40, 4, 3, **sizes)
+    if head == "bertcls":
+        backbone = BERT(64, 2, 4, 120, 40, params["sent_embedding"].shape[0], **sizes)
+    own = {name: value for name, value in params.items() if not name.startswith(f"{head}.")}
+    backbone.load_state_dict(to_ours(own).weights)
+    paradigm: Paradigm = {
+        "mrc": lambda: MRC(hidden_size=64),
+        "mlm": lambda: MaskLM(64, 120, "gelu", layer_norm_eps=1e-6),
+        "match": lambda: Match(3, 64),
+    }.get(head, lambda: Classify(3, 64))()
+    tensors = {HEAD_NAMES[name.removeprefix(f"{head}.")]: params[name] for name in params if name not in own}
+    paradigm.load_state_dict(
+        {name: value.t() if value.dim() == 2 else value for name, value in tensors.items()}
+    )
+
+    outputs = paradigm.eval()({**batch, **backbone.eval()(batch)})
+    recorded = np.load(folder / f"{head}_outputs.npz")
+    real = batch["input_mask"]
+    for name in {"start_logits", "end_logits", "logits"} & set(outputs):
+        ours, original = outputs[name], torch.from_numpy(recorded[f"pred.{name}"])
+        kept = {"mrc": real, "mlm": real.flatten()[batch["mask_pos"]]}.get(head)  # one mask is on padding
+        ours, original = (ours, original) if kept is None else (ours[kept], original[kept])
+        torch.testing.assert_close(ours, original, atol=2e-6, rtol=0)
+    if head in ("bertcls", "cls", "match"):  # the original's mrc counts padding, its mlm reads position 0
+        assert paradigm.loss(outputs, batch).item() == pytest.approx(recorded["loss"].item(), abs=2e-6)
+
+
+def test_dropout_is_used_by_cls_and_match_while_training() -> None:
+    for paradigm in (Classify(3, 1000, 0.5), Match(2, 1000, 0.5)):
+        (feature,) = paradigm.inputs_attr
+        features = {feature: torch.ones(1, 1000)}
+        quiet = paradigm.eval()(features)["logits"]
+        assert torch.equal(quiet, paradigm(features)["logits"])
+        assert not torch.equal(quiet, paradigm.train()(features)["logits"])
+
+
+def test_cls_decodes_to_the_likeliest_label_with_all_logits_and_probabilities() -> None:
+    logits = torch.log(torch.tensor([[1.0, 3.0, 4.0], [2.0, 2.0, 1.0]]))
+    first, second = Classify(3, 4).decode({"logits": logits, "probs": logits.softmax(-1)})
+    assert first["label"] == 2
+    assert first["logits"] == logits[0].tolist()
+    assert first["probs"] == pytest.approx([1 / 8, 3 / 8, 4 / 8])
+    assert second["label"] == 0  # a tie goes to the lower label
+    json.dumps([first, second])
+
+
+def test_a_label_that_is_no_class_is_named() -> None:
+    logits, labels = torch.zeros(3, 2), torch.tensor([0, 5, 2])
+    with pytest.raises(WiringError, match=r"label_ids: \[2, 5\] are outside 0\.\.1; n_classes is 2"):
+        Match().loss({"logits": logits}, {"label_ids": labels})
+
+
+def test_the_mrc_loss_is_over_real_tokens_only() -> None:
+    paradigm = MRC(hidden_size=2)
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    outputs = paradigm({"encoder_outputs": torch.zeros(2, 3, 2), "input_mask": mask})
+    targets = {"start_positions": torch.tensor([0, 1]), "end_positions": torch.tensor([1, 2])}
+    expected = (math.log(2) + math.log(3)) / 2  # all logits are equal: 2 and 3 real tokens to choose from
+    assert paradigm.loss(outputs, targets).item() == pytest.approx(expected)
+
+
+def spans(
+    start: list[float], end: list[float], mask: list[bool] | None = None, **settings: int
+) -> list[tuple]:
+    paradigm = MRC(hidden_size=2, **settings)
+    real = torch.tensor([mask or [True] * len(start)])
+    logits = torch.tensor([[start, end]]).masked_fill(~real[:, None], -1e9)
+    (decoded,) = paradigm.decode({"start_logits": logits[:, 0], "end_logits": logits[:, 1]})
+    assert decoded["null_score"] == start[0] + end[0]
+    return decoded["spans"]
+
+
+def test_mrc_pairs_best_starts_with_best_ends_in_order_of_rank() -> None:
+    assert spans([1.0, 5.0, 3.0], [2.0, 1.0, 4.0], n_best_size=2) == [(1, 2, 5.0, 4.0), (2, 2, 3.0, 4.0)]
+    assert spans([1.0, 5.0, 3.0], [2.0, 1.0, 4.0]) == [
+        (1, 2, 5.0, 4.0),
+        (1, 1, 5.0, 1.0),
+        (2, 2, 3.0, 4.0),
+        (0, 2, 1.0, 4.0),
+        (0, 0, 1.0, 2.0),
+        (0, 1, 1.0, 1.0),
+    ]
+
+
+def test_mrc_answers_are_no_longer_than_max_answer_len() -> None:
+    found = spans([9.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 9.0], max_answer_len=2)
+    assert {end - start + 1 for start, end, *_ in found} == {1, 2}
+    assert len(found) == 4 + 3
+
+
+def test_mrc_ties_go_to_the_lower_position() -> None:
+    found = spans([0.0] * 40, [0.0] * 40, n_best_size=3, max_answer_len=1)
+    assert [(start, end) for start, end, *_ in found] == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_mrc_never_answers_with_padding() -> None:
+    found = spans([0.0, 1.0, 7.0], [0.0, 1.0, 7.0], [True, True, False])
+    assert {position for start, end, *_ in found for position in (start, end)} == {0, 1}
+
+
+def test_mrc_spans_equal_those_of_a_plain_search() -> None:
+    torch.manual_seed(0)
+    start, end = torch.randn(2, 4, 30).round(decimals=1)  # rounded, so that there are ties
+    decoded = MRC(hidden_size=2, n_best_size=7, max_answer_len=9).decode(
+        {"start_logits": start, "end_logits": end}
+    )
+    for row in range(4):
+        best = [
+            sorted(range(30), key=lambda position, logits=logits: -logits[row, position])[:7]
+            for logits in (start, end)
+        ]
+        expected = [
+            (s, e, start[row, s].item(), end[row, e].item())
+            for s in best[0]
+            for e in best[1]
+            if 0 <= e - s < 9
+        ]
+        assert decoded[row]["spans"] == expected
+
+
+def test_mlm_reads_masked_positions_and_shares_the_word_table() -> None:
+    torch.manual_seed(0)
+    paradigm, table = MaskLM(4, 6), torch.randn(6, 4, requires_grad=True)
+    tokens = torch.randn(2, 3, 4)
+    outputs = paradigm(
+        {"encoder_outputs": tokens, "embedding_table": table, "mask_pos": torch.tensor([1, 2, 5])}
+    )
+    hidden = torch.stack([tokens[0, 1], tokens[0, 2], tokens[1, 2]])
+    hidden = F.gelu(hidden @ paradigm.transform.weight.t())
+    centred = hidden - hidden.mean(1, keepdim=True)
+    expected = centred / centred.square().mean(1, keepdim=True).sqrt() @ table.t()
+    torch.testing.assert_close(outputs["logits"], expected, atol=1e-5, rtol=1e-5)
+    paradigm.loss(outputs, {"mask_label": torch.tensor([0, 1, 2])}).backward()
+    assert table.grad is not None
+    assert table.grad.abs().sum() > 0
+
+
+def test_mlm_decodes_one_value_per_row() -> None:
+    logits = torch.log(torch.tensor([[1.0, 3.0], [4.0, 1.0], [1.0, 1.0]]))
+    counts, columns = torch.tensor([2, 0, 1]), torch.tensor([3, 7, 1])
+    assert MaskLM(4, 2).decode({"logits": logits, "mask_counts": counts, "mask_columns": columns}) == [
+        {"positions": [3, 7], "predicted": [1, 0], "probs": pytest.approx([0.75, 0.8])},
+        {"positions": [], "predicted": [], "probs": []},
+        {"positions": [1], "predicted": [0], "probs": pytest.approx([0.5])},
+    ]
+
+
+def test_mlm_counts_the_masks_of_every_row() -> None:
+    features = {
+        "encoder_outputs": torch.zeros(4, 5, 4),
+        "embedding_table": torch.zeros(6, 4),
+        "mask_pos": torch.tensor([1, 4, 12, 15]),
+    }
+    assert MaskLM(4, 6)(features)["mask_counts"].tolist() == [2, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Classify(1, 8), "n_classes: 1 should be a whole number, 2 or more"),
+        (lambda: Classify(3, 8, dropout_prob=1.5), "dropout_prob: 1.5 should be a probability"),
+        (lambda: MRC(hidden_size=8, max_answer_len=0), "max_answer_len: 0 should be a whole number"),
+        (lambda: MaskLM(8, 30, "swich"), "hidden_act: no activation is called 'swich'"),
+    ],
+)
+def test_a_wrong_setting_is_named(build: object, message: str) -> None:
+    assert callable(build)
+    with pytest.raises(ConfigError, match=message):
+        build()
+
+
+def test_the_spellings_of_paddlepalm_2_are_accepted() -> None:
+    classify = Classify(num_classes=3, input_dim=8, dropout_prob=0.0, param_initializer_range=0.1)
+    assert classify.settings == {
+        "n_classes": 3,
+        "hidden_size": 8,
+        "dropout_prob": 0.0,
+        "initializer_range": 0.1,
+    }
+    assert MRC(input_dim=8, max_ans_len=5).settings["max_answer_len"] == 5
+    assert MaskLM(input_dim=8, vocab_size=9, hidden_act="relu").settings["hidden_size"] == 8

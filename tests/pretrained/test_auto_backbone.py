@@ -1,0 +1,233 @@
+"""`backbone: auto` needs a directory and nothing else; what is saved needs nothing at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import tiny
+from helpers.reader_files import write_text
+from helpers.subword_files import (
+    CORPUS,
+    write_byte_level,
+    write_byte_level_json,
+    write_unigram_json,
+    write_wordpiece_json,
+)
+from palm import Controller, load_model
+from palm.core.errors import ConfigError, StorageError
+from palm.pretrained.directory import read_directory, settings_of_directory
+
+transformers: Any = pytest.importorskip("transformers")
+
+WIDTHS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def write_model(folder: Path, kind: str) -> Path:
+    """A directory as a user of transformers has it: a random encoder and its vocabulary."""
+    torch.manual_seed(0)
+    words = (tiny.SPECIAL, tiny.COLOURS, tiny.THINGS, tiny.NAMES, tiny.FILLERS)
+    lines = [word for group in words for word in group]
+    folder.mkdir(exist_ok=True)
+    sizes = {**WIDTHS, "vocab_size": 400 if "roberta" in kind else len(lines), "max_position_embeddings": 66}
+    texts = (folder.parent / "mlm.tsv").read_text(encoding="utf-8").splitlines() if "roberta" in kind else []
+    if kind == "roberta":
+        write_byte_level(folder, [*texts, *CORPUS])
+        config = transformers.RobertaConfig(**sizes, type_vocab_size=1, layer_norm_eps=1e-5)
+        transformers.RobertaModel(config).save_pretrained(folder)
+        return folder
+    if kind == "xlm-roberta":
+        write_unigram_json(folder, [*texts, *CORPUS])
+        config = transformers.XLMRobertaConfig(**sizes, type_vocab_size=1)
+        transformers.XLMRobertaModel(config).save_pretrained(folder)
+        return folder
+    write_text(folder, "vocab.txt", "\n".join(lines) + "\n")
+    if kind == "distilbert":
+        config = transformers.DistilBertConfig(
+            vocab_size=len(lines), dim=16, n_layers=2, n_heads=2, hidden_dim=32, max_position_embeddings=66
+        )
+        transformers.DistilBertModel(config).save_pretrained(folder)
+    else:
+        config = transformers.ElectraConfig(**sizes, embedding_size=8)
+        transformers.ElectraForPreTraining(config).save_pretrained(folder)
+    return folder
+
+
+def auto(folder: Path, model: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
+    """A run's configuration that says nothing of its backbone but where it is."""
+    config = tiny.config(folder, *tasks, backbone="auto", pretrain_path=str(model), num_epochs=0.5)
+    del config["backbone_config_path"], config["vocab_path"]
+    return {**config, "max_seq_len": 48, "use_gpu": False, **settings}
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "distilbert", "electra"])
+def test_a_run_needs_a_directory_alone_and_its_model_needs_nothing(tmp_path: Path, kind: str) -> None:
+    data = tiny.write_files(tmp_path, rows=24)
+    model = write_model(tmp_path / "model", kind)
+    controller = Controller(auto(data, model), argv=[])
+    controller.train()
+    predicted = {task: list(controller.pred(task)) for task in ("cls", "match")}
+    assert len(predicted["cls"]) == 24
+    answers = controller.pred("mrc")
+    assert set(answers) == {f"q{k}" for k in range(24)}
+
+    moved = shutil.copytree(tmp_path / "out" / "cls" / "infer_model", tmp_path / "elsewhere")
+    shutil.rmtree(model)
+    loaded = load_model(moved)
+    texts = [line.split("\t")[1] for line in (data / "cls.tsv").read_text("utf-8").splitlines()[1:]]
+    again = loaded.predict(texts)
+    assert [record["label"] for record in again] == [record["label"] for record in predicted["cls"]]
+    files = {file.name for file in moved.iterdir()}
+    vocabulary = "vocab.json" if "roberta" in kind else "vocab.txt"
+    assert files == {"config.json", "manifest.json", "model.safetensors", vocabulary}
+
+
+def test_the_directory_gives_sizes_and_vocabulary_and_the_resolved_configuration_has_them(
+    tmp_path: Path,
+) -> None:
+    data, model = tiny.write_files(tmp_path), write_model(tmp_path / "model", "distilbert")
+    resolved = Controller(auto(data, model, "cls"), argv=[]).config.resolved()
+    assert resolved["global"]["backbone"] == "distilbert"
+    assert resolved["backbone"]["hidden_size"] == 16
+    assert resolved["backbone"]["vocab_path"] == str(model / "vocab.txt")
+    assert resolved["backbone"]["do_lower_case"] is True
+    shutil.rmtree(model)
+    copied = {**resolved, "backbone": {**resolved["backbone"], "vocab_path": str(data / "vocab.txt")}}
+    assert Controller(copied, argv=[]).plan.backbone[1]["hidden_size"] == 16
+
+
+def test_settings_of_the_run_win_over_the_directory(tmp_path: Path) -> None:
+    data, model = tiny.write_files(tmp_path), write_model(tmp_path / "model", "distilbert")
+    settings = {"do_lower_case": False, "vocab_path": str(data / "vocab.txt"), "hidden_dropout_prob": 0.3}
+    plan = Controller(auto(data, model, "cls", **settings), argv=[]).plan
+    assert plan.tasks[0].reader[1]["vocab_path"] == data / "vocab.txt"
+    assert plan.tasks[0].reader[1]["do_lower_case"] is False
+    assert plan.backbone[1]["hidden_dropout_prob"] == 0.3
+    assert plan.backbone[1]["num_hidden_layers"] == 2
+
+
+def test_pretrain_on_the_command_line_wins_over_the_files(tmp_path: Path) -> None:
+    data, model = tiny.write_files(tmp_path), write_model(tmp_path / "model", "roberta")
+    config = tiny.config(data, "cls", do_lower_case=True)
+    plan = Controller(config, argv=["--pretrain", str(model)]).plan
+    assert plan.settings["backbone"] == "roberta"
+    assert plan.settings["pretrain_path"] == model
+    assert plan.tasks[0].reader[1]["vocab_path"] == model / "vocab.json"
+    assert plan.tasks[0].reader[1]["do_lower_case"] is False
+
+
+def test_prediction_does_not_need_the_directory(tmp_path: Path) -> None:
+    data, model = tiny.write_files(tmp_path, rows=8), write_model(tmp_path / "model", "distilbert")
+    config = auto(data, model, "cls", num_epochs=1)
+    Controller(config, argv=[]).train()
+    shutil.rmtree(model)
+    assert len(Controller(config, for_train=False, argv=[]).pred("cls")) == 8
+
+
+def test_a_model_of_our_own_starts_another_run(tmp_path: Path) -> None:
+    data, model = tiny.write_files(tmp_path, rows=8), write_model(tmp_path / "model", "roberta")
+    Controller(auto(data, model, "cls", num_epochs=1), argv=[]).train()
+    first = tmp_path / "out" / "cls" / "infer_model"
+    shutil.rmtree(model)
+    plan = Controller(auto(data, first, "cls", save_path=str(tmp_path / "second")), argv=[]).plan
+    assert plan.settings["backbone"] == "roberta"
+    assert plan.tasks[0].reader[1]["vocab_path"] == first / "vocab.json"
+
+
+@pytest.mark.parametrize(
+    ("files", "lower"),
+    [
+        ({"vocab.txt": "[PAD]\nthe\nred\n"}, True),
+        ({"vocab.txt": "[PAD]\nthe\nParis\n"}, False),
+        ({"vocab.txt": "[PAD]\nthe\n", "tokenizer_config.json": '{"do_lower_case": false}'}, False),
+        ({"vocab.txt": "[PAD]\nParis\n", "tokenizer_config.json": '{"do_lower_case": true}'}, True),
+        ({"vocab.txt": "[PAD]\nthe\n", "tokenizer_config.json": "{}"}, True),
+    ],
+)
+def test_whether_to_lower_case_is_told_by_the_settings_or_else_by_the_words(
+    tmp_path: Path, files: dict[str, str], lower: bool
+) -> None:
+    model = write_model(tmp_path, "electra")
+    for name, text in files.items():
+        write_text(model, name, text)
+    assert settings_of_directory(model)["do_lower_case"] is lower
+
+
+def test_a_tokenizer_json_serves_where_there_is_no_other_vocabulary(tmp_path: Path) -> None:
+    data = tiny.write_files(tmp_path, rows=8)
+    model = write_model(tmp_path / "model", "electra")
+    vocab = model / "vocab.txt"
+    write_wordpiece_json(model, vocab, lowercase=True)
+    assert read_directory(model).vocab_path == vocab
+    vocab.unlink()
+    assert read_directory(model).vocab_path == model / "tokenizer.json"
+    controller = Controller(auto(data, model, "cls", num_epochs=1), argv=[])
+    controller.train()
+    assert len(controller.pred("cls")) == 8
+
+
+def test_a_tokenizer_json_of_byte_pairs_is_found(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path, rows=8)
+    model = write_model(tmp_path / "model", "roberta")
+    (model / "merges.txt").unlink()
+    write_byte_level_json(model)
+    assert settings_of_directory(model)["vocab_path"] == str(model / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: shutil.rmtree(model), r"pretrain_path: no weights at .*model: it does not exist"),
+        (
+            lambda model: [file.unlink() for file in model.iterdir()],
+            "it is empty; expected model.safetensors",
+        ),
+        (lambda model: (model / "model.safetensors").unlink(), "it holds config.json, vocab.txt; expected"),
+        (
+            lambda model: (model / "config.json").unlink(),
+            r"has weights but none of config\.json, .* put it beside them .*\"num_hidden_layers\": 2, "
+            r"\"num_attention_heads\": \"\?\"",
+        ),
+        (
+            lambda model: write_text(model, "config.json", '{"model_type": "xlnet"}'),
+            r"a model of type 'xlnet'; palm has no such encoder, but bert, ernie, roberta",
+        ),
+        (lambda model: (model / "vocab.txt").unlink(), r"no such file: .*model/vocab\.txt"),
+    ],
+    ids=["no directory", "empty", "no weights", "no config", "unknown", "no vocabulary"],
+)
+def test_a_directory_that_does_not_tell_is_an_error_that_says_what_is_missing(
+    tmp_path: Path, change: Any, message: str
+) -> None:
+    data, model = tiny.write_files(tmp_path), write_model(tmp_path / "model", "electra")
+    change(model)
+    with pytest.raises(ConfigError, match=message):
+        Controller(auto(data, model, "cls"), argv=[])
+
+
+def test_auto_without_a_directory_says_so(tmp_path: Path) -> None:
+    config = auto(tiny.write_files(tmp_path), tmp_path, "cls")
+    del config["pretrain_path"]
+    with pytest.raises(ConfigError, match="backbone: 'auto' needs pretrain_path"):
+        Controller(config, argv=[])
+
+
+def test_a_weights_file_alone_gives_its_directory(tmp_path: Path) -> None:
+    model = write_model(tmp_path, "electra")
+    assert read_directory(model / "model.safetensors").settings["embedding_size"] == 8
+    with pytest.raises(StorageError, match="it does not exist"):
+        read_directory(tmp_path / "nowhere")
+
+
+def test_xlnet_is_named(tmp_path: Path) -> None:
+    model = write_model(tmp_path, "electra")
+    (model / "config.json").rename(model / "xlnet_config.json")
+    content = json.loads((model / "xlnet_config.json").read_text(encoding="utf-8"))
+    write_text(model, "xlnet_config.json", json.dumps({**content, "model_type": "xlnet"}))
+    with pytest.raises(StorageError, match="a model of type 'xlnet'; palm has no such encoder"):
+        read_directory(model)

@@ -1,0 +1,39 @@
+"""The demos run from any working directory and leave what the document says they leave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from helpers.demo_runs import ROOT, run
+
+
+def test_demo1_trains_one_task_and_saves_it(tmp_path: Path) -> None:
+    output = run("demo1", tmp_path, "--num_epochs", "0.05", "--print_every_n_steps", "1")
+    assert "Global step: 1. Task: mrqa, step 1/" in output
+    assert "mrqa: train finished!" in output
+    assert (tmp_path / "out" / "mrqa" / "infer_model" / "model.safetensors").is_file()
+
+
+def test_demo2_trains_three_tasks_and_prints_the_exact_match(tmp_path: Path) -> None:
+    output = run("demo2", tmp_path, "--num_epochs", "0.05", "--pred_output_path", str(tmp_path / "answers"))
+    assert "exact match " in output
+    answers = json.loads((tmp_path / "answers" / "predictions.json").read_text(encoding="utf-8"))
+    dev = json.loads((ROOT / "data" / "mrqa" / "dev.json").read_text(encoding="utf-8"))
+    questions = [q["id"] for a in dev["data"] for p in a["paragraphs"] for q in p["qas"]]
+    assert list(answers) == questions
+    assert (tmp_path / "answers" / "nbest_predictions.json").is_file()
+    assert not (tmp_path / "out" / "mlm4mrqa").exists()
+
+
+def test_demo3_saves_six_targets_of_which_some_share_a_layer(tmp_path: Path) -> None:
+    output = run("demo3", tmp_path, "--num_epochs", "0.05")
+    assert output.count("train finished!") == 6
+    for number in range(1, 7):
+        assert (tmp_path / "out" / f"cls{number}" / "infer_model" / "config.json").is_file()
+
+
+def test_help_lists_the_settings(tmp_path: Path) -> None:
+    output = run("demo1", tmp_path, "--help")
+    assert "--learning_rate  (number, required)" in output
+    assert "--warmup_proportion  (number, default 0.0)" in output

@@ -1,0 +1,58 @@
+"""The Python blocks of README.md and of every page in docs/ run as they stand, from top to bottom.
+
+A block that begins with a comment naming a file of the project (`# demos/demo1/demo.py`) is not run:
+it quotes that file, and must be found in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")])
+
+FENCE = re.compile(r"^(?P<indent> *)```(?P<info>python.*)\n(?P<code>(?s:.*?))^(?P=indent)```$", re.MULTILINE)
+QUOTE = re.compile(r"# (?P<path>\S+\.py)\n(?P<lines>.*)", re.DOTALL)
+
+
+def program(page: Path) -> str:
+    """The page's Python blocks as one program, each on the lines where the page has it."""
+    text = page.read_text(encoding="utf-8")
+    written: list[str] = []
+    for block in FENCE.finditer(text):
+        first_line = text.count("\n", 0, block.start("code"))
+        assert block["info"] == "python", f"{page.name}:{first_line}: a block that would not be run"
+        code = dedent(block["code"])
+        if quote := QUOTE.fullmatch(code):
+            assert quote["lines"] in (ROOT / quote["path"]).read_text(encoding="utf-8")
+        else:
+            written += [""] * (first_line - len(written)) + code.splitlines()
+    return "\n".join(written)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    code = program(page)
+    if not code:
+        pytest.skip("nothing to run on this page")
+    script = tmp_path / f"{page.stem}.py"
+    script.write_text(code, encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "-X", "utf8", str(script)],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+    assert run.returncode == 0, f"line numbers are those of {page.name}:\n{run.stderr}"

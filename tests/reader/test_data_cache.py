@@ -1,0 +1,416 @@
+"""The data cache: encoded once, the same rows ever after, and never wrong ones."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from helpers import tiny
+from helpers.reader_files import asked, write_squad
+from palm.controller import Controller
+from palm.core.errors import DataError, PalmError
+from palm.engine.stream import TaskStream
+from palm.reader import (
+    ClassifyReader,
+    Column,
+    MaskLMReader,
+    MatchReader,
+    MRCReader,
+    Reader,
+    Rows,
+    SequenceLabelReader,
+)
+from palm.reader.rows import cache_key
+from palm.reader.rows.cache import KEPT_DAYS, DataCache, training_rows
+from palm.reader.rows.cache_key import key_of
+from palm.reader.table import TextExample
+
+TAGGED = "text_a\tlabel\nanna has a boat\tB O O O\nthe red door\tO O O\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tagged.tsv").write_text(TAGGED + "old lamp\tO O\n" * 6, encoding="utf-8")
+    return tiny.write_files(tmp_path)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> DataCache:
+    return DataCache(tmp_path / "cache")
+
+
+def classify(folder: Path, **settings: Any) -> ClassifyReader:
+    return ClassifyReader(folder / "vocab.txt", **{"max_seq_len": 24, "n_classes": 4, **settings})
+
+
+READERS: dict[str, Callable[[Path], tuple[Reader, str]]] = {
+    "real": lambda folder: (ClassifyReader(folder / "vocab.txt", 24, label_type="real"), "cls.tsv"),
+    "cls": lambda folder: (classify(folder), "cls.tsv"),
+    "match": lambda folder: (MatchReader(folder / "vocab.txt", 24), "match.tsv"),
+    "mlm": lambda folder: (MaskLMReader(folder / "vocab.txt", 24), "mlm.tsv"),
+    "mrc": lambda folder: (MRCReader(folder / "vocab.txt", 16, 8, 2), "mrc.json"),
+    "seq_label": lambda folder: (
+        SequenceLabelReader(folder / "vocab.txt", 8, {"O": 0, "B": 1}),
+        "tagged.tsv",
+    ),
+}
+
+
+def entries(cache: DataCache) -> list[Path]:
+    return sorted(place for place in cache.folder.glob("*") if place.is_dir())
+
+
+def forbid_encoding(reader: Reader) -> None:
+    def encode(*_: Any, **__: Any) -> Rows:
+        raise AssertionError("encoded again")
+
+    reader.encode = encode  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_batches_from_the_cache_are_those_from_memory(name: str, folder: Path, cache: DataCache) -> None:
+    reader, file = READERS[name](folder)
+    in_memory = training_rows(reader, folder / file, None)
+    first = training_rows(reader, folder / file, cache)
+    forbid_encoding(reader)
+    again = training_rows(reader, folder / file, cache)
+
+    assert in_memory.digest == first.digest == again.digest
+    streams = [TaskStream(name, reader, rows, 4, seed=1) for rows in (in_memory, first, again)]
+    for step in range(2 * streams[0].steps_per_epoch + 1):
+        expected, *others = [stream.batch(step) for stream in streams]
+        for batch in others:
+            assert batch.keys() == expected.keys()
+            assert all(torch.equal(batch[key], expected[key]) for key in batch)
+
+
+def test_rows_of_the_cache_stay_on_the_disk(folder: Path, cache: DataCache) -> None:
+    rows = training_rows(classify(folder), folder / "cls.tsv", cache)
+    arrays = [array for column in rows.columns.values() for array in (column.values, column.offsets)]
+    assert [isinstance(array.base, np.memmap) for array in arrays if array is not None] == [True] * 5
+
+
+def lengthen(file: Path, times: int) -> None:
+    """Write the rows below the header that many times."""
+    header, *lines = file.read_text(encoding="utf-8").splitlines()
+    file.write_text("\n".join([header, *lines * times]) + "\n", encoding="utf-8")
+
+
+def test_a_file_of_several_chunks_is_joined_without_a_seam(folder: Path, cache: DataCache) -> None:
+    lengthen(folder / "cls.tsv", 110)
+    reader = classify(folder)
+    rows = training_rows(reader, folder / "cls.tsv", cache)
+    whole = reader.encode(list(reader.read(folder / "cls.tsv", with_targets=True)), with_targets=True)
+    assert len(rows) == len(whole) == 4400
+    for name in ("token_ids", "first_segment", "label_ids"):
+        assert all(rows[name][row].tolist() == whole[name][row].tolist() for row in range(4400)), name
+
+
+def key(folder: Path, **settings: Any) -> str | None:
+    return key_of(classify(folder, **settings), folder / "cls.tsv")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("max_seq_len", 23),
+        ("do_lower_case", True),
+        ("for_cn", True),
+        ("task_id", 1),
+        ("n_classes", 5),
+        ("label_map", {"0": 0, "1": 1, "2": 2, "3": 3}),
+    ],
+)
+def test_a_setting_changes_the_key(setting: str, value: Any, folder: Path) -> None:
+    assert key(folder, **{setting: value}) != key(folder)
+
+
+@pytest.mark.parametrize("file", ["cls.tsv", "vocab.txt", "labels.json"])
+def test_a_file_of_other_content_changes_the_key_and_its_time_and_place_do_not(
+    file: str, folder: Path
+) -> None:
+    (folder / "labels.json").write_text('{"0": 0, "1": 1, "2": 2, "3": 3}', encoding="utf-8")
+    before = key(folder, label_map=folder / "labels.json")
+    os.utime(folder / file, (1, 1))
+    assert key(folder, label_map=folder / "labels.json") == before
+
+    moved = folder / "moved"
+    moved.mkdir()
+    for name in ("cls.tsv", "vocab.txt", "labels.json"):
+        (moved / name).write_bytes((folder / name).read_bytes())
+    assert key(moved, label_map=moved / "labels.json") == before
+
+    with (folder / file).open("a", encoding="utf-8") as handle:
+        handle.write({"cls.tsv": "0\tred\n", "vocab.txt": "more\n", "labels.json": "\n"}[file])
+    assert key(folder, label_map=folder / "labels.json") != before
+
+
+def test_the_reader_the_library_and_the_format_change_the_key(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlm = MaskLMReader(folder / "vocab.txt", 24)
+    match = MatchReader(folder / "vocab.txt", 24)
+    keys = {key_of(mlm, folder / "mlm.tsv"), key_of(match, folder / "mlm.tsv"), key(folder)}
+    monkeypatch.setattr("tokenizers.__version__", "0.0")
+    keys.add(key(folder))
+    monkeypatch.setattr(cache_key, "FORMAT", 0)
+    keys.add(key(folder))
+    assert len(keys) == 5
+    assert None not in keys
+
+
+CUSTOM = """
+from palm.reader import ClassifyReader
+
+class Silent(ClassifyReader):
+    def __init__(self, vocab_path: str, max_seq_len: int) -> None:
+        super().__init__(vocab_path, max_seq_len)
+
+class Spoken(Silent):
+    cacheable = True
+
+class Unwritable(Silent):
+    cacheable = True
+
+    def __init__(self, vocab_path: str, max_seq_len: int, clean=len) -> None:
+        super().__init__(vocab_path, max_seq_len)
+"""
+
+
+def test_a_reader_of_a_users_own_is_cached_only_if_it_says_so_and_its_code_counts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "own_readers.py").write_text(CUSTOM, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    import own_readers  # type: ignore[import-not-found]
+
+    def own(name: str) -> str | None:
+        return key_of(getattr(own_readers, name)(str(folder / "vocab.txt"), 24), folder / "cls.tsv")
+
+    assert own("Silent") is None
+    assert own("Unwritable") is None  # a function has no form on disk
+    before = own("Spoken")
+    assert before is not None
+    with (folder / "own_readers.py").open("a", encoding="utf-8") as module:
+        module.write("# changed\n")
+    assert own("Spoken") != before
+    with (folder / "vocab.txt").open("a", encoding="utf-8") as vocabulary:
+        vocabulary.write("more\n")
+    assert own("Spoken") != before
+
+
+SCRIPT = """
+import logging, sys, time
+from pathlib import Path
+from palm.reader import ClassifyReader
+from palm.reader.rows import cache
+from palm.reader.rows.cache import DataCache, training_rows
+
+cache.REPORT_SECONDS = 0.0
+folder, number = Path(sys.argv[1]), sys.argv[2]
+logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+reader = ClassifyReader(folder / "vocab.txt", 24, n_classes=4)
+if number == "hangs":
+    original = reader.encode
+    reader.encode = lambda *_, **__: print("hanging", flush=True) or time.sleep(600)
+(folder / f"ready{number}").touch()
+while not (folder / "go").exists():
+    time.sleep(0.002)
+rows = training_rows(reader, folder / "cls.tsv", DataCache(folder / "cache"))
+print(len(rows), rows.digest)
+"""
+
+
+def started(folder: Path, number: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", SCRIPT, str(folder), number]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+
+
+def test_of_several_processes_that_start_at_once_one_encodes(folder: Path, cache: DataCache) -> None:
+    lengthen(folder / "cls.tsv", 500)
+    processes = [started(folder, str(number)) for number in range(3)]
+    while len(list(folder.glob("ready*"))) < 3:
+        time.sleep(0.01)
+    (folder / "go").touch()
+    outputs = [process.communicate(timeout=120)[0].splitlines() for process in processes]
+
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert len({lines[-1] for lines in outputs}) == 1
+    assert outputs[0][-1].startswith("20000 ")
+    assert sum("cls.tsv: 4096 rows encoded" in line for lines in outputs for line in lines) == 1
+    assert len(entries(cache)) == 1
+
+
+def test_a_process_that_is_killed_while_it_encodes_leaves_nothing_half_done(
+    folder: Path, cache: DataCache
+) -> None:
+    (folder / "go").touch()
+    process = started(folder, "hangs")
+    assert process.stdout is not None
+    while "hanging" not in process.stdout.readline():
+        pass
+    process.kill()
+    process.communicate()
+
+    rows = training_rows(classify(folder), folder / "cls.tsv", cache)
+    assert len(rows) == 40
+    assert [place.name for place in entries(cache) if place.suffix != ".part"] == [key(folder)]
+
+
+def truncate(entry: Path) -> None:
+    with (entry / "0.values").open("rb+") as file:
+        file.truncate(10)
+
+
+def flip(entry: Path) -> None:
+    content = bytearray((entry / "0.values").read_bytes())
+    content[5] ^= 1
+    (entry / "0.values").write_bytes(content)
+
+
+def retype(entry: Path) -> None:
+    manifest = json.loads((entry / "rows.json").read_text(encoding="utf-8"))
+    manifest["columns"]["token_ids"]["values"]["dtype"] = "<u4"
+    (entry / "rows.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate,
+        flip,
+        retype,
+        lambda entry: (entry / "1.values").unlink(),
+        lambda entry: (entry / "rows.json").write_text("{", encoding="utf-8"),
+        lambda entry: (entry / "rows.json").write_text("[]", encoding="utf-8"),
+        lambda entry: (entry / "rows.json").unlink(),
+    ],
+    ids=["cut short", "a bit flipped", "another type", "a file missing", "no JSON", "no object", "no list"],
+)
+def test_a_damaged_entry_is_made_anew_with_one_line(
+    damage: Callable[[Path], None], folder: Path, cache: DataCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    digest = training_rows(classify(folder), folder / "cls.tsv", cache).digest
+    damage(entries(cache)[0])
+    caplog.clear()
+
+    assert training_rows(classify(folder), folder / "cls.tsv", cache).digest == digest
+    [message] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert message.startswith(f"{folder / 'cls.tsv'}: its encoded rows are damaged and made anew: ")
+
+    reader = classify(folder)
+    forbid_encoding(reader)
+    assert training_rows(reader, folder / "cls.tsv", cache).digest == digest
+
+
+def test_a_folder_that_cannot_be_written_leaves_the_rows_in_memory_and_says_so(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "taken").write_text("a file", encoding="utf-8")
+    rows = training_rows(classify(folder), folder / "cls.tsv", DataCache(folder / "taken"))
+    assert rows.digest == training_rows(classify(folder), folder / "cls.tsv", None).digest
+    [message] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "they stay in memory; set data_cache to a folder that can be written" in message
+
+
+def test_entries_that_nobody_used_for_a_month_go_when_a_new_one_comes(folder: Path, cache: DataCache) -> None:
+    for length in (20, 21):
+        training_rows(classify(folder, max_seq_len=length), folder / "cls.tsv", cache)
+    old = time.time() - (KEPT_DAYS + 1) * 24 * 3600
+    foreign = cache.folder / "notes"
+    foreign.mkdir()
+    for place in cache.folder.iterdir():
+        os.utime(place, (old, old))
+    training_rows(classify(folder, max_seq_len=21), folder / "cls.tsv", cache)  # used again
+    training_rows(classify(folder, max_seq_len=22), folder / "cls.tsv", cache)
+    kept = {key(folder, max_seq_len=length) for length in (21, 22)}
+    assert {place.name for place in entries(cache)} == {"notes", *kept}
+
+
+def test_what_was_warned_of_while_encoding_is_told_at_every_start(
+    folder: Path, cache: DataCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = asked("lost", "who", ("bert has a red boat", 5)), asked("held", "who", ("anna", 0))
+    path = write_squad(folder, ("anna bert has a red boat", list(long)))
+    reader = MRCReader(folder / "vocab.txt", 8, 4, 1)
+    for start in (1, 2):
+        caplog.clear()
+        assert len(training_rows(reader, path, cache)) == 1, start
+        [message] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert message.startswith("1 of 2 questions are left out of training")
+
+
+class Meddler(ClassifyReader):
+    """Writes to the file that it reads."""
+
+    cacheable: ClassVar[bool] = True
+    path: Path
+
+    def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("0\tred\n")
+        return super().encode(examples, with_targets)
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(folder: Path, cache: DataCache) -> None:
+    reader = Meddler(folder / "vocab.txt", 24, n_classes=4)
+    reader.path = folder / "cls.tsv"
+    with pytest.raises(DataError, match=r"cls.tsv: the file has changed while it was read"):
+        training_rows(reader, reader.path, cache)
+    assert entries(cache) == []
+
+
+class Moody(ClassifyReader):
+    """Encodes every chunk as another type."""
+
+    cacheable: ClassVar[bool] = True
+    types: ClassVar[list[str]] = ["int32", "int64"]
+
+    def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
+        rows = super().encode(examples, with_targets)
+        label_ids = rows["label_ids"].values.astype(self.types.pop())
+        return Rows({**rows.columns, "label_ids": Column(label_ids)})
+
+
+def test_chunks_of_different_types_are_an_error_that_names_the_column(folder: Path, cache: DataCache) -> None:
+    lengthen(folder / "cls.tsv", 110)
+    with pytest.raises(PalmError, match=r"'label_ids': 'one int64 a row'.*'label_ids': 'one int32 a row'"):
+        training_rows(Moody(folder / "vocab.txt", 24, n_classes=4), folder / "cls.tsv", cache)
+
+
+def test_a_configuration_chooses_the_folder_or_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALM_DATA_CACHE", str(folder / "of_user"))
+    runs: dict[str, dict[str, Any]] = {
+        "of_user": {},
+        "chosen": {"data_cache": str(folder / "chosen")},
+        "none": {"use_data_cache": False},
+    }
+    losses = {}
+    for name, settings in runs.items():
+        training = Controller(tiny.config(folder, "cls", num_epochs=0.5, **settings), argv=[]).training()
+        losses[name] = [step.loss.item() for step in training.steps()]
+    assert losses["of_user"] == losses["chosen"] == losses["none"]
+    assert len(entries(DataCache(folder / "of_user"))) == len(entries(DataCache(folder / "chosen"))) == 1
+
+
+def test_the_users_folder_is_where_the_system_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALM_DATA_CACHE", "")
+    assert DataCache.of_user() is None
+    monkeypatch.delenv("PALM_DATA_CACHE")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
+    assert DataCache.of_user() == DataCache(Path("caches") / "palm")
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", "local")
+    assert DataCache.of_user() == DataCache(Path("local") / "palm")

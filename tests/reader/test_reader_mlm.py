@@ -1,0 +1,127 @@
+"""Masking hides the right share of the right tokens, anew for every draw."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from palm.core.errors import DataError
+from palm.core.rng import generator
+from palm.reader import MaskLMReader, Rows
+from palm.reader.mask_lm import word_positions
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> MaskLMReader:
+    return MaskLMReader(write_vocabulary(tmp_path_factory.mktemp("vocab")), 128)
+
+
+@pytest.fixture(scope="module")
+def rows(reader: MaskLMReader) -> Rows:
+    """200 rows of 128 tokens, 126 of them words: 25,200 words."""
+    text = "the old boat has a red door and the new boat is near . " * 20
+    return reader.encode(list(reader.parse([text] * 200)), with_targets=True)
+
+
+def close_to(count: int, trials: int, share: float) -> bool:
+    """Within four standard deviations of a binomial count."""
+    return abs(count - trials * share) < 4 * math.sqrt(trials * share * (1 - share))
+
+
+def test_15_percent_of_the_words_are_drawn_and_replaced_80_10_10(reader: MaskLMReader, rows: Rows) -> None:
+    batch = reader.collate(rows, range(200), lambda row: generator(1, "mask", "mlm", 0, row))
+
+    seen = batch["token_ids"].flatten()[batch["mask_pos"]]
+    drawn = len(seen)
+    masked = int((seen == reader.tokenizer.mask_id).sum())
+    kept = int((seen == batch["mask_label"]).sum())
+    words = 200 * 126
+    vocab_size = reader.tokenizer.vocab_size
+    assert close_to(drawn, words, 0.15)
+    assert close_to(masked, drawn, 0.8 + 0.1 / (vocab_size - 1))  # the random word may be [MASK],
+    assert close_to(kept, drawn, 0.1 + 0.1 / (vocab_size - 1))  # or the word itself
+    assert close_to(drawn - masked - kept, drawn, 0.1 * (vocab_size - 3) / (vocab_size - 1))
+
+
+def test_what_is_not_drawn_stays(reader: MaskLMReader, rows: Rows) -> None:
+    batch = reader.collate(rows, range(8), rng_of_row)
+
+    tokens = batch["token_ids"].clone()
+    tokens.view(-1)[batch["mask_pos"]] = batch["mask_label"]
+
+    assert [row.tolist() for row in tokens] == [rows["token_ids"][row].tolist() for row in range(8)]
+
+
+def test_masks_never_hit_special_tokens_or_padding(reader: MaskLMReader) -> None:
+    texts = ["the boat", "a", {"text_a": "the old boat", "text_b": "a new door ."}, "[SEP] [CLS]"]
+    rows = reader.encode(list(reader.parse(texts)), with_targets=False)
+    for attempt in range(200):
+        batch = reader.collate(rows, [3, 2, 1, 0], lambda row: generator(attempt, "mask", "mlm", 0, row))  # noqa: B023
+        width = batch["token_ids"].shape[1]
+        drawn_rows = (batch["mask_pos"] // width).tolist()
+        assert sorted(set(drawn_rows)) == [0, 1, 2, 3]
+        assert not {2, 3, 0} & set(batch["mask_label"].tolist())
+        assert batch["mask_pos"].tolist() == sorted(set(batch["mask_pos"].tolist()))
+
+
+@given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 2))
+def test_words_are_everything_but_special_tokens(a: int, b: int, separators: int) -> None:
+    between = ["[SEP]"] * (separators if b else 1)
+    tokens = ["[CLS]", *"a" * a, *between, *(["b"] * b + ["[SEP]"] if b else [])]
+
+    positions = word_positions(len(tokens), a + 1 + len(between), separators)
+
+    assert positions.tolist() == [k for k, token in enumerate(tokens) if not token.startswith("[")]
+
+
+def test_masks_depend_on_the_draw_alone(reader: MaskLMReader, rows: Rows) -> None:
+    def masks(epoch: int, indices: list[int]) -> list[list[int]]:
+        batch = reader.collate(rows, indices, lambda k: generator(1, "mask", "mlm", epoch, indices[k]))
+        return [
+            (batch["mask_pos"][batch["mask_pos"] // 128 == row] % 128).tolist() for row in range(len(indices))
+        ]
+
+    assert masks(0, [3, 5]) == masks(0, [3, 5])
+    assert masks(0, [5, 3]) == masks(0, [3, 5])[::-1]
+    assert masks(0, [3, 5]) != masks(1, [3, 5])
+
+
+def test_random_words_have_ids_from_one_to_the_vocabularys_end(reader: MaskLMReader, rows: Rows) -> None:
+    batch = reader.collate(rows, range(200), rng_of_row)
+
+    seen = batch["token_ids"].flatten()[batch["mask_pos"]].numpy()
+
+    words = np.unique(seen)
+    assert words.min() >= 1
+    assert words.max() < reader.tokenizer.vocab_size
+    assert len(words) > reader.tokenizer.vocab_size / 2
+
+
+def test_a_record_says_what_stood_where_and_what_was_guessed(reader: MaskLMReader) -> None:
+    examples = list(reader.parse(["the old boat"]))
+    rows = reader.encode(examples, with_targets=False)
+    red = reader.tokenizer.encode(["red"])[0][0]
+
+    decoded = [{"positions": [2, 3], "predicted": [red, 10**6], "probs": [0.5, 0.25]}]
+
+    assert list(reader.records(examples, rows, decoded, first=4)) == [
+        {
+            "index": 4,
+            "words": [
+                {"position": 2, "word": "old", "predicted": "red", "prob": 0.5},
+                {"position": 3, "word": "boat", "predicted": "[UNK]", "prob": 0.25},
+            ],
+        }
+    ]
+
+
+def test_a_text_without_words_is_told_with_its_line(reader: MaskLMReader, tmp_path: Path) -> None:
+    path = write_text(tmp_path, "mlm.tsv", "text_a\nthe boat\n\u200b\n")
+    with pytest.raises(DataError, match=r"mlm.tsv:3: no word to hide in '\\u200b'"):
+        encoded(reader, path, with_targets=True)

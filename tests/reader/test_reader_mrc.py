@@ -1,0 +1,439 @@
+"""Windows cover every token, answers are pieces of the context, and files may be of any size."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.reader_files import (
+    CONTEXT,
+    asked,
+    encoded,
+    rng_of_row,
+    squad,
+    write_squad,
+    write_text,
+    write_vocabulary,
+)
+from palm.core.errors import ConfigError, DataError
+from palm.reader import MRCReader, Rows
+from palm.reader.text import json_stream
+from palm.reader.text.json_stream import list_elements
+from palm.reader.text.squad import Answer, Question
+from palm.reader.text.windows import Window, best_context, windows_of
+
+
+@pytest.fixture(scope="module")
+def vocab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_vocabulary(tmp_path_factory.mktemp("vocab"))
+
+
+@pytest.fixture(scope="module")
+def reader(vocab: Path) -> MRCReader:
+    """Windows of 20 - 3 - (length of the question) tokens, each 4 after the one before."""
+    return MRCReader(vocab, 20, 8, 4, do_lower_case=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("json")
+
+
+def tokens(reader: MRCReader, rows: Rows, row: int) -> str:
+    return " ".join(reader.tokenizer.tokens(rows["token_ids"][row]))
+
+
+def span_text(reader: MRCReader, rows: Rows, row: int) -> str:
+    """The text between the target positions, as tokens."""
+    batch = reader.collate(rows, [row], rng_of_row)
+    start, end = int(batch["start_positions"][0]), int(batch["end_positions"][0])
+    return " ".join(reader.tokenizer.tokens(batch["token_ids"][0, start : end + 1]))
+
+
+# ---- windows ----
+
+
+def test_windows_overlap_and_end_with_the_document() -> None:
+    assert windows_of(10, 4, 3) == [Window(0, 4), Window(3, 4), Window(6, 4)]
+    assert windows_of(11, 4, 3) == [Window(0, 4), Window(3, 4), Window(6, 4), Window(9, 2)]
+    assert windows_of(4, 4, 3) == [Window(0, 4)]
+    assert windows_of(0, 4, 3) == [Window(0, 0)]
+
+
+@given(st.integers(0, 300), st.integers(1, 40), st.integers(1, 60))
+def test_windows_cover_every_token_of_any_document(num_tokens: int, capacity: int, stride: int) -> None:
+    windows = windows_of(num_tokens, capacity, stride)
+
+    covered = {token for start, length in windows for token in range(start, start + length)}
+    assert covered == set(range(num_tokens))
+    assert all(length <= capacity for _, length in windows)
+    assert [w.start for w in windows] == [k * min(stride, capacity) for k in range(len(windows))]
+
+
+@given(st.integers(1, 120), st.integers(1, 30), st.integers(1, 30))
+def test_every_token_has_one_best_window_and_it_is_the_one_with_most_context(
+    num_tokens: int, capacity: int, stride: int
+) -> None:
+    windows = windows_of(num_tokens, capacity, stride)
+    best = best_context(windows)
+    for token in range(num_tokens):
+        scores = {
+            number: min(token - start, start + length - 1 - token) + 0.01 * length
+            for number, (start, length) in enumerate(windows)
+            if start <= token < start + length
+        }
+        owners = [number for number in scores if best[number][token - windows[number].start]]
+        assert owners == [max(scores, key=lambda number: scores[number])]  # the first of equals
+
+
+def test_a_row_is_question_and_window(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, (CONTEXT, [asked("q1", "What is near the door?", ("boat", 15))]))
+    rows = encoded(reader, path, with_targets=False)
+
+    assert [tokens(reader, rows, row) for row in range(len(rows))] == [
+        "[CLS] what is near the door ? [SEP] anna has a red boat . the boat is old , [SEP]",
+        "[CLS] what is near the door ? [SEP] boat . the boat is old , near the green door [SEP]",
+        "[CLS] what is near the door ? [SEP] is old , near the green door . [SEP]",
+    ]
+    batch = reader.collate(rows, [0, 2], rng_of_row)
+    assert batch["segment_ids"].tolist() == [[0] * 8 + [1] * 12, [0] * 8 + [1] * 9 + [0] * 3]
+    assert batch["unique_ids"].tolist() == [1000000000, 1000000002]
+
+
+def test_a_long_question_is_cut(vocab: Path, tmp_path: Path) -> None:
+    reader = MRCReader(vocab, 20, 3, 4, do_lower_case=True)
+    rows = encoded(reader, write_squad(tmp_path, ("Old boat", [asked("q1", "what is the red door")])), False)
+
+    assert tokens(reader, rows, 0) == "[CLS] what is the [SEP] old boat [SEP]"
+
+
+def test_a_batch_has_what_the_reader_declares(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, (CONTEXT, [asked("q1", "who?", ("Anna", 0))]))
+    for with_targets in (True, False):
+        batch = reader.collate(encoded(reader, path, with_targets), [0], rng_of_row)
+        declared = {**reader.outputs_attr, **(reader.targets_attr if with_targets else {})}
+        assert batch.keys() == declared.keys()
+        assert all(batch[name].dtype == spec.dtype for name, spec in declared.items())
+        assert all(batch[name].dim() == len(spec.shape) for name, spec in declared.items())
+
+
+def test_settings_that_leave_no_room_are_refused_together(vocab: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        MRCReader(vocab, 11, 8, 0, n_best_size=0)
+    assert error.value.problems == [
+        "doc_stride should be at least 1, not 0",
+        "n_best_size should be at least 1, not 0",
+        "max_seq_len 11 leaves no room for a context: it should be at least 12, for max_query_len 8 "
+        "and 3 special tokens",
+    ]
+
+
+# ---- targets ----
+
+
+def test_only_windows_with_the_whole_answer_are_trained_on(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, (CONTEXT, [asked("q1", "What is near the door?", ("old, near", 33))]))
+
+    rows = encoded(reader, path, with_targets=True)
+
+    assert [span_text(reader, rows, row) for row in range(len(rows))] == ["old , near"] * 2
+
+
+def test_chinese_answers_map_to_their_characters(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, ("中国的首都是北京。", [asked("q1", "中国的首都在哪里", ("北京", 6))]))
+
+    rows = encoded(reader, path, with_targets=True)
+
+    assert span_text(reader, rows, 0) == "北 京"
+
+
+def test_part_of_a_word_maps_to_the_pieces_that_hold_it(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, ("a b12cd boat", [asked("q1", "what", ("12", 3))]))
+
+    assert span_text(reader, encoded(reader, path, with_targets=True), 0) == "##1 ##2"
+
+
+def test_of_several_answers_the_first_that_stands_in_the_context_counts(
+    reader: MRCReader, tmp_path: Path
+) -> None:
+    path = write_squad(tmp_path, (CONTEXT, [asked("q1", "what", ("boat", 3), ("red", 11), ("boat", 15))]))
+
+    assert span_text(reader, encoded(reader, path, with_targets=True), 0) == "red"
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([], r"squad.json: question 'q1': no answers; training needs one"),
+        (
+            [("boat", 11)],
+            r"question 'q1': the answer 'boat' should stand at 11, where there is 'red '; it stands at 15",
+        ),
+        ([("ship", 11)], r"the answer 'ship' should stand at 11, .*; the context does not contain it"),
+        ([("Anna", -58)], r"the answer 'Anna' should stand at -58, where there is 'Anna'; it stands at 0"),
+        ([("boat", 900)], r"the answer 'boat' should stand at 900, where there is ''; it stands at 15"),
+        ([("", 0)], r"question 'q1': the answer is empty"),
+        ([(" ", 4)], r"question 'q1': the answer ' ' has no word in it"),
+    ],
+)
+def test_an_answer_that_does_not_stand_where_it_should_is_told(
+    reader: MRCReader, tmp_path: Path, answers: list[tuple[str, int]], message: str
+) -> None:
+    path = write_squad(tmp_path, (CONTEXT, [asked("q1", "what", *answers)]))
+    with pytest.raises(DataError, match=message):
+        encoded(reader, path, with_targets=True)
+
+
+def test_an_answer_that_no_window_holds_is_counted_in_a_warning(
+    reader: MRCReader, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("palm"), "propagate", True)
+    question = "What is near the door?"  # 6 tokens leave 11 for the context, which has 16
+    path = write_squad(
+        tmp_path, (CONTEXT, [asked("q1", question, (CONTEXT, 0)), asked("q2", question, ("red", 11))])
+    )
+
+    rows = encoded(reader, path, with_targets=True)
+
+    assert set(rows["example"].values.tolist()) == {1}
+    assert [record.getMessage() for record in caplog.records] == [
+        "1 of 2 questions are left out of training, their answers fit in no window: 'q1'; "
+        "raise max_seq_len or lower doc_stride"
+    ]
+
+
+# ---- answers ----
+
+
+def answers_of(reader: MRCReader, context: str, spans: dict[int, list[Any]], question: str = "what") -> Any:
+    """The record of one question, given the spans of some windows; columns count from the window's begin."""
+    examples = list(reader.parse([{"question": question, "context": context, "id": "q"}]))
+    rows = reader.encode(examples, with_targets=False)
+    first = int(rows["first_segment"][0])
+    decoded = [
+        {
+            "spans": [(first + s, first + e, *logits) for s, e, *logits in spans.get(row, [])],
+            "null_score": 0.0,
+        }
+        for row in range(len(rows))
+    ]
+    [record] = reader.records(examples, rows, decoded, first=0)
+    return record
+
+
+def test_answers_are_ranked_and_written_as_in_the_context(reader: MRCReader) -> None:
+    record = answers_of(
+        reader, "The  OLD,red boat", {0: [(1, 3, 1.0, 2.0), (4, 4, 3.0, 1.0), (3, 3, 0.0, 0.0)]}
+    )
+
+    total = np.exp([0.0, -1.0, -4.0]).sum()
+    assert record["id"] == "q"
+    assert record["text"] == "boat"
+    assert [(x["text"], x["start_logit"], x["end_logit"]) for x in record["nbest"]] == [
+        ("boat", 3.0, 1.0),
+        ("OLD,red", 1.0, 2.0),
+        ("red", 0.0, 0.0),
+    ]
+    assert [x["probability"] for x in record["nbest"]] == pytest.approx(
+        [1 / total, np.exp(-1) / total, np.exp(-4) / total]
+    )
+
+
+def test_equal_scores_keep_the_order_of_windows_and_equal_texts_count_once(reader: MRCReader) -> None:
+    record = answers_of(
+        reader, "the boat the boat a", {0: [(3, 3, 1.0, 1.0), (4, 4, 1.0, 1.0), (1, 1, 1.0, 0.5)]}
+    )
+
+    assert [(x["text"], x["start_logit"], x["end_logit"]) for x in record["nbest"]] == [
+        ("boat", 1.0, 1.0),
+        ("a", 1.0, 1.0),
+    ]
+
+
+def test_spans_outside_the_context_do_not_count(reader: MRCReader) -> None:
+    outside = [(-1, 0, 9.0, 9.0), (-3, -3, 9.0, 9.0), (1, 2, 9.0, 9.0), (2, 2, 9.0, 9.0)]
+    record = answers_of(reader, "red boat", {0: [*outside, (1, 1, 0.0, 0.0)]})
+
+    assert [answer["text"] for answer in record["nbest"]] == ["boat"]
+
+
+def test_without_a_span_the_answer_is_empty(reader: MRCReader) -> None:
+    record = answers_of(reader, "red boat", {})
+
+    assert record["text"] == ""
+    assert record["nbest"] == [{"text": "", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
+
+
+def test_an_answer_counts_in_the_window_with_most_context_for_its_begin(reader: MRCReader) -> None:
+    # The windows hold tokens 0 to 15 and 4 to 17; token 4 has more context in the first.
+    context = "a b c d e f g h i j k l m n o p q r"
+    record = answers_of(reader, context, {0: [(4, 4, 1.0, 1.0)], 1: [(0, 0, 9.0, 9.0), (12, 13, 0.0, 0.0)]})
+
+    assert [answer["text"] for answer in record["nbest"]] == ["e", "q r"]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_span_of_any_text_gives_a_piece_of_it(reader: MRCReader, data: st.DataObject) -> None:
+    context = data.draw(
+        st.text(alphabet="ab ,.中国É\n\u200b😀\u0301", min_size=1, max_size=60).filter(str.strip)
+    )
+    spans = st.tuples(st.integers(-3, 30), st.integers(-3, 30), st.just(0.0), st.just(0.0))
+    record = answers_of(reader, context, {row: data.draw(st.lists(spans, max_size=5)) for row in range(3)})
+
+    assert all(answer["text"] in context for answer in record["nbest"])
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.sampled_from(["red", "boat,", "中国", "Anna's", "É12", "的", "old"]), min_size=1, max_size=30
+    ),
+    st.data(),
+)
+def test_every_answer_maps_to_tokens_and_back_to_itself(
+    reader: MRCReader, pieces: list[str], data: st.DataObject
+) -> None:
+    context = " ".join(pieces)
+    first = data.draw(st.integers(0, len(pieces) - 1))
+    last = data.draw(st.integers(first, min(first + 2, len(pieces) - 1)))
+    start = len(" ".join(pieces[:first])) + (first > 0)
+    answer = " ".join(pieces[first : last + 1])
+    question = Question("q", "what", context, (Answer(answer, start),), "here")
+    rows = reader.encode([question], with_targets=True)
+
+    assert len(rows) > 0
+    for row in range(len(rows)):
+        shift = int(rows["first_segment"][row])
+        begin = rows["char_starts"][row][int(rows["start_positions"][row]) - shift]
+        end = rows["char_ends"][row][int(rows["end_positions"][row]) - shift]
+        assert context[begin:end] == answer
+
+
+def test_records_come_in_the_order_of_the_questions(reader: MRCReader) -> None:
+    examples = list(reader.parse([("what", "red boat"), ("who", CONTEXT), ("what", "old door")]))
+    rows = reader.encode(examples, with_targets=False)
+    first = int(rows["first_segment"][0])
+    decoded = [{"spans": [(first, first, 0.0, 0.0)], "null_score": 0.0} for _ in range(len(rows))]
+
+    assert [(r["id"], r["text"]) for r in reader.records(examples, rows, decoded, 0)] == [
+        ("0", "red"),
+        ("1", "Anna"),
+        ("2", "old"),
+    ]
+
+
+# ---- the file ----
+
+
+def test_prediction_needs_no_answers(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, (CONTEXT, [{"id": 7, "question": "who"}, asked("q2", "who", ("x", -1))]))
+
+    assert [(q.id, len(q.answers)) for q in reader.read(path, with_targets=False)] == [("7", 0), ("q2", 1)]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"data": [\n  {"paragraphs" []}]}', r"squad.json:2:17: not JSON: Expecting ':' delimiter"),
+        ('{"data": [{"paragraphs": []}', r"squad.json:1:29: expected ',' or '\]', found the end"),
+        ('{"data": [{"paragraphs": [', r"squad.json:1:27: not JSON: Expecting value"),
+        ("[]", r"squad.json:1:1: expected an object with a list 'data', found '\['"),
+        ("", r"squad.json:1:1: expected an object with a list 'data', found the end"),
+        ('{"version": 1}', r"squad.json:1:15: expected a list 'data' in the object, found the end"),
+        ('{"data": 5}', r"squad.json:1:10: expected a list under 'data', found '5'"),
+        ('{"data": []} x', r"squad.json:1:14: expected nothing after the closing '}', found 'x'"),
+        ('{"data": []}', r"squad.json: the file has no questions"),
+        ('{"data": [5]}', r"squad.json: article 1: expected an object with 'paragraphs', not 5"),
+        ('{"data": [{"title": 1}]}', r"squad.json: article 1: no 'paragraphs'; there is 'title'"),
+        (
+            '{"data": [{"paragraphs": [{"context": "a"}]}]}',
+            r"article 1, paragraph 1: no 'qas'; there is 'context'",
+        ),
+        ('{"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}', r"paragraph 1: the context is empty"),
+        (
+            '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "x", "question": 5}]}]}]}',
+            r"squad.json: question 'x': 'question' should be a string, not 5",
+        ),
+    ],
+)
+def test_a_mistake_in_a_file_is_told_with_its_place(
+    reader: MRCReader, tmp_path: Path, content: str, message: str
+) -> None:
+    path = write_text(tmp_path, "squad.json", content)
+    with pytest.raises(DataError, match=message):
+        list(reader.read(path, with_targets=False))
+
+
+def test_a_question_id_twice_is_told(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, ("a boat", [asked("q1", "what")]), ("a door", [asked("q1", "what")]))
+    with pytest.raises(DataError, match=r"squad.json: question 'q1': a question of this id came before"):
+        list(reader.read(path, with_targets=False))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("x", r"text 1: expected \(question, context\) or \{.*\} \(and 'id'\), not 'x'"),
+        ({"question": "who"}, r"text 1: expected \(question, context\)"),
+        (("who", ""), r"text 1: the context is empty"),
+        (
+            {"question": "who", "context": "a boat", "id": "0"},
+            r"text 1: a question of the id '0' came before",
+        ),
+    ],
+)
+def test_a_value_that_is_no_question_is_told_by_its_number(
+    reader: MRCReader, value: object, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        list(reader.parse([("who", "a boat"), value]))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(JSON, st.lists(JSON, max_size=4), JSON, st.sampled_from([None, 0, 30]), st.data())
+def test_a_file_read_by_the_piece_is_the_file(
+    folder: Path, before: Any, elements: list[Any], after: Any, indent: int | None, data: st.DataObject
+) -> None:
+    document = {"a": before, "data": elements, "z": after}
+    text = json.dumps(document, indent=indent, ensure_ascii=data.draw(st.booleans()))
+    cut = data.draw(st.integers(0, len(text) - 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_stream, "CHUNK", data.draw(st.integers(1, 50)))
+        assert list(list_elements(write_text(folder, "whole.json", text), "data")) == elements
+        with pytest.raises(DataError, match=r"cut.json:\d+:\d+: "):
+            list(list_elements(write_text(folder, "cut.json", text[:cut]), "data"))
+
+
+def test_a_large_file_is_read_in_little_memory(reader: MRCReader, tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    with path.open("w", encoding="utf-8") as file:
+        file.write('{"version": "1.0", "data": [')
+        for number in range(200):
+            article = squad(("red boat " * 10_000, [asked(f"q{number}", "what")]))["data"][0]
+            file.write("," * (number > 0) + json.dumps(article))
+        file.write("]}")
+
+    tracemalloc.start()
+    count = sum(1 for _ in reader.read(path, with_targets=False))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert count == 200
+    assert path.stat().st_size > 18_000_000
+    assert peak < 6_000_000

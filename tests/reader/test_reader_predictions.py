@@ -1,0 +1,118 @@
+"""Prediction files are complete or absent, and what is read back is what was written."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helpers.reader_files import write_vocabulary
+from palm.core.errors import DataError, StorageError
+from palm.reader import ClassifyReader, MRCReader, Record
+from palm.reader.predictions import write_answers, write_records
+
+RECORDS = [{"index": k, "label": k % 3, "probs": [0.5, 0.25, 0.25], "label_name": "正面"} for k in range(5)]
+
+
+def answer(name: str, text: str) -> Record:
+    nbest = [{"text": text, "probability": 1.0, "start_logit": 0.5, "end_logit": -2.0}]
+    return {"id": name, "text": text, "nbest": nbest}
+
+
+def failing() -> Iterator[Record]:
+    yield answer("q0", "boat")
+    raise DataError("pred.tsv:2: a blank line")
+
+
+def test_records_are_one_json_object_a_line(tmp_path: Path) -> None:
+    write_records(RECORDS, tmp_path / "new" / "folder")
+
+    lines = (tmp_path / "new/folder/predictions.json").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == RECORDS
+    assert lines[0] == '{"index": 0, "label": 0, "probs": [0.5, 0.25, 0.25], "label_name": "正面"}'
+
+
+def test_saved_records_are_a_list_on_disk(tmp_path: Path) -> None:
+    saved = write_records(iter(RECORDS), tmp_path)
+
+    assert len(saved) == 5
+    assert saved == RECORDS
+    assert saved != RECORDS[:4]
+    assert saved[3] == RECORDS[3]
+    assert saved[-1] == RECORDS[4]
+    assert saved[1:4:2] == [RECORDS[1], RECORDS[3]]
+    assert list(saved) == RECORDS
+    with pytest.raises(IndexError):
+        saved[5]
+
+
+@given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3), max_size=5))
+def test_any_text_is_read_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, records: list[Record]
+) -> None:
+    saved = write_records(records, tmp_path_factory.mktemp("records"))
+
+    assert [saved[k] for k in range(len(saved))] == list(saved) == records
+
+
+def test_answers_are_two_mappings_by_question(tmp_path: Path) -> None:
+    records = [answer("q1", '北京 "x"\n'), answer("q2", "half \ud83d")]
+
+    saved = write_answers(iter(records), tmp_path)
+
+    assert saved == {"q1": '北京 "x"\n', "q2": "half \ud83d"}
+    text = (tmp_path / "nbest_predictions.json").read_text(encoding="utf-8")
+    assert json.loads(text) == {record["id"]: record["nbest"] for record in records}
+    assert (
+        text == json.dumps(json.loads(text), indent=4, ensure_ascii=False).replace("\ud83d", "\\ud83d") + "\n"
+    )
+    text = (tmp_path / "predictions.json").read_text(encoding="utf-8")
+    assert text == '{\n    "q1": "北京 \\"x\\"\\n",\n    "q2": "half \\ud83d"\n}\n'
+
+
+def test_no_answers_are_an_empty_mapping(tmp_path: Path) -> None:
+    assert dict(write_answers([], tmp_path)) == {}
+    assert json.loads((tmp_path / "nbest_predictions.json").read_text(encoding="utf-8")) == {}
+
+
+def test_a_failure_leaves_the_files_of_before(tmp_path: Path) -> None:
+    write_answers([answer("old", "door")], tmp_path)
+    with pytest.raises(DataError, match=r"pred.tsv:2"):
+        write_answers(failing(), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nbest_predictions.json", "predictions.json"]
+    assert json.loads((tmp_path / "predictions.json").read_text(encoding="utf-8")) == {"old": "door"}
+
+
+@pytest.mark.parametrize("write", [write_records, write_answers])
+def test_a_directory_that_cannot_be_is_told(tmp_path: Path, write: object) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(
+        StorageError, match=r"predictions.json: cannot write the predictions .*; choose a directory"
+    ):
+        write([answer("q", "boat")], tmp_path / "file")  # type: ignore[operator]
+
+
+def test_every_reader_writes_in_its_own_form(tmp_path: Path) -> None:
+    vocab = write_vocabulary(tmp_path)
+
+    assert ClassifyReader(vocab, 8).write(RECORDS, tmp_path / "cls") == RECORDS
+    assert MRCReader(vocab, 20, 8, 4).write([answer("q", "boat")], tmp_path / "mrc") == {"q": "boat"}
+
+
+def test_many_records_need_little_memory(tmp_path: Path) -> None:
+    records = ({"index": k, "text": "x" * 100} for k in range(20_000))
+
+    tracemalloc.start()
+    saved = write_records(records, tmp_path)
+    total = sum(record["index"] for record in saved)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert total == sum(range(20_000))
+    assert (tmp_path / "predictions.json").stat().st_size > 2_500_000
+    assert peak < 1_000_000

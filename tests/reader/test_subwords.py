@@ -1,0 +1,252 @@
+"""Vocabularies of RoBERTa's kind cut texts as transformers does, and know where their tokens stand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from helpers.reader_files import write_text, write_vocabulary
+from helpers.subword_files import (
+    write_byte_level,
+    write_byte_level_json,
+    write_unigram_json,
+    write_wordpiece_json,
+)
+from palm.core.errors import ConfigError, DataError
+from palm.core.rng import generator
+from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, SequenceLabelReader
+from palm.reader.rows.cache_key import key_of
+from palm.reader.text.sequence import sequence_of
+from palm.reader.text.subwords import tokenizer_of
+from palm.reader.text.tokenizer import Tokenizer, WordPieceTokenizer
+
+TEXTS = [
+    "Anna owns the old boat.",
+    " two  blanks  and a\ttab ",
+    "naïve café 北京 🙂!",
+    "unseen Wörter, x<s>y</s> <mask>",
+    "don't stop",
+]
+KINDS = {"byte level": write_byte_level, "json": write_byte_level_json, "unigram": write_unigram_json}
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="module")
+def vocabularies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {kind: write(tmp_path_factory.mktemp("vocab")) for kind, write in KINDS.items()}
+
+
+@pytest.fixture(scope="module")
+def byte_level(vocabularies: dict[str, Path]) -> Tokenizer:
+    return tokenizer_of(vocabularies["byte level"])
+
+
+def fast(vocab: Path) -> Any:
+    """transformers' own RoBERTa tokenizer of the same files; texts' special tokens are text."""
+    transformers = pytest.importorskip("transformers")
+    if vocab.name == "tokenizer.json":
+        kind = transformers.PreTrainedTokenizerFast
+        names = {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
+        return kind(tokenizer_file=str(vocab), **names, split_special_tokens=True)
+    return transformers.RobertaTokenizerFast.from_pretrained(vocab.parent, split_special_tokens=True)
+
+
+def test_byte_pairs_are_those_of_transformers(vocabularies: dict[str, Path]) -> None:
+    vocab = vocabularies["byte level"]
+    theirs = fast(vocab)(TEXTS, add_special_tokens=False, return_offsets_mapping=True)
+    ours = tokenizer_of(vocab)
+    assert ours.encode(TEXTS) == theirs["input_ids"]
+    for pieces, offsets in zip(ours.encode_with_offsets(TEXTS), theirs["offset_mapping"], strict=True):
+        assert list(zip(pieces.starts.tolist(), pieces.ends.tolist(), strict=True)) == offsets
+
+
+def test_both_forms_of_a_byte_level_vocabulary_cut_alike(vocabularies: dict[str, Path]) -> None:
+    parts, whole = tokenizer_of(vocabularies["byte level"]), tokenizer_of(vocabularies["json"])
+    assert parts.encode(TEXTS) == whole.encode(TEXTS)
+    words = ["Anna", "owns", "boat."]
+    assert parts.encode_words(words) == whole.encode_words(words)
+    assert parts.vocab_size == whole.vocab_size
+    for one, other in zip(parts.encode_with_offsets(TEXTS), whole.encode_with_offsets(TEXTS), strict=True):
+        assert one.starts.tolist() == other.starts.tolist()
+        assert one.ends.tolist() == other.ends.tolist()
+
+
+def test_rows_of_one_and_two_texts_are_those_of_transformers(vocabularies: dict[str, Path]) -> None:
+    vocab = vocabularies["byte level"]
+    ours, theirs = tokenizer_of(vocab), fast(vocab)
+    a, b = ours.encode(["Anna owns a boat", "the old door"])
+    for first, second in [(a, None), (a, b)]:
+        texts = ("Anna owns a boat", None if second is None else "the old door")
+        assert sequence_of(ours, first, second, 40).token_ids == theirs(*texts)["input_ids"]
+
+
+def test_words_are_cut_as_transformers_cuts_words(vocabularies: dict[str, Path]) -> None:
+    transformers = pytest.importorskip("transformers")
+    vocab = vocabularies["byte level"]
+    words = ["Anna", "owns", "a", "naïve", "boat."]
+    theirs = transformers.RobertaTokenizerFast.from_pretrained(vocab.parent, add_prefix_space=True)
+    encoded = theirs(words, is_split_into_words=True, add_special_tokens=False)["input_ids"]
+    assert [number for ids in tokenizer_of(vocab).encode_words(words) for number in ids] == encoded
+
+
+@every_kind
+def test_special_tokens_inside_a_text_are_text(vocabularies: dict[str, Path], kind: str) -> None:
+    tokenizer = tokenizer_of(vocabularies[kind])
+    special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.pad_id}
+    for ids in tokenizer.encode(["<s> a </s>", "<mask>", "x<pad>y"]):
+        assert ids
+        assert not special & set(ids)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30))
+def test_offsets_of_byte_level_tokens_cover_every_visible_character(byte_level: Tokenizer, text: str) -> None:
+    [pieces] = byte_level.encode_with_offsets([text])
+    covered = {k for s, e in zip(pieces.starts, pieces.ends, strict=True) for k in range(int(s), int(e))}
+    assert {k for k, character in enumerate(text) if not character.isspace()} <= covered
+    assert pieces.starts.tolist() == sorted(pieces.starts.tolist())
+    assert pieces.ends.tolist() == sorted(pieces.ends.tolist())
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_a_wordpiece_json_cuts_as_its_text_file_does(tmp_path: Path, lowercase: bool) -> None:
+    vocab = write_vocabulary(tmp_path)
+    texts = ["The old BOAT, near Anna's door!", "what is 中国?", "[CLS] red [SEP]"]
+    ours = tokenizer_of(write_wordpiece_json(tmp_path, vocab, lowercase))
+    assert ours.encode(texts) == WordPieceTokenizer(vocab, do_lower_case=lowercase).encode(texts)
+    assert ours.separators == 1
+
+
+def test_a_blank_before_every_text_is_as_the_settings_beside_the_vocabulary_say(tmp_path: Path) -> None:
+    vocab = write_byte_level(tmp_path)
+    without = tokenizer_of(vocab)
+    assert [file.name for file in without.companions] == ["merges.txt"]
+    write_text(tmp_path, "tokenizer_config.json", json.dumps({"add_prefix_space": True}))
+    tokenizer = tokenizer_of(vocab)
+    assert tokenizer.encode(["Anna owns"]) == without.encode([" Anna owns"])
+    assert [file.name for file in tokenizer.companions] == ["merges.txt", "tokenizer_config.json"]
+
+
+def test_a_tokenizer_in_one_file_is_the_same_tokenizer(vocabularies: dict[str, Path], tmp_path: Path) -> None:
+    reader = ClassifyReader(vocabularies["byte level"], 20)
+    reader.write_file("vocab_path", tmp_path / "vocab.json")
+    again = tokenizer_of(tmp_path / "vocab.json")
+    assert again.companions == ()
+    assert again.encode(TEXTS) == reader.tokenizer.encode(TEXTS)
+    assert again.encode_words(["Anna"]) == reader.tokenizer.encode_words(["Anna"])
+    assert again.tokens([again.cls_id, again.sep_id, again.mask_id]) == ["<s>", "</s>", "<mask>"]
+
+
+def test_lower_case_for_a_vocabulary_with_capitals_is_refused(vocabularies: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match=r"do_lower_case: the vocabulary .*vocab\.json' keeps capitals"):
+        tokenizer_of(vocabularies["byte level"], do_lower_case=True)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"vocab.json": "{}"}, r"vocab\.json: the vocabulary needs merges\.txt beside it"),
+        ({"vocab.json": "[]"}, "expected a JSON object, not list"),
+        ({"vocab.json": "{"}, "the vocabulary is not JSON"),
+        ({"vocab.json": '{"a": 0}', "merges.txt": ""}, r"lacks \[PAD\], \[UNK\], .* is it one of BERT"),
+        ({"vocab.json": '{"a": 0}', "merges.txt": "x y\n"}, r"cannot read the vocabulary with its merges"),
+        ({"vocab.json": '{"model": {"type": "None"}}'}, "cannot read the tokenizer"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_used_is_named(
+    tmp_path: Path, files: dict[str, str], message: str
+) -> None:
+    for name, text in files.items():
+        write_text(tmp_path, name, text)
+    with pytest.raises(DataError, match=message):
+        tokenizer_of(tmp_path / "vocab.json")
+
+
+# ---- readers ----
+
+
+def test_a_pair_has_two_separators_between_its_texts(vocabularies: dict[str, Path]) -> None:
+    reader = MatchReader(vocabularies["byte level"], 64)
+    rows = reader.encode(list(reader.parse([("Anna owns", "the door")])), with_targets=False)
+    tokens = reader.tokenizer.tokens(rows["token_ids"][0])
+    assert [k for k, token in enumerate(tokens) if token == "</s>"][:2] == [
+        int(rows["first_segment"][0]) - 2,
+        int(rows["first_segment"][0]) - 1,
+    ]
+    with pytest.raises(ConfigError, match="max_seq_len should be at least 6, not 5"):
+        MatchReader(vocabularies["byte level"], 5)
+
+
+def test_a_row_that_is_too_long_is_cut_to_fit_with_all_its_separators(vocabularies: dict[str, Path]) -> None:
+    reader = ClassifyReader(vocabularies["byte level"], 12)
+    long = {"text_a": "Anna owns the old red boat " * 3, "text_b": "what colour is the boat " * 3}
+    rows = reader.encode(list(reader.parse([long])), with_targets=False)
+    assert rows.lengths.tolist() == [12]
+    assert reader.tokenizer.tokens(rows["token_ids"][0]).count("</s>") == 3
+
+
+def test_masks_never_hide_special_tokens(vocabularies: dict[str, Path]) -> None:
+    reader = MaskLMReader(vocabularies["byte level"], 64)
+    pair = {"text_a": "Anna owns a boat", "text_b": "the door is old"}
+    rows = reader.encode(list(reader.parse(["Anna owns", pair])), with_targets=False)
+    special = {reader.tokenizer.cls_id, reader.tokenizer.sep_id}
+    hidden = set()
+    for epoch in range(60):
+        batch = reader.collate(rows, [0, 1], lambda k, epoch=epoch: generator(1, "mask", epoch, k))
+        assert not special & set(batch["mask_label"].tolist())
+        hidden |= set(batch["mask_label"].tolist())
+    assert hidden == {number for row in (0, 1) for number in rows["token_ids"][row].tolist()} - special
+
+
+@every_kind
+def test_an_answer_is_found_and_given_back_character_by_character(
+    tmp_path: Path, vocabularies: dict[str, Path], kind: str
+) -> None:
+    context = "Anna owns the  old boat; 北京 naïve café is far."
+    answers = ["old boat", "北京", "café", "Anna"]
+    questions = [
+        {
+            "id": answer,
+            "question": "what?",
+            "answers": [{"text": answer, "answer_start": context.index(answer)}],
+        }
+        for answer in answers
+    ]
+    data = {"data": [{"paragraphs": [{"context": context, "qas": questions}]}]}
+    path = write_text(tmp_path, "train.json", json.dumps(data))
+    reader = MRCReader(vocabularies[kind], 80, 8, 16)
+    examples = list(reader.read(path, with_targets=True))
+    rows = reader.encode(examples, with_targets=True)
+    decoded = [
+        {"spans": [(int(rows["start_positions"][row]), int(rows["end_positions"][row]), 1.0, 1.0)]}
+        for row in range(len(rows))
+    ]
+    assert rows["example"].values.tolist() == [0, 1, 2, 3]
+    texts = [record["text"] for record in reader.records(examples, rows, decoded, 0)]
+    assert texts == ["old boat", "北京", "café", "Anna"]
+
+
+def test_rows_in_the_cache_belong_to_the_merges_too(tmp_path: Path) -> None:
+    data = write_text(tmp_path, "train.tsv", "label\ttext_a\n0\tAnna owns a boat\n")
+    vocab = write_byte_level(tmp_path)
+    before = key_of(ClassifyReader(vocab, 20), data)
+    assert before == key_of(ClassifyReader(vocab, 20), data)
+    merges = vocab.with_name("merges.txt").read_text(encoding="utf-8").splitlines()
+    write_text(tmp_path, "merges.txt", "\n".join(merges[:-1]) + "\n")
+    assert before != key_of(ClassifyReader(vocab, 20), data)
+
+
+def test_a_word_is_labelled_at_its_first_piece(tmp_path: Path) -> None:
+    reader = SequenceLabelReader(write_byte_level(tmp_path), 40, {"O": 0, "B": 1})
+    rows = reader.encode(list(reader.parse(["Anna owns Zürich boat"])), with_targets=False)
+    tokens = reader.tokenizer.tokens(rows["token_ids"][0])
+    firsts = [tokens[column] for column in rows["word_starts"][0]]
+    assert len(firsts) == 4
+    assert all(token.startswith("Ġ") for token in firsts)
+    assert sum(token.startswith("Ġ") for token in tokens) == 4

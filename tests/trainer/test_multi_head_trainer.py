@@ -1,0 +1,340 @@
+"""Several tasks under the names of PaddlePALM 2.x: the article's program, its steps, sharing, prediction."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import palm
+from helpers import article, tiny
+from helpers.article import HIDDEN
+from helpers.shared import SHARED, needs_shared
+
+SAMPLING = SHARED / "golden" / "2.0.2" / "sampling" / "sampling.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return article.write_files(tmp_path)
+
+
+def with_prediction(trainer: palm.MultiHeadTrainer, folder: Path, rows: int | None = None) -> Any:
+    """The article's tasks ready to predict; the function from a task to its batches."""
+    if rows is not None:
+        for name in ("slot", "intent"):
+            lines = (folder / f"{name}.tsv").read_text(encoding="utf-8").splitlines()[: rows + 1]
+            (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    slot = palm.reader.SequenceLabelReader(
+        folder / "vocab.txt", 16, folder / "label_map.json", phase="predict"
+    )
+    intent = palm.reader.ClassifyReader(folder / "vocab.txt", 16, phase="predict")
+    ernie = palm.backbone.ERNIE.from_config(article.CONFIG, phase="predict")
+    slot_head = palm.head.SequenceLabel(len(article.LABELS), HIDDEN, phase="predict")
+    for name, head in (("slot", slot_head), ("intent", palm.head.Classify(2, HIDDEN, phase="predict"))):
+        trainer.trainers[name].build_predict_forward(ernie, head)
+    trainer.build_predict_forward()
+    for name, reader in (("slot", slot), ("intent", intent)):
+        reader.load_data(folder / f"{name}.tsv", batch_size=16)
+        reader.register_with(ernie)
+    return trainer.merge_inference_readers([slot, intent])
+
+
+def assert_same(ones: Any, others: Any) -> None:
+    """Equal labels and, up to rounding, equal probabilities: a pass for several heads computes more."""
+    assert [one["label"] for one in ones] == [other["label"] for other in others]
+    for one, other in zip(ones, others, strict=True):
+        assert one["probs"] == pytest.approx(other["probs"], abs=1e-6)
+
+
+def encoder_passes(backbone: Any) -> list[int]:
+    """Grows by the number of rows at every pass of the encoder."""
+    passes: list[int] = []
+    backbone.embeddings.register_forward_hook(lambda _, args, __: passes.append(len(args[0]["token_ids"])))
+    return passes
+
+
+def test_the_articles_program_trains_both_tasks(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        trainer = article.program(folder, num_epochs=6)
+        trainer.set_saver(save_path=folder / "outputs", save_steps=30)
+        trainer.train(print_steps=10)
+    lines = [record.getMessage() for record in caplog.records]
+    first = lines.index("ok!")  # a process is told once that it has no GPU
+    assert lines[first : first + 5] == [
+        "ok!",
+        "ok!",
+        "slot: expected train steps 30.",
+        "intent: expected train steps 30.",
+        "Estimated overall train steps 60.",
+    ]
+    steps = [line for line in lines if line.startswith("global step: ")]
+    assert {line.split(", ")[1].split(":")[0] for line in steps} == {"  slot", "intent"}
+    assert {"slot train finish!", "intent train finish!"} <= set(lines)
+    assert f"checkpoint has been saved at {folder / 'outputs' / 'ckpt.step30'}" in lines
+
+    batches = with_prediction(trainer, folder)
+    truth = [line[0] for line in (folder / "intent.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    results = trainer.predict(folder / "predict")
+    assert [str(result["label"]) for result in results["intent"]] == truth
+    tags = [line.split("\t")[1].split("\2") for line in (folder / "slot.tsv").read_text().splitlines()[1:]]
+    expected = [[3, *(article.LABELS[tag] for tag in row), 3] for row in tags]
+    assert list(results["slot"]) == expected
+    written = (folder / "predict" / "slot" / "predictions.json").read_text(encoding="utf-8")
+    assert written == "".join(f"{row}\n" for row in expected)
+    assert len(list(batches("slot"))) == 3
+
+
+def test_one_trainer_predicts_from_the_checkpoint_of_several(folder: Path) -> None:
+    trainer = article.program(folder)
+    trainer.train()
+    trainer.save(folder / "ckpt")
+    with_prediction(trainer, folder)
+    together = trainer.predict()
+
+    alone = palm.Trainer("intent")
+    ernie = palm.backbone.ERNIE.from_config(article.CONFIG, phase="predict")
+    alone.build_predict_forward(ernie, palm.head.Classify(2, HIDDEN, phase="predict"))
+    alone.load_ckpt(folder / "ckpt")
+    reader = palm.reader.ClassifyReader(folder / "vocab.txt", 16, phase="predict")
+    reader.load_data(folder / "intent.tsv", batch_size=16)
+    reader.register_with(ernie)
+    alone.fit_reader(reader, phase="predict")
+    assert_same(alone.predict(), together["intent"])
+
+
+def test_both_tasks_are_saved_for_prediction_and_predict_through_the_other_door(folder: Path) -> None:
+    trainer = article.program(folder)
+    trainer.set_saver(folder / "outputs", save_steps=0, save_type="ckpt,predict")
+    trainer.train()
+    last = f"step{trainer.cur_train_step}"
+    assert sorted(path.name for path in (folder / "outputs").iterdir()) == [f"ckpt.{last}", f"pred.{last}"]
+    with_prediction(trainer, folder)
+    ours = trainer.predict()["intent"]
+    model = palm.load_model(folder / "outputs" / f"pred.{last}" / "intent")
+    assert_same(model.predict_file(folder / "intent.tsv", folder / "again"), ours)
+
+
+def test_load_ckpt_goes_on_exactly(folder: Path) -> None:
+    def losses(trainer: palm.MultiHeadTrainer, count: int) -> list[tuple[int, float]]:
+        steps = [trainer.train_one_step(trainer.get_one_batch()) for _ in range(count)]
+        return [(task, value.item()) for outputs, task in steps for value in outputs.values()]
+
+    uninterrupted = losses(article.program(folder, use_ema=True, ema_decay=0.9), 16)
+    assert {task for task, _ in uninterrupted} == {0, 1}
+    first = article.program(folder, use_ema=True, ema_decay=0.9)
+    before = losses(first, 9)
+    first.save(folder / "ckpt")
+    second = article.program(folder, use_ema=True, ema_decay=0.9)
+    second.load_ckpt(folder / "ckpt")
+    assert (second.cur_train_step, sum(t.cur_train_step for t in second.trainers.values())) == (9, 9)
+    assert before + losses(second, 7) == uninterrupted
+
+
+def test_only_the_drawn_head_moves(folder: Path) -> None:
+    trainer = article.program(folder)
+    for _ in range(12):
+        before = {
+            name: t.forward.head.out.weight.clone() for name, t in trainer.trainers.items() if t.forward
+        }
+        (loss,), task = trainer.train_one_step(trainer.get_one_batch())
+        assert loss == f"{['slot', 'intent'][task]}.loss"
+        after = {name: t.forward.head.out.weight for name, t in trainer.trainers.items() if t.forward}
+        rests = ["intent", "slot"][task]
+        assert torch.equal(before[rests], after[rests])
+
+
+def test_a_text_that_two_heads_read_is_encoded_once(folder: Path) -> None:
+    trainer = article.program(folder)
+    batches = with_prediction(trainer, folder, rows=40)
+    ernie = trainer.trainers["slot"].predict_forward.backbone
+    passes = encoder_passes(ernie)
+    for slot_batch, intent_batch in zip(batches("slot"), batches("intent"), strict=True):
+        assert [int(batch["__task_id"]) for batch in (slot_batch, intent_batch)] == [0, 1]
+        slot = trainer.predict_one_batch("slot", slot_batch)
+        intent = trainer.predict_one_batch("intent", intent_batch)
+        alone = trainer.trainers["intent"].predict_one_batch(intent_batch)
+        torch.testing.assert_close(intent["probs"], alone["probs"], atol=1e-6, rtol=0)
+        assert set(slot) == {"logits", "word_mask"}
+    assert passes == [16, 16, 16, 16, 8, 8]  # each of 3 batches together, then alone
+    passes.clear()
+    trainer.predict()
+    assert passes == [16, 16, 8]
+
+
+@pytest.mark.parametrize("averages", [{}, {"use_ema": True, "ema_decay": 0.5}])
+def test_what_is_kept_of_a_batch_is_forgotten_when_weights_change(
+    folder: Path, averages: dict[str, Any]
+) -> None:
+    trainer = article.program(folder, **averages)
+    batches = with_prediction(trainer, folder)
+    batch = next(batches("intent"))
+    before = trainer.predict_one_batch("intent", batch)["logits"]
+    assert torch.equal(trainer.predict_one_batch("intent", batch)["logits"], before)
+    for _ in range(4):
+        trainer.train_one_step(trainer.get_one_batch())
+    after = trainer.predict_one_batch("intent", batch)["logits"]
+    assert not torch.equal(after, before)
+    alone = trainer.trainers["intent"].predict_one_batch(batch)["logits"]
+    torch.testing.assert_close(after, alone, atol=1e-6, rtol=0)
+
+
+@needs_shared
+def test_steps_are_counted_as_in_the_original(tmp_path: Path) -> None:
+    recorded = json.loads(SAMPLING.read_text(encoding="utf-8"))
+    for case, told in recorded.items():
+        trainer, readers = plain_tasks(tmp_path, told)
+        if 0 in told["expected_steps"].values():
+            with pytest.raises(
+                palm.TrainingError, match=r"task 'intent' would get no step; raise num_epochs"
+            ):
+                trainer.fit_readers_with_mixratio(readers, told["sampling_reference"], told["num_epochs"])
+            continue
+        trainer.fit_readers_with_mixratio(readers, told["sampling_reference"], told["num_epochs"])
+        assert trainer.overall_train_steps == told["overall_train_steps"], case
+        for name, one in trainer.trainers.items():
+            assert one.steps_pur_epoch == told["steps_pur_epoch"][name], case
+            if "auxiliary" not in case:
+                assert one.task.expected_steps == told["expected_steps"][name], case
+
+
+def plain_tasks(folder: Path, told: dict[str, Any]) -> tuple[palm.MultiHeadTrainer, dict[str, Any]]:
+    """Trainers and readers of classification tasks with as many rows as were recorded."""
+    tiny.write_files(folder)
+    backbone = palm.backbone.BERT.from_config(tiny.BACKBONE)
+    trainers, readers = [], {}
+    for name, rows in told["num_examples"].items():
+        path = folder / f"{name}.tsv"
+        path.write_text("label\ttext_a\n" + "0\tthe red door\n" * rows, encoding="utf-8")
+        readers[name] = palm.reader.ClassifyReader(folder / "vocab.txt", 16)
+        readers[name].load_data(path, told["batch_size"])
+        readers[name].register_with(backbone)
+        trainer = palm.Trainer(name, mix_ratio=told["mix_ratio"][name])
+        trainer.build_forward(backbone, palm.head.Classify(2, HIDDEN))
+        trainers.append(trainer)
+    if told["overall_train_steps"] > told["actual_total_steps"]:
+        trainers[1].set_as_aux()
+    return palm.MultiHeadTrainer(trainers), readers
+
+
+SETUP = {"num_examples": {"a": 24, "b": 24}, "batch_size": 8, "mix_ratio": {"a": 1.0, "b": 1.0}}
+SETUP |= {"overall_train_steps": 0, "actual_total_steps": 0}
+
+
+def test_an_auxiliary_task_ends_nothing(tmp_path: Path) -> None:
+    trainer, readers = plain_tasks(tmp_path, SETUP)
+    trainer.trainers["b"].set_as_aux()
+    trainer.build_forward()
+    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
+    trainer.fit_readers_with_mixratio(list(readers.values()), "a", 4)
+    trainer.train()
+    assert trainer.trainers["a"].cur_train_step == 12
+    assert trainer.trainers["b"].cur_train_step > 0
+    trainer.trainers["a"].set_as_aux()
+    with pytest.raises(palm.ConfigError, match=r"all tasks are auxiliary; a run needs at least one target"):
+        trainer.fit_readers_with_mixratio(readers, "a", 4)
+
+
+def test_tasks_take_turns_as_a_mixing_strategy_says(tmp_path: Path) -> None:
+    alone, readers = plain_tasks(tmp_path, SETUP | {"num_examples": {"a": 24, "b": 48}})
+    trainer = palm.MultiHeadTrainer(list(alone.trainers.values()), palm.mixing.RoundRobin())
+    trainer.build_forward()
+    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
+    trainer.fit_readers_with_mixratio(readers, "a", 2)
+    assert [int(trainer.get_one_batch()["__task_id"]) for _ in range(5)] == [0, 1, 0, 1, 0]
+    trainer.train()
+    assert [one.cur_train_step for one in trainer.trainers.values()] == [6, 6]
+
+    by_size = palm.MultiHeadTrainer(list(alone.trainers.values()), palm.mixing.Proportional())
+    by_size.build_forward()
+    by_size.fit_readers_with_mixratio(readers, "a", 2)
+    assert [one.task.expected_steps for one in by_size.trainers.values()] == [6, 12]
+
+
+def test_a_task_has_a_loss_weight_and_a_factor_of_the_rate(folder: Path) -> None:
+    slot = palm.Trainer("slot", loss_weight=0.5, learning_rate_factor=2.0)
+    reader, _ = article.readers(folder)
+    ernie = palm.backbone.ERNIE.from_config(article.CONFIG)
+    reader.register_with(ernie)
+    slot.build_forward(ernie, palm.head.SequenceLabel(len(article.LABELS), article.HIDDEN))
+    task = slot.fit(reader, seed=1)
+    assert (task.loss_weight, task.learning_rate_factor) == (0.5, 2.0)
+
+
+def test_fit_readers_gives_every_task_its_own_epochs(tmp_path: Path) -> None:
+    trainer, readers = plain_tasks(tmp_path, SETUP)
+    readers["b"].load_data(tmp_path / "b.tsv", 8, num_epochs=4)
+    trainer.fit_readers(readers)
+    assert [one.task.expected_steps for one in trainer.trainers.values()] == [3, 12]
+    with pytest.raises(palm.ConfigError, match=r"the reader of 'b' was loaded with num_epochs 4; give None"):
+        trainer.fit_readers_with_mixratio(readers, "a", 4)
+
+
+def test_a_head_that_is_reused_is_one_head(tmp_path: Path) -> None:
+    trainer, readers = plain_tasks(tmp_path, SETUP)
+    a, b = trainer.trainers.values()
+    b.reuse_head_with = "a"
+    trainer.build_forward()
+    assert a.forward.head is b.forward.head
+    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
+    trainer.fit_readers_with_mixratio(readers, "a", 2)
+    trainer.train()
+    trainer.save(tmp_path / "ckpt")
+    alone = palm.Trainer("b")
+    head = palm.head.Classify(2, HIDDEN)
+    alone.build_predict_forward(palm.backbone.BERT.from_config(tiny.BACKBONE), head)
+    alone.load_ckpt(tmp_path / "ckpt")
+    assert torch.equal(head.out.weight, a.forward.head.out.weight)
+
+
+def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
+    trainer, readers = plain_tasks(tmp_path, SETUP)
+    a, b = trainer.trainers.values()
+    with pytest.raises(
+        palm.ConfigError, match=r"no trainer is called 'aa'; there are a, b; did you mean 'a'"
+    ):
+        trainer.fit_readers_with_mixratio(readers, "aa", 2)
+    with pytest.raises(palm.ConfigError, match=r"1 readers for 2 trainers \(a, b\)"):
+        trainer.fit_readers_with_mixratio(list(readers.values())[:1], "a", 2)
+    with pytest.raises(palm.ConfigError, match=r"needs trainers of different names, not 'a \+ a'"):
+        palm.MultiHeadTrainer([a, a])
+    with pytest.raises(
+        palm.PalmError, match=r"'c': build_forward comes too early; call build_forward\(backbone"
+    ):
+        palm.MultiHeadTrainer([palm.Trainer("c")]).build_forward()
+    with pytest.raises(palm.PalmError, match=r"'a \+ b': train comes too early; call build_backward"):
+        trainer.train()
+    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
+    with pytest.raises(
+        palm.PalmError, match=r"call fit_readers_with_mixratio\(readers, sampling_reference, num"
+    ):
+        trainer.train()
+    with pytest.raises(
+        palm.PalmError, match=r"predict_one_batch comes too early; call build_predict_forward"
+    ):
+        trainer.predict_one_batch("a", {})
+    with pytest.raises(palm.PalmError, match=r"the batch has no '__task_id'; take it from get_one_batch\(\)"):
+        trainer.train_one_step({})
+    b.reuse_head_with = "a"
+    b.build_forward(a.forward.backbone, palm.head.Classify(3, HIDDEN))
+    with pytest.raises(
+        palm.WiringError, match=r"'b' cannot reuse the head of 'a': Classify .*'n_classes': 3"
+    ):
+        trainer.build_forward()
+    b.build_forward(palm.backbone.BERT.from_config(tiny.BACKBONE), a.forward.head)
+    with pytest.raises(palm.WiringError, match=r"'a' and 'b' were built with different backbone objects"):
+        trainer.build_forward()
+
+
+def test_a_loop_of_ones_own_makes_the_steps_of_train(folder: Path) -> None:
+    whole = article.program(folder)
+    whole.train()
+    own = article.program(folder)
+    for _ in range(whole.cur_train_step):
+        own.train_one_step(own.get_one_batch())
+    ours, theirs = own.trainers["slot"].forward.backbone, whole.trainers["slot"].forward.backbone
+    assert all(torch.equal(value, ours.state_dict()[name]) for name, value in theirs.state_dict().items())

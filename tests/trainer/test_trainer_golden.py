@@ -1,0 +1,185 @@
+"""`Trainer` and `MultiHeadTrainer` take the steps that PaddlePALM 2.0.2 took, on its recorded batches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import palm
+from helpers import tiny
+from helpers.article import write_files
+from helpers.shared import SHARED, needs_shared
+from palm.pretrained.names import from_ours, to_ours
+
+pytestmark = needs_shared
+
+LATER = SHARED / "golden" / "2.0.2"
+HEAD_NAMES = {
+    "cls_out_w": "out.weight",
+    "fc_0.w_0": "out.weight",
+    "cls_out_b": "out.bias",
+    "crfw": "crf.weight",
+}
+
+
+class HatAdam(palm.optimizer.Adam):
+    """Adam with epsilon where the original has it, in Kingma's "epsilon-hat" place."""
+
+    def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.AdamW:
+        optimizer = super().build(named_parameters)
+        steps = count(1)
+
+        def place(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            step = next(steps)
+            for group in optimizer.param_groups:
+                group["eps"] = 1e-8 / (1 - 0.999**step) ** 0.5
+
+        optimizer.register_step_pre_hook(place)
+        return optimizer
+
+
+def arrays(file: Path, start: str) -> dict[str, Tensor]:
+    with np.load(file, allow_pickle=False) as recorded:
+        return {k.removeprefix(start): torch.from_numpy(recorded[k]) for k in recorded if k.startswith(start)}
+
+
+def batch_of(file: Path, start: str) -> dict[str, Tensor]:
+    batch = arrays(file, start)
+    mask = batch["input_mask"].squeeze(-1).bool()
+    return {**batch, "input_mask": mask, "word_mask": mask}
+
+
+def load(parameters: dict[str, Tensor], backbone: nn.Module, **heads: nn.Module) -> None:
+    """The recorded parameters into our components; a head's begin with its task's name."""
+    own = {name: value for name, value in parameters.items() if name.split(".")[0] not in heads}
+    backbone.load_state_dict(to_ours(own).weights)
+    for task, head in heads.items():
+        head.load_state_dict(head_parameters(parameters, task))
+
+
+def head_parameters(parameters: dict[str, Tensor], task: str) -> dict[str, Tensor]:
+    """A head's recorded parameters, by our names."""
+    named = {
+        k.removeprefix(f"{task}.").removeprefix(f"{task}."): v
+        for k, v in parameters.items()
+        if k.startswith(f"{task}.")
+    }
+    ours = {HEAD_NAMES[name]: value for name, value in named.items()}
+    return {name: value.t() if name == "out.weight" else value for name, value in ours.items()}
+
+
+def largest_difference(
+    parameters: dict[str, Tensor], backbone: nn.Module, head: nn.Module, task: str
+) -> float:
+    """The largest one of any parameter, but for the bias of attention keys, which rounding moves."""
+    state = backbone.state_dict()
+    ours = from_ours(state, "paddlepalm")
+    differences = [
+        (ours[name] - value).abs().max().item()
+        for name, value in parameters.items()
+        if name in ours and not name.endswith("key_fc.b_0")
+    ]
+    assert len(differences) == len(state) - 1
+    mine = head.state_dict()
+    return max(
+        differences + [(mine[n] - v).abs().max().item() for n, v in head_parameters(parameters, task).items()]
+    )
+
+
+def ernie(config: dict[str, Any]) -> Any:
+    return palm.backbone.ERNIE.from_config({**config, "layer_norm_eps": 1e-6})
+
+
+# With decay: it multiplies the updated value there and the one before the step here, which differ by
+# rate * decay * rate a step. Where a gradient is about 0, Adam makes more of that from the second step on.
+RUNS = [
+    ("const_lr_no_wd", {}, None, 5e-6, 5e-6),
+    ("const_lr_wd0.1", {}, None, 1.1e-5, 4e-3),
+    ("const_lr_wd0.1_ema0.9", {"use_ema": True, "ema_decay": 0.9}, None, 1.1e-5, 4e-3),
+    ("clip0.05_via_subclass", {}, 0.05, 5e-6, 5e-6),
+]
+
+
+@pytest.mark.parametrize(("run", "averages", "grad_clip", "at_first", "later"), RUNS)
+def test_twenty_steps_of_one_task_follow_the_original(
+    run: str, averages: dict[str, Any], grad_clip: float | None, at_first: float, later: float, tmp_path: Path
+) -> None:
+    folder = LATER / "optim"
+    told = json.loads((folder / "losses.json").read_text(encoding="utf-8"))[run]
+    backbone, head = (
+        ernie(json.loads((folder / "config.json").read_text(encoding="utf-8"))),
+        palm.head.Classify(3, 16, 0.0),
+    )
+    load(arrays(folder / f"{run}.npz", "init."), backbone, c=head)
+    trainer = palm.Trainer("c", precision="fp32")
+    loss_var = trainer.build_forward(backbone, head)
+    trainer.build_backward(
+        HatAdam(loss_var, told["lr"], grad_clip=grad_clip), told["weight_decay"], **averages
+    )
+    trainer.fit_reader(any_reader(tmp_path, backbone))
+
+    for step, loss in enumerate(told["losses"], start=1):
+        outputs = trainer.train_one_step(batch_of(folder / "batches.npz", f"b{(step - 1) % 4}."))
+        assert outputs["c.loss"].item() == pytest.approx(loss, abs=later)
+        if step in (1, 2, 5, 10, 20):
+            recorded = arrays(folder / f"{run}.npz", f"step{step}.")
+            assert largest_difference(recorded, backbone, head, "c") < (at_first if step == 1 else later)
+    if averages:
+        shadows = {
+            name: value / (1 - 0.9**20) for name, value in arrays(folder / f"{run}.npz", "ema.").items()
+        }
+        with trainer.averaged():
+            assert largest_difference(shadows, backbone, head, "c") < later
+
+
+def any_reader(folder: Path, backbone: Any) -> Any:
+    """A reader that has what assembling a run asks for; its batches are not used."""
+    tiny.write_files(folder)
+    reader = palm.reader.ClassifyReader(folder / "vocab.txt", 16)
+    reader.load_data(folder / "cls.tsv", 4)
+    reader.register_with(backbone)
+    return reader
+
+
+def test_two_tasks_begin_as_in_the_original_and_the_head_that_is_not_drawn_rests(tmp_path: Path) -> None:
+    folder = LATER / "multitask_traj"
+    told = json.loads((folder / "golden.json").read_text(encoding="utf-8"))
+    init = arrays(folder / "traj.npz", "init.")
+    backbone = ernie(told["config"])
+    slot_head = palm.head.SequenceLabel(init["slot.cls_out_b"].numel(), 16, 0.0, use_crf=True)
+    intent_head = palm.head.Classify(init["intent.cls_out_b"].numel(), 16, 0.0)
+    load(init, backbone, slot=slot_head, intent=intent_head)
+    slot, intent = (palm.Trainer(name, precision="fp32") for name in ("slot", "intent"))
+    slot.build_forward(backbone, slot_head)
+    intent.build_forward(backbone, intent_head)
+    trainer = palm.MultiHeadTrainer([slot, intent], precision="fp32")
+    trainer.build_backward(HatAdam(trainer.build_forward(), told["lr"]), told["weight_decay"])
+    write_files(tmp_path)
+    slot_reader = palm.reader.SequenceLabelReader(tmp_path / "vocab.txt", 16, tmp_path / "label_map.json")
+    slot_reader.load_data(tmp_path / "slot.tsv", 4)
+    slot_reader.register_with(backbone)
+    trainer.fit_readers_with_mixratio([slot_reader, any_reader(tmp_path, backbone)], "slot", 1)
+
+    outputs, task = trainer.train_one_step(
+        {**batch_of(folder / "traj.npz", "batch1."), "__task_id": torch.tensor([1])}
+    )
+    assert (task, outputs["intent.loss"].item()) == (1, pytest.approx(told["losses"][0], abs=2e-6))
+    after = arrays(folder / "traj.npz", "step1.")
+    assert largest_difference(after, backbone, intent_head, "intent") < 5e-5
+    rests = head_parameters(init, "slot")
+    assert all(torch.equal(value, rests[name]) for name, value in slot_head.state_dict().items())
+    theirs = head_parameters(after, "slot")
+    assert not any(torch.equal(theirs[name], rests[name]) for name in ("out.weight", "crf.weight"))
+
+    outputs, task = trainer.train_one_step(
+        {**batch_of(folder / "traj.npz", "batch2."), "__task_id": torch.tensor([0])}
+    )
+    assert (task, outputs["slot.loss"].item()) == (0, pytest.approx(told["losses"][1], abs=0.02))
