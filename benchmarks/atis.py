@@ -36,7 +36,7 @@ def reader_of(args: argparse.Namespace, task: str, phase: str, seed: int, file: 
     return reader
 
 
-def head_of(args: argparse.Namespace, task: str, width: int, phase: str) -> palm.head.Paradigm:
+def head_of(args: argparse.Namespace, task: str, width: int, phase: str) -> palm.head.Head:
     num_labels = len(json.loads((args.data / task / "label_map.json").read_text(encoding="utf-8")))
     if task == "slot":
         return palm.head.SequenceLabel(num_labels, width, phase=phase, use_crf=args.use_crf)

@@ -72,8 +72,8 @@ def _both(together: Training, alone: dict[str, Training]) -> tuple[float, float]
 
     They take turns in who comes first, because the second finds the batch's data in the cache.
     """
-    standings = [task.standing() for task in together.tasks]
-    task = together.tasks[together.mixing.draw(together.seed, together.step, standings)]
+    progress = [task.standing() for task in together.tasks]
+    task = together.tasks[together.mixing.draw(together.seed, together.step, progress)]
     single = alone[task.name]
     single.tasks[0].step = task.step
     if together.step % 2:

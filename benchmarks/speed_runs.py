@@ -21,7 +21,7 @@ from palm.engine.loop import Training
 from palm.engine.model import MultiTaskModel, outputs_of
 from palm.engine.task import Task
 from palm.optimizer import AdamW
-from palm.paradigm import MRC, MaskLM, Match, Paradigm, SequenceLabel
+from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
 from palm.pretrained import from_ours
 
 LEARNING_RATE, WEIGHT_DECAY = 3e-5, 0.01
@@ -65,9 +65,9 @@ def backbone_of(shape: Shape) -> BERT:
     return BERT(**shape.settings)
 
 
-def head_of(case: Case, width: int) -> Paradigm:
-    """palm's output layer of a case."""
-    heads: dict[str, Callable[[], Paradigm]] = {
+def head_of(case: Case, width: int) -> Head:
+    """palm's head of a case."""
+    heads: dict[str, Callable[[], Head]] = {
         "match": lambda: Match(2, hidden_size=width),
         "mrc": lambda: MRC(hidden_size=width),
         "mlm": lambda: MaskLM(width, VOCABULARY),
@@ -117,8 +117,8 @@ class Palm:
                 batch["input_mask"]
             )
             batch["input_mask"] = batch["input_mask"].bool()
-            outputs = outputs_of(model.backbone, self.task.paradigm, batch, self.precision)
-            self.task.paradigm.decode(outputs)
+            outputs = outputs_of(model.backbone, self.task.head, batch, self.precision)
+            self.task.head.decode(outputs)
         return [(clock(self.device) - started) / count] * count
 
 

@@ -1,6 +1,5 @@
-"""The output layers under their name of PaddlePALM 2.x; their home is `palm.paradigm`."""
+"""The heads under their name of PaddlePALM 2.x; their home is `palm.paradigm`."""
 
-from palm.paradigm import MRC, Classify, MaskLM, Match, Regression, SequenceLabel
-from palm.paradigm import Paradigm as Head
+from palm.paradigm import MRC, Classify, Head, MaskLM, Match, Regression, SequenceLabel
 
 __all__ = ["MRC", "Classify", "Head", "MaskLM", "Match", "Regression", "SequenceLabel"]

@@ -1,4 +1,4 @@
-"""Demo 3: six target tasks at once; some share their output layer."""
+"""Demo 3: six target tasks at once; some share their head."""
 
 from pathlib import Path
 

@@ -31,14 +31,14 @@ def dropout(values: Tensor, probability: float) -> Tensor:
     return dropped
 
 
-def thrown(probability: float) -> int:
+def drop_threshold(probability: float) -> int:
     """How many of 256 values of a byte mean zero: at least one, and not all."""
     return min(max(round(256 * probability), 1), 255)
 
 
 def scale_of(probability: float) -> float:
     """What is left is multiplied by this; exact for the probability that was rounded."""
-    return 256 / (256 - thrown(probability))
+    return 256 / (256 - drop_threshold(probability))
 
 
 def kept(shape: torch.Size, probability: float, dtype: torch.dtype) -> Tensor:
@@ -49,7 +49,7 @@ def kept(shape: torch.Size, probability: float, dtype: torch.dtype) -> Tensor:
     count = math.prod(shape)
     draws = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None)
     # numpy compares bytes ten times faster than torch.
-    stays = draws.numpy().view(np.uint8)[:count] >= thrown(probability)
+    stays = draws.numpy().view(np.uint8)[:count] >= drop_threshold(probability)
     return torch.from_numpy(stays.view(np.int8)).to(_INTEGERS[dtype.itemsize]).neg_().view(shape)
 
 

@@ -57,7 +57,7 @@ class Encoder(Backbone):
             **{name: TensorSpec(per_row, torch.float) for name in SENTENCE},
         }
         self.embeddings = Embeddings(shape)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
+        self.layers = nn.ModuleList(EncoderLayer(shape) for _ in range(shape.num_hidden_layers))
         self.pooler = nn.Linear(width, width)
         self.pooler_activation = ACTIVATIONS[shape.pooler_act]
         self._checkpoints_activations = False
@@ -67,7 +67,7 @@ class Encoder(Backbone):
     def inner_width(self) -> int:
         """Inner width of the feed-forward networks."""
         first = self.layers[0]
-        assert isinstance(first, Layer)
+        assert isinstance(first, EncoderLayer)
         return first.ffn.inner.out_features
 
     @classmethod
@@ -149,7 +149,7 @@ class Encoder(Backbone):
         Attention itself is left out: it goes through the sequences in Python, or is one kernel already.
         """
         for layer in self.layers:
-            assert isinstance(layer, Layer)
+            assert isinstance(layer, EncoderLayer)
             layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
             layer.compile(*args, **{"dynamic": True, **options})
 
@@ -202,7 +202,7 @@ class Encoder(Backbone):
             )
 
 
-class Layer(nn.Module):
+class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward network; each added to its input and normalized."""
 
     def __init__(self, shape: Shape) -> None:

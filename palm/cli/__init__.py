@@ -46,6 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command", required=True)
     for command in COMMANDS:
         own = commands.add_parser(command.name, help=command.help)
-        command.fill(own)
+        command.add_arguments(own)
         own.set_defaults(command=command)
     return parser

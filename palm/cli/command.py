@@ -24,7 +24,7 @@ class Command:
 
     name: str
     help: str
-    fill: Callable[[argparse.ArgumentParser], None]
+    add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace, Settings], None]
     takes_settings: bool = False
 

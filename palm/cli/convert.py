@@ -8,7 +8,7 @@ from palm.cli.command import Command, Settings
 from palm.export.convert import WRITERS, convert
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Write the encoder of a directory (of Hugging Face, Google, PaddlePALM, PaddleNLP or palm) with its "
         "vocabulary for Hugging Face's transformers, or under palm's own names. The numbers stay the same."
@@ -22,4 +22,4 @@ def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG00
     convert(options.source, options.folder, options.to)
 
 
-COMMAND = Command("convert", "write an encoder for transformers, or for palm", fill, run)
+COMMAND = Command("convert", "write an encoder for transformers, or for palm", add_arguments, run)

@@ -10,7 +10,7 @@ from palm.cli.command import Command, Settings
 ITEM = "pretrain"
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "palm download --list\n       palm download NAME [NAME ...] [--path DIR] [--no-convert]"
     parser.description = (
         "Download pretrained models to DIR/pretrain/NAME. What has arrived is kept when a connection "
@@ -40,4 +40,4 @@ def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG00
         raise KeyboardInterrupt("run the same again, and it goes on from there") from None
 
 
-COMMAND = Command("download", "list pretrained models, or download them by name", fill, run)
+COMMAND = Command("download", "list pretrained models, or download them by name", add_arguments, run)

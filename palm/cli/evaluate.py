@@ -14,7 +14,7 @@ from palm.engine.evaluation import JsonScores, json_ready
 from palm.engine.inference import load_model
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "palm evaluate CONFIG [--task NAME ...] [--inference_model_dir DIR] [--SETTING VALUE ...]\n"
         "       palm evaluate --model DIR --input FILE [--metric NAME ...]"
@@ -55,4 +55,4 @@ def _of_file(options: argparse.Namespace, settings: Settings) -> JsonScores:
     return json_ready(load_model(options.model).evaluate(options.input, options.metric))
 
 
-COMMAND = Command("evaluate", "score trained tasks on data with labels", fill, run, takes_settings=True)
+COMMAND = Command("evaluate", "score trained tasks on labelled data", add_arguments, run, takes_settings=True)

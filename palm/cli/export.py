@@ -10,7 +10,7 @@ from palm.core.errors import PalmError
 from palm.export import to_hugging_face, to_onnx
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "palm export MODEL OUT --to hf\n"
         "       palm export MODEL OUT --to onnx [--rows FILE]\n"
@@ -51,4 +51,4 @@ def _files(rows: list[str]) -> dict[str, Path]:
     return {task: Path(file) for task, _, file in pairs}
 
 
-COMMAND = Command("export", "write trained tasks for transformers or ONNX", fill, run)
+COMMAND = Command("export", "write trained tasks for transformers or ONNX", add_arguments, run)

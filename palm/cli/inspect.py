@@ -10,7 +10,7 @@ from palm.cli.command import Command, Settings
 from palm.export.inspection import as_text, inspect_directory
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Tell what a directory holds: a saved model, a checkpoint, a run, an export, or pretrained weights "
         "of Hugging Face, Google, PaddlePALM or PaddleNLP. Weights are not loaded where a file has a header."
@@ -25,4 +25,4 @@ def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG00
     sys.stdout.write(text + "\n")
 
 
-COMMAND = Command("inspect", "tell what a directory holds", fill, run)
+COMMAND = Command("inspect", "tell what a directory holds", add_arguments, run)

@@ -13,7 +13,7 @@ from palm.distributed import join
 from palm.engine.inference import load_model
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "palm predict CONFIG [--task NAME ...] [--inference_model_dir DIR] [--SETTING VALUE ...]\n"
         "       palm predict --model DIR --input FILE --output DIR"
@@ -49,4 +49,4 @@ def _predict_file(options: argparse.Namespace, settings: Settings) -> None:
     load_model(options.model).to(device).predict_file(options.input, options.output)
 
 
-COMMAND = Command("predict", "predict with trained tasks", fill, run, takes_settings=True)
+COMMAND = Command("predict", "predict with trained tasks", add_arguments, run, takes_settings=True)

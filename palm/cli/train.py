@@ -9,7 +9,7 @@ from palm.config import help_text
 from palm.controller import Controller, assembly
 
 
-def fill(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "palm train CONFIG [--task_dir DIR] [--SETTING VALUE ...]"
     parser.epilog = help_text(assembly.HELP, assembly.NO_SETTINGS)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -20,4 +20,4 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
     Controller(options.config, options.task_dir, argv=settings).train()
 
 
-COMMAND = Command("train", "train the tasks of a configuration", fill, run, takes_settings=True)
+COMMAND = Command("train", "train the tasks of a configuration", add_arguments, run, takes_settings=True)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from palm.config.conversion import Mismatch, MissingFile, complaint, convert
-from palm.config.layers import Layer, Source, json_ready
+from palm.config.conversion import Mismatch, MissingFile, complaint, convert_value
+from palm.config.layers import SettingsLayer, Source, json_ready
 from palm.config.printing import printed
 from palm.config.problems import Problems
 from palm.config.schema import REQUIRED, Consumer, Parameter, settings_of
@@ -21,7 +21,7 @@ logger = logging.getLogger("palm")
 class Found(NamedTuple):
     """A setting in the layer that holds it."""
 
-    layer: Layer
+    layer: SettingsLayer
     name: str
     setting: Setting
 
@@ -51,8 +51,8 @@ class Config:
         self,
         command_line: Source,
         everything: Source,
-        tasks: Mapping[str, Layer],
-        backbone: Layer,
+        tasks: Mapping[str, SettingsLayer],
+        backbone: SettingsLayer,
         titles: Mapping[str | None, str],
         base: Path,
         backbone_gap: str | None,
@@ -168,9 +168,9 @@ class Config:
         """The resolved configuration in PALM's layout."""
         return printed(self.resolved())
 
-    def _layers(self, scope: str | None) -> list[Layer]:
+    def _layers(self, scope: str | None) -> list[SettingsLayer]:
         """The layers that reach a scope, the strongest first."""
-        layers: list[Layer] = []
+        layers: list[SettingsLayer] = []
         for source in (self._command_line, self._everything):
             if scope is not None and scope in source.single:
                 layers.append(source.single[scope])
@@ -203,7 +203,7 @@ class Config:
         """Enter the winner's value into `result`, or what is wrong with it into the report."""
         winner, annotation = found[0], parameter.annotation
         try:
-            value = convert(winner.setting, annotation)
+            value = convert_value(winner.setting, annotation)
         except Mismatch as error:
             if required or not isinstance(error, MissingFile):
                 self.problem(complaint(winner.name, winner.setting, annotation, error))
@@ -236,7 +236,7 @@ class Config:
                 if name not in layer.used and (hint := self._reason(name, task, excused)):
                     yield f"{setting.origin}: {hint}"
 
-    def _owned(self) -> Iterator[tuple[Layer, str | None]]:
+    def _owned(self) -> Iterator[tuple[SettingsLayer, str | None]]:
         """The layers whose settings somebody has to use, and the task that each is for."""
         yield self._everything.everybody, None
         yield from ((layer, task) for task, layer in self._files.items())
@@ -257,6 +257,6 @@ class Config:
 
 def _agree(one: Setting, other: Setting, parameter: Parameter) -> bool:
     try:
-        return bool(convert(one, parameter.annotation) == convert(other, parameter.annotation))
+        return bool(convert_value(one, parameter.annotation) == convert_value(other, parameter.annotation))
     except Mismatch:
         return False

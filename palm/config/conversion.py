@@ -29,7 +29,7 @@ _LISTS = (list, Sequence, Collection, Iterable)
 _PATHS = (Path, os.PathLike)
 
 
-class Mismatch(Exception):  # noqa: N818 - it is caught here, and told as a line of the report
+class Mismatch(Exception):  # noqa: N818 - it is caught here, and becomes a line of the report
     """A value that does not fit its annotation."""
 
 
@@ -45,7 +45,7 @@ class MissingFile(Mismatch):
         self.path = path
 
 
-def convert(setting: Setting, annotation: Any) -> Any:
+def convert_value(setting: Setting, annotation: Any) -> Any:
     """The value as its annotation declares it; relative paths count from `setting.base`.
 
     Raises:

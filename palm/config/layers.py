@@ -11,7 +11,7 @@ from palm.config.values import Setting
 
 
 @dataclass
-class Layer:
+class SettingsLayer:
     """The settings of one source, and what became of them.
 
     Attributes:
@@ -39,8 +39,8 @@ class Layer:
 class Source:
     """A layer for everybody, and before it one for each task that it singles out (`mrqa.max_seq_len`)."""
 
-    everybody: Layer
-    single: Mapping[str, Layer]
+    everybody: SettingsLayer
+    single: Mapping[str, SettingsLayer]
 
 
 def _holds_path(value: Any) -> bool:

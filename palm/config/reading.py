@@ -9,9 +9,9 @@ from typing import Any
 
 from palm.config.command_line import program_arguments, read_arguments
 from palm.config.config import Config
-from palm.config.conversion import FilePath, Mismatch, complaint, convert
+from palm.config.conversion import FilePath, Mismatch, complaint, convert_value
 from palm.config.files import Lines, displayed, read_json, read_yaml
-from palm.config.layers import Layer, Source
+from palm.config.layers import SettingsLayer, Source
 from palm.config.problems import Problems
 from palm.config.values import Setting, shown
 from palm.core.errors import ConfigError, PalmError
@@ -139,15 +139,15 @@ class _Sources:
     def joined(self, folder: Path) -> Config:
         """The configuration of all layers."""
         tasks = {task: self._task(task, folder) for task in self._task_names()}
-        told = self._told()
+        found = self._directory_settings()
         backbone_title, backbone, gap = self._backbone()
         if self.failed:
             self.problems.raise_if_any()
         config = Config(
             command_line=self._source(self.options, tasks),
             everything=self._source(self.everything, tasks),
-            tasks={task: Layer(settings) for task, (_, settings) in tasks.items()},
-            backbone=Layer(told | backbone),
+            tasks={task: SettingsLayer(settings) for task, (_, settings) in tasks.items()},
+            backbone=SettingsLayer(found | backbone),
             titles={None: self.title, "backbone": backbone_title}
             | {task: title for task, (title, _) in tasks.items()},
             base=self.base,
@@ -171,7 +171,7 @@ class _Sources:
             self._fail(f"{self.title}: task_instance is missing (the names of the tasks)", *self._similar())
             return []
         try:
-            names: list[str] = convert(setting, list[str])
+            names: list[str] = convert_value(setting, list[str])
         except Mismatch as error:
             self._fail(complaint("task_instance", setting, list[str], error))
             return []
@@ -219,7 +219,7 @@ class _Sources:
         if self.backbone is not None or setting is None:
             return self.title, self.backbone or {}, None
         try:
-            path = convert(setting, FilePath | None)
+            path = convert_value(setting, FilePath | None)
         except Mismatch as error:
             return self.title, {}, complaint("backbone_config_path", setting, FilePath, error)
         if path is None:
@@ -227,7 +227,7 @@ class _Sources:
         title = displayed(path)
         return title, self._settings(self._read(read_json, path), title), None
 
-    def _told(self) -> Settings:
+    def _directory_settings(self) -> Settings:
         """What the directory of pretrained weights says, where `backbone` is 'auto'."""
         setting = self._own("backbone")
         if self.directory is None or setting is None or setting.value != AUTO:
@@ -237,8 +237,8 @@ class _Sources:
             self._fail(f"{setting.place('backbone')}: 'auto' needs pretrain_path, the directory that tells")
             return {}
         try:
-            path = convert(where, Path)
-            told = dict(self.directory(path))
+            path = convert_value(where, Path)
+            found = dict(self.directory(path))
         except Mismatch as error:
             self._fail(complaint("pretrain_path", where, Path, error))
             return {}
@@ -246,8 +246,8 @@ class _Sources:
             self._fail(*(f"{where.place('pretrain_path')}: {line}" for line in str(error).splitlines()))
             return {}
         layer = self.options if "backbone" in self.options else self.everything
-        layer["backbone"] = Setting(told.pop("backbone"), setting.origin, setting.base)
-        return {name: Setting(value, displayed(path), path) for name, value in told.items()}
+        layer["backbone"] = Setting(found.pop("backbone"), setting.origin, setting.base)
+        return {name: Setting(value, displayed(path), path) for name, value in found.items()}
 
     def _read(self, read: Callable[[Path, Problems], Lines], path: Path) -> Lines:
         """The content of a file; nothing if it cannot be read, which goes into the report."""
@@ -271,7 +271,7 @@ class _Sources:
                 self.problems.add(
                     f"{setting.place(name)}: there is no task {task!r}{did_you_mean(task, tasks)}"
                 )
-        return Source(Layer(everybody), {task: Layer(own) for task, own in single.items()})
+        return Source(SettingsLayer(everybody), {task: SettingsLayer(own) for task, own in single.items()})
 
 
 def _place(title: str, content: Mapping[str, Any], name: str) -> str:

@@ -14,13 +14,13 @@ from palm.config import AUTO, Config, Consumer, settings_of
 from palm.controller.settings import RunSettings, TaskParts, setting_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import Registry
-from palm.engine.build import built_optimizer
+from palm.engine.build import build_optimizer
 from palm.engine.model import MultiTaskModel
 from palm.engine.task import NO_BATCH_SIZE, Task, wiring_problems
 from palm.lr_sched import HORIZON, LR_SCHEDULES, schedule_of_run
 from palm.mixing import MIXINGS, Mixing
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
-from palm.paradigm import PARADIGMS, Paradigm
+from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Reader
 
 T = TypeVar("T")
@@ -34,12 +34,12 @@ HELP: dict[str, list[Consumer]] = {
     ],
     "task settings": [TaskParts, Task],
     "readers": [READERS[name] for name in READERS],
-    "paradigms": [PARADIGMS[name] for name in PARADIGMS],
+    "paradigms": [HEADS[name] for name in HEADS],
     "backbones": [BACKBONES[name] for name in BACKBONES],
 }
 
 
-TASK_PARTS = ("name", "reader", "paradigm", "mix_ratio", "is_target")
+TASK_PARTS = ("name", "reader", "head", "mix_ratio", "is_target")
 """Parameters of `Task` that come from the assembly, not from a configuration."""
 
 
@@ -53,7 +53,7 @@ SETTING_OF = {
     "learning-rate schedule": "lr_scheduler",
     "mixing strategy": "mixing",
     "reader": "reader",
-    "paradigm": "paradigm",
+    "head": "paradigm",
 }
 """What a registry holds -> the setting that names an entry of it."""
 
@@ -64,7 +64,7 @@ class TaskPlan:
 
     name: str
     reader: tuple[type[Reader], dict[str, Any]]
-    paradigm: tuple[type[Paradigm], dict[str, Any]]
+    head: tuple[type[Head], dict[str, Any]]
     task: dict[str, Any]
 
     @classmethod
@@ -73,7 +73,7 @@ class TaskPlan:
         return cls(
             task.name,
             (type(task.reader), task.reader.settings),
-            (type(task.paradigm), task.paradigm.settings),
+            (type(task.head), task.head.settings),
             {name: value for name, value in task.settings.items() if name not in TASK_PARTS},
         )
 
@@ -135,9 +135,9 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     for name in config.tasks:
         chosen = arguments(TaskParts, name)
         reader = component(READERS, name, chosen.get("reader"))
-        paradigm = component(PARADIGMS, name, chosen.get("paradigm"))
-        reader = _as_wanted(reader, paradigm)
-        tasks.append(TaskPlan(name, reader, paradigm, arguments(Task, name, TASK_PARTS)))
+        head = component(HEADS, name, chosen.get("paradigm"))
+        reader = _as_wanted(reader, head)
+        tasks.append(TaskPlan(name, reader, head, arguments(Task, name, TASK_PARTS)))
     for name in {task.name for task in given} & {*config.tasks}:
         config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
     if for_train:
@@ -147,11 +147,11 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     return Plan(settings, backbone, optimizer, groups, schedule, mixing, tasks, given)
 
 
-def _as_wanted(reader: Any, paradigm: Any) -> Any:
+def _as_wanted(reader: Any, head: Any) -> Any:
     """The reader with the settings that the paradigm wants of it, where the configuration says nothing."""
-    if reader is None or paradigm is None:
+    if reader is None or head is None:
         return reader
-    (cls, arguments), wanted = reader, getattr(paradigm[0], "reader_settings", {})
+    (cls, arguments), wanted = reader, getattr(head[0], "reader_settings", {})
     return cls, {name: wanted[name] for name in wanted if name in settings_of(cls)} | arguments
 
 
@@ -225,16 +225,16 @@ def build(plan: Plan) -> Parts:
     groups = _built((ParameterGroups, plan.groups), problems)
     mixing = _built(plan.mixing, problems)
     _check_schedule(settings, plan.schedule, problems)
-    paradigms = _shared_paradigms(plan, settings, problems)
+    heads = _shared_heads(plan, settings, problems)
     tasks = []
-    for k, (task, paradigm) in enumerate(zip(plan.tasks, paradigms, strict=True)):
+    for k, (task, head) in enumerate(zip(plan.tasks, heads, strict=True)):
         reader = _built(task.reader, problems, f"task {task.name!r}: ")
-        if reader is not None and paradigm is not None:
+        if reader is not None and head is not None:
             tasks.append(
                 Task(
                     task.name,
                     reader,
-                    paradigm,
+                    head,
                     mix_ratio=1.0 if settings.mix_ratio is None else settings.mix_ratio[k],
                     is_target=settings.target_tag is None or settings.target_tag[k] == 1,
                     **task.task,
@@ -249,8 +249,8 @@ def build(plan: Plan) -> Parts:
     assert optimizer is not None
     assert groups is not None
     assert mixing is not None
-    # Tried here, so that a layer or a pattern that does not exist is told before any data is read.
-    built_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
+    # Tried here, so that a layer or a pattern that does not exist is reported before any data is read.
+    build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
     return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, tasks)
 
 
@@ -264,30 +264,30 @@ def _built(part: tuple[type[T], dict[str, Any]], problems: list[str], place: str
 
 
 def _check_schedule(settings: RunSettings, arguments: dict[str, Any], problems: list[str]) -> None:
-    """Try the schedule's settings on a long run, so that their mistakes are told before any data is read."""
+    """Try the schedule's settings on a long run, so that mistakes are reported before any data is read."""
     try:
         schedule_of_run(settings.lr_scheduler, 10**6, settings.warmup_proportion, arguments)
     except ConfigError as error:
         problems += error.problems
 
 
-def _shared_paradigms(plan: Plan, settings: RunSettings, problems: list[str]) -> list[Paradigm | None]:
-    """One output layer per task; tasks with equal `task_reuse_tag` get the same object."""
+def _shared_heads(plan: Plan, settings: RunSettings, problems: list[str]) -> list[Head | None]:
+    """One head per task; tasks with equal `task_reuse_tag` get the same object."""
     tags = settings.task_reuse_tag or [str(k) for k in range(len(plan.tasks))]
     first: dict[str, TaskPlan] = {}
-    built: dict[str, Paradigm | None] = {}
+    built: dict[str, Head | None] = {}
     for tag, task in zip(tags, plan.tasks, strict=True):
         if tag not in first:
             first[tag] = task
-            built[tag] = _built(task.paradigm, problems, f"task {task.name!r}: ")
-        elif first[tag].paradigm != task.paradigm:
+            built[tag] = _built(task.head, problems, f"task {task.name!r}: ")
+        elif first[tag].head != task.head:
             problems.append(
-                f"tasks {first[tag].name!r} and {task.name!r} share task_reuse_tag {tag!r}, but their output "
-                f"layers differ: {_told(first[tag])} and {_told(task)}; give them other tags or like settings"
+                f"tasks {first[tag].name!r} and {task.name!r} share task_reuse_tag {tag!r}, but their heads "
+                f"differ: {_described(first[tag])} and {_described(task)}; give them other tags or settings"
             )
     return [built[tag] for tag in tags]
 
 
-def _told(task: TaskPlan) -> str:
-    cls, arguments = task.paradigm
+def _described(task: TaskPlan) -> str:
+    cls, arguments = task.head
     return f"{cls.__name__}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"

@@ -29,10 +29,10 @@ from palm.distributed import (
     launch,
     launch_id,
     lost_a_process,
-    naming_the_lost,
     record_failure,
+    report_missing_ranks,
 )
-from palm.engine.build import built_optimizer, moving_parameters
+from palm.engine.build import build_optimizer, moving_parameters
 from palm.engine.checkpoint import load_checkpoint, newest_checkpoint
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.evaluation import EarlyStopping, Evaluator, shown
@@ -78,8 +78,8 @@ class Controller:
             _report_plainly()
         try:
             words = program_arguments() if argv is None else argv
-            words, told = _with_pretrained(words)
-            directory = None if told is None and not for_train else _directory(told)
+            words, found = _with_pretrained(words)
+            directory = None if found is None and not for_train else _directory(found)
             self.config = read_config(config, task_dir, words, needs_tasks=not tasks, directory=directory)
         except HelpRequested:
             print(help_text(assembly.HELP, assembly.NO_SETTINGS))  # noqa: T201
@@ -155,7 +155,7 @@ class Controller:
         log_counts(training)
         if evaluator is not None:
             evaluator.finish()
-        with naming_the_lost("at the end of training"):
+        with report_missing_ranks("at the end of training"):
             barrier()  # what rank 0 has saved may be read now
 
     def _evaluator(self, training: Training, resolved: dict[str, Any]) -> Evaluator | None:
@@ -242,7 +242,7 @@ class Controller:
             folder,
             precision=self.plan.settings.get("precision", "auto"),
             reader=_values(plan.reader[1]),
-            paradigm=_values(plan.paradigm[1]),
+            head=_values(plan.head[1]),
         )
         logger.info("%s: inference model loaded from %s", plan.name, folder)
         model.batch_size = plan.task.get("pred_batch_size") or plan.task.get("batch_size") or model.batch_size
@@ -289,9 +289,9 @@ class Controller:
             task.open_stream(settings.random_seed, cache=cache)
             assert task.stream is not None
             logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
-        standings = [task.standing() for task in parts.tasks]
+        progress = [task.standing() for task in parts.tasks]
         num_epochs, reference = parts.settings.num_epochs, parts.tasks.index(main)
-        expected = parts.mixing.expected_steps(standings, reference, num_epochs)
+        expected = parts.mixing.expected_steps(progress, reference, num_epochs)
         for task, steps in zip(parts.tasks, expected, strict=True):
             if task.is_target and steps == 0:
                 raise ConfigError(
@@ -323,7 +323,7 @@ class Controller:
             raise_any(compiler_problems(device))
             parts.backbone.compile()
         replica = Replica(Losses(model), settings.parallel, settings.gradient_exchange)
-        optimizer = built_optimizer(parts.optimizer, parts.groups, model, parts.tasks)
+        optimizer = build_optimizer(parts.optimizer, parts.groups, model, parts.tasks)
         ema = (
             ExponentialMovingAverage(moving_parameters(model), settings.ema_decay)
             if settings.use_ema
@@ -397,22 +397,22 @@ def _with_pretrained(argv: Sequence[str]) -> tuple[list[str], dict[str, Any] | N
     """`--pretrain DIR` stands for the settings that make a run start from that directory, and no other."""
     words: list[str] = []
     rest = list(argv)
-    told = None
+    found = None
     while rest:
         name, equals, value = rest.pop(0).partition("=")
         if name != "--pretrain" or not (equals or rest):
             words.append(name + equals + value)
             continue
         folder = value or rest.pop(0)
-        told = settings_of_directory(folder)
+        found = settings_of_directory(folder)
         words += ["--backbone", AUTO, "--pretrain_path", folder, "--backbone_config_path", "none"]
-        words += [f"--{name}={told[name]}" for name in ("vocab_path", "do_lower_case")]
-    return words, told
+        words += [f"--{name}={found[name]}" for name in ("vocab_path", "do_lower_case")]
+    return words, found
 
 
-def _directory(told: dict[str, Any] | None) -> Callable[[Path], dict[str, Any]]:
+def _directory(found: dict[str, Any] | None) -> Callable[[Path], dict[str, Any]]:
     """What answers for the directory that `backbone: auto` asks: what `--pretrain` heard of it before."""
-    return settings_of_directory if told is None else lambda path: told  # noqa: ARG005
+    return settings_of_directory if found is None else lambda path: found  # noqa: ARG005
 
 
 def _values(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class RunSettings:
             or the dotted path of a class.
         mix_ratio: how often each task is drawn, relative to the others; 1.0 each where absent.
         target_tag: 1 for a target task, 0 for an auxiliary one, per task; all targets where absent.
-        task_reuse_tag: tasks with equal tags share one output layer; none do where absent.
+        task_reuse_tag: tasks with equal tags share one head; none do where absent.
         backbone: the encoder: bert, roberta, distilbert, electra or ernie, or the dotted path of a class;
             auto for the one that pretrain_path holds, with its sizes and its vocabulary.
         backbone_config_path: a JSON file with the backbone's settings.
@@ -109,7 +109,7 @@ class TaskParts:
 
     Args:
         reader: reads its data: cls, match, mrc, mlm or seq_label, or the dotted path of a class.
-        paradigm: its output layer: cls, match, mrc, mlm, seq_label, regression, or the path of a class.
+        paradigm: its head: cls, match, mrc, mlm, seq_label, regression, or the path of a class.
     """
 
     reader: str

@@ -1,4 +1,4 @@
-"""Checks of constructors' arguments: every one names its setting, and all are told in one report."""
+"""Checks of constructors' arguments: every one names its setting, and all are in one report."""
 
 from __future__ import annotations
 

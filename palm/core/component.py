@@ -39,7 +39,7 @@ def checked_phase(value: object) -> dict[str, Any]:
 
 
 class Component:
-    """Base of readers, backbones, paradigms, optimizers and schedules.
+    """Base of readers, backbones, heads, optimizers and schedules.
 
     Attributes:
         aliases: other spelling -> the constructor parameter's own name.
@@ -62,7 +62,7 @@ class Component:
 
     @property
     def phase(self) -> str:
-        """What 2.x's constructor was told: 'train' or 'predict'."""
+        """The constructor's argument of 2.x: 'train' or 'predict'."""
         return str(self.given_2x.get("phase", "train"))
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -30,7 +30,7 @@ def described(registry: Registry[Any], component: Component, folder: Path, place
 
 
 def rebuilt(registry: Registry[Any], saved: dict[str, Any], folder: Path, **overrides: Any) -> Any:
-    """The component of which `described` told, freshly built.
+    """The component that `described` describes, freshly built.
 
     Args:
         registry: that of the component's kind.

@@ -1,4 +1,4 @@
-"""What encoders and output layers have in common: activations, layers in any precision, how weights start."""
+"""What encoders and heads have in common: activations, layers in any precision, how weights start."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which numbers a model computes with: float32, or bfloat16 where the hardware multiplies it faster.
 
-Parameters, what output layers read and give, and losses are float32 in either case. bfloat16 goes
+Parameters, what heads read and give, and losses are float32 in either case. bfloat16 goes
 through `torch.autocast`, which any backbone heeds that is made of torch's modules.
 """
 

@@ -149,7 +149,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         raise StorageError(f"cannot read {path}: {error}") from error
 
 
-def fill(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
+def load_into(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
     """Load a module's weights that were saved in `folder`.
 
     Raises:

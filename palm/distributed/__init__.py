@@ -1,12 +1,13 @@
 """Training on several devices and machines by the means of `torch.distributed` and `torchrun`."""
 
-from palm.distributed.failures import naming_the_lost, record_failure
+from palm.distributed.failures import record_failure, report_missing_ranks
 from palm.distributed.group import (
     DEFAULT_TIMEOUT,
+    all_reduce_sum,
     barrier,
-    dealt,
+    exhaust,
     from_first,
-    gathered,
+    gather_objects,
     is_first,
     is_launched,
     join,
@@ -14,36 +15,35 @@ from palm.distributed.group import (
     lost_a_process,
     num_ranks,
     rank,
-    summed,
-    used_up,
+    split_among_ranks,
 )
 from palm.distributed.launch import launch
 from palm.distributed.replica import GradientExchange, Parallel, Replica
-from palm.distributed.shards import like, own_part, undivided, whole
+from palm.distributed.shards import full_tensor, full_tensors, local_shard, shard_like
 
 __all__ = [
     "DEFAULT_TIMEOUT",
     "GradientExchange",
     "Parallel",
     "Replica",
+    "all_reduce_sum",
     "barrier",
-    "dealt",
+    "exhaust",
     "from_first",
-    "gathered",
+    "full_tensor",
+    "full_tensors",
+    "gather_objects",
     "is_first",
     "is_launched",
     "join",
     "launch",
     "launch_id",
-    "like",
+    "local_shard",
     "lost_a_process",
-    "naming_the_lost",
     "num_ranks",
-    "own_part",
     "rank",
     "record_failure",
-    "summed",
-    "undivided",
-    "used_up",
-    "whole",
+    "report_missing_ranks",
+    "shard_like",
+    "split_among_ranks",
 ]

@@ -22,8 +22,8 @@ ROLL_CALL = timedelta(seconds=5)
 
 
 @contextmanager
-def naming_the_lost(place: str) -> Iterator[None]:
-    """Within it, a rank that waits in vain for another says so, and for which one.
+def report_missing_ranks(place: str) -> Iterator[None]:
+    """Within it, a rank that times out says for which other rank it waited.
 
     Args:
         place: where in the run, such as "at global step 7".
@@ -37,8 +37,8 @@ def naming_the_lost(place: str) -> Iterator[None]:
         if num_ranks() == 1 or not any(sign in str(error) for sign in SIGNS):
             raise
         raise TrainingError(
-            f"rank {rank()} of {num_ranks()} waited in vain for another rank {place} "
-            f"({_told(error)}): {_missing()}. Look for the messages of missing ranks; where they are "
+            f"rank {rank()} of {num_ranks()} timed out waiting for another rank {place} "
+            f"({_message(error)}): {_missing()}. Look for the messages of missing ranks; where they are "
             "only slow, a larger process_group_timeout helps"
         ) from None
 
@@ -50,11 +50,11 @@ def _missing() -> str:
     try:
         dist.monitored_barrier(roll_call_group(), timeout=patience, wait_all_ranks=True)
     except RuntimeError as error:
-        return _told(error)
+        return _message(error)
     return "all ranks answer now"
 
 
-def _told(error: RuntimeError) -> str:
+def _message(error: RuntimeError) -> str:
     """The engine's message, without the place in its source code and what follows the first sentence."""
     return re.sub(r"^\[/[^]]*\]\s*", "", str(error).strip()).splitlines()[0].split(". ")[0]
 

@@ -44,7 +44,7 @@ def _restarts() -> int:
 
 def lost_a_process() -> bool:
     """Whether processes were started anew, on any machine, because one was lost; every rank must ask."""
-    return int(summed(torch.tensor(_restarts()))) > 0
+    return int(all_reduce_sum(torch.tensor(_restarts()))) > 0
 
 
 def launch_id() -> str | None:
@@ -132,7 +132,7 @@ def is_first() -> bool:
     return rank() == 0
 
 
-def summed(value: Tensor) -> Tensor:
+def all_reduce_sum(value: Tensor) -> Tensor:
     """The sum over all ranks, in a new tensor; `value` itself where there is one rank."""
     if num_ranks() == 1:
         return value
@@ -144,7 +144,7 @@ def summed(value: Tensor) -> Tensor:
 def barrier() -> None:
     """Wait until every rank is here."""
     if num_ranks() > 1:
-        summed(torch.zeros(()))
+        all_reduce_sum(torch.zeros(()))
 
 
 def from_first(make: Callable[[], T], meanwhile: Callable[[], object] | None = None) -> T:
@@ -156,19 +156,19 @@ def from_first(make: Callable[[], T], meanwhile: Callable[[], object] | None = N
     """
     if num_ranks() == 1:
         return make()
-    told: list[T | None] = [make() if is_first() else None]
+    box: list[T | None] = [make() if is_first() else None]
     if meanwhile is not None and not is_first():
         meanwhile()
-    dist.broadcast_object_list(told, src=0)
-    return told[0]  # type: ignore[return-value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]  # type: ignore[return-value]
 
 
-def used_up(things: Iterable[object]) -> None:
+def exhaust(things: Iterable[object]) -> None:
     """Take all of an iterable for the sake of what happens meanwhile."""
     deque(things, maxlen=0)
 
 
-def gathered(value: T) -> list[T]:
+def gather_objects(value: T) -> list[T]:
     """The values of all ranks, in their order, on rank 0; nothing on the others."""
     if num_ranks() == 1:
         return [value]
@@ -177,7 +177,7 @@ def gathered(value: T) -> list[T]:
     return values or []
 
 
-def dealt(things: Sequence[T]) -> list[T]:
+def split_among_ranks(things: Sequence[T]) -> list[T]:
     """This rank's share of things that are dealt out one by one.
 
     All ranks get equally many, because a model whose parameters are spread over them must be called

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from palm.core.contract import Tensors
-from palm.distributed.group import num_ranks, summed
+from palm.distributed.group import all_reduce_sum, num_ranks
 
 Parallel = Literal["ddp", "fsdp"]
 """Every rank has all parameters (ddp), or a part of each (fsdp)."""
@@ -44,7 +44,7 @@ class Form:
 class Replica:
     """A model whose gradients, after `backward`, are those of the batches of all ranks together.
 
-    Parameters that no rank used keep no gradient: the output layers that were not drawn rest, as in
+    Parameters that no rank used keep no gradient: the heads that were not drawn rest, as in
     one process. With one rank nothing is wrapped and nothing is exchanged.
 
     Args:
@@ -81,12 +81,12 @@ class Replica:
 
         Args:
             counts: over how many terms each of this rank's losses of one step is the mean, see
-                `Paradigm.num_terms`.
+                `Head.num_terms`.
 
         Returns:
             `count / total * ranks` for each; `total` is that of all ranks.
         """
-        total = int(summed(torch.tensor(sum(counts))))
+        total = int(all_reduce_sum(torch.tensor(sum(counts))))
         return [count * num_ranks() / total for count in counts]
 
     def loss(self, task: str, batch: Tensors) -> Tensor:
@@ -96,14 +96,14 @@ class Replica:
 
     def mean(self, loss: Tensor) -> Tensor:
         """The average over the ranks of a detached loss that was multiplied by its share."""
-        return summed(loss) / num_ranks()
+        return all_reduce_sum(loss) / num_ranks()
 
     def exchanging(self, is_last: bool) -> AbstractContextManager[None]:
         """Within it, forward and backward of one part of a step; gradients are exchanged in the last."""
         return nullcontext() if is_last else self._form.accumulating()
 
     def apart(self) -> AbstractContextManager[None]:
-        """Within it, the encoder and output layers can be called on their own, by all ranks equally often."""
+        """Within it, the encoder and heads can be called on their own, by all ranks equally often."""
         return self._form.apart()
 
 
@@ -126,7 +126,7 @@ def _sent_in_bf16(gradients: Tensor) -> torch.futures.Future[Tensor]:
     """
     rounded = gradients.to(torch.bfloat16).div_(num_ranks())
     exchanged: torch.futures.Future[Tensor] = torch.futures.Future()
-    exchanged.set_result(gradients.copy_(summed(rounded)))
+    exchanged.set_result(gradients.copy_(all_reduce_sum(rounded)))
     return exchanged
 
 

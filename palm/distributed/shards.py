@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 
-def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors put together from the parts of all ranks, which must all ask; others as they are."""
-    return {name: undivided(value) for name, value in tensors.items()}
+    return {name: full_tensor(value) for name, value in tensors.items()}
 
 
-def undivided(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """A tensor put together from the parts of all ranks, which must all ask; another as it is."""
     return tensor.full_tensor() if _is_cut(tensor) else tensor
 
 
-def own_part(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """What this rank has of a tensor, which shares its memory."""
     return tensor.to_local() if _is_cut(tensor) else tensor
 
 
-def like(pattern: Tensor, tensor: Tensor) -> Tensor:
+def shard_like(pattern: Tensor, tensor: Tensor) -> Tensor:
     """A whole tensor on the device of `pattern`, and cut up as that is."""
     if not _is_cut(pattern):
         return tensor.to(pattern.device)

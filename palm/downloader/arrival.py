@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from palm.core.errors import StorageError
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import CONFIG_FILES, find_config
-from palm.pretrained.loading import fill
+from palm.pretrained.loading import fill_backbone
 from palm.pretrained.vocabularies import VOCABULARIES, find_vocabulary
 from palm.pretrained.writing import write_hugging_face
 
@@ -40,7 +40,7 @@ def add_safetensors(folder: Path) -> None:
     """
     directory = read_directory(folder)
     backbone = directory.build()
-    loaded = fill(backbone, directory.given, folder).loaded
+    loaded = fill_backbone(backbone, directory.given, folder).loaded
     try:
         write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, folder)
     except SafetensorError as error:  # its words for a disk that is full

@@ -32,7 +32,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Whole:
-    """What a server told of a whole file: its size, how to know it again, its checksum."""
+    """What a server says of a whole file: its size, how to know it again, its checksum."""
 
     size: int | None = None
     validator: str | None = None
@@ -40,7 +40,7 @@ class Whole:
 
 
 class Part:
-    """The beginning of a file in `<name>.part`, and in `<name>.part.json` what its server told.
+    """The beginning of a file in `<name>.part`, and in `<name>.part.json` what its server said.
 
     Args:
         file: where the whole is to be.

@@ -13,7 +13,7 @@ from palm.engine.task import Task
 from palm.optimizer import Optimizer, ParameterGroups
 
 
-def built_optimizer(
+def build_optimizer(
     optimizer: Optimizer, groups: ParameterGroups, model: MultiTaskModel, tasks: Sequence[Task]
 ) -> torch.optim.Optimizer:
     """The torch optimizer of the parameters that move; the others are frozen from now on.
@@ -22,10 +22,10 @@ def built_optimizer(
         optimizer: its settings.
         groups: what is frozen, and rates of parts of the model.
         model: where it is trained.
-        tasks: some have rates for their output layers.
+        tasks: some have rates for their heads.
 
     Raises:
-        ConfigError: a layer, or a parameter, that does not exist; or two rates for one output layer.
+        ConfigError: a layer, or a parameter, that does not exist; or two rates for one head.
     """
     frozen = groups.frozen([name for name, _ in model.named_parameters()], model.parameter_layers)
     for name, parameter in model.named_parameters():
@@ -47,12 +47,12 @@ def _head_rates(model: MultiTaskModel, tasks: Sequence[Task]) -> dict[str, float
     rates: dict[str, float] = {}
     owner: dict[str, Task] = {}
     for task in tasks:
-        start = f"{model.heads[task.name]}."
+        start = f"{model.head_places[task.name]}."
         other = owner.setdefault(start, task)
         if other.head_learning_rate != task.head_learning_rate:
             raise ConfigError(
                 [
-                    f"tasks {other.name!r} and {task.name!r} share an output layer; give them the same "
+                    f"tasks {other.name!r} and {task.name!r} share a head; give them the same "
                     f"head_learning_rate, not {other.head_learning_rate!r} and {task.head_learning_rate!r}"
                 ]
             )

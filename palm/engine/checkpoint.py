@@ -24,9 +24,9 @@ from palm.core.storage import (
     verify,
     write_json,
 )
-from palm.distributed import is_first, launch_id, like, whole
+from palm.distributed import full_tensors, is_first, launch_id, shard_like
 from palm.engine.loop import Training
-from palm.paradigm import PARADIGMS
+from palm.paradigm import HEADS
 from palm.reader import READERS
 
 FORMAT = "palm-checkpoint"
@@ -47,7 +47,7 @@ def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
     }
     if training.ema is not None:
         files["ema"] = training.ema.state_dict()
-    contents = {name: whole(tensors) for name, tensors in files.items()}
+    contents = {name: full_tensors(tensors) for name, tensors in files.items()}
     if not is_first():
         return
     with new_directory(folder) as part:
@@ -58,7 +58,7 @@ def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
             "version": 1,
             "run": identity,
             "launch": launch_id(),
-            "heads": training.model.heads,
+            "heads": training.model.head_places,
             "components": _components(training, part),
             **training.state_dict(),
         }
@@ -70,7 +70,7 @@ def _components(training: Training, folder: Path) -> dict[str, Any]:
     tasks = {
         task.name: {
             "reader": described(READERS, task.reader, folder, place=f"tasks/{task.name}"),
-            "paradigm": described(PARADIGMS, task.paradigm, folder, place=f"tasks/{task.name}"),
+            "paradigm": described(HEADS, task.head, folder, place=f"tasks/{task.name}"),
         }
         for task in training.tasks
     }
@@ -95,7 +95,8 @@ def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
     parameters = dict(training.model.named_parameters())
     saved = load_tensors(folder / "model.safetensors")
     now = training.model.state_dict()
-    training.model.load_state_dict({name: like(now.get(name, value), value) for name, value in saved.items()})
+    placed = {name: shard_like(now.get(name, value), value) for name, value in saved.items()}
+    training.model.load_state_dict(placed)
     restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
     if training.ema is not None:
         training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
@@ -140,7 +141,7 @@ class TrainedWeights:
 
     Args:
         backbone: of the encoder, by name.
-        heads: task -> those of its output layer, by name.
+        heads: task -> those of its head, by name.
     """
 
     backbone: dict[str, Tensor]
@@ -227,5 +228,5 @@ def restore_optimizer(
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
         optimizer.state[parameter][entry] = (
-            like(parameter, value) if value.shape == parameter.shape else value
+            shard_like(parameter, value) if value.shape == parameter.shape else value
         )

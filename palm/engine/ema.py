@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.errors import ConfigError, StorageError
-from palm.distributed import like, own_part
+from palm.distributed import local_shard, shard_like
 
 
 class ExponentialMovingAverage:
@@ -38,8 +38,8 @@ class ExponentialMovingAverage:
         self.num_updates = 0
         named = dict(named_parameters)
         self.average = {name: parameter.detach().clone() for name, parameter in named.items()}
-        self._values = [own_part(value) for value in self.average.values()]
-        self._parameters = [own_part(parameter.detach()) for parameter in named.values()]
+        self._values = [local_shard(value) for value in self.average.values()]
+        self._parameters = [local_shard(parameter.detach()) for parameter in named.values()]
 
     def update(self) -> None:
         """Take the parameters' present values in; to be called after every optimizer step."""
@@ -74,5 +74,5 @@ class ExponentialMovingAverage:
                 f"the saved averages are of another model; they differ in {', '.join(strange)}"
             )
         self.num_updates = int(state["num_updates"])
-        parts = [own_part(like(average, state[name])) for name, average in self.average.items()]
+        parts = [local_shard(shard_like(average, state[name])) for name, average in self.average.items()]
         torch._foreach_copy_(self._values, parts)

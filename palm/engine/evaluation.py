@@ -42,19 +42,19 @@ class Best:
     """The best evaluation so far, of a task or of the whole run.
 
     Args:
-        goodness: how good it was (see `Metric.goodness`); -inf before the first evaluation.
+        score: how good it was (see `Metric.normalized_score`); -inf before the first evaluation.
         step: its global step.
         waited: evaluations since then.
     """
 
-    goodness: float = -math.inf
+    score: float = -math.inf
     step: int = 0
     waited: int = 0
 
-    def take(self, goodness: float, step: int) -> None:
+    def take(self, score: float, step: int) -> None:
         """Compare with one more evaluation; only a better one replaces the best."""
-        if goodness > self.goodness:
-            self.goodness, self.step, self.waited = goodness, step, 0
+        if score > self.score:
+            self.score, self.step, self.waited = score, step, 0
         else:
             self.waited += 1
 
@@ -68,7 +68,7 @@ class Evaluator:
         training: the run; checkpoints of it hold what was found.
         every: evaluate every so many global steps; 0 or less: not for their sake.
         every_epoch: evaluate at the end of every epoch of the main task, the first target.
-        best_by: the tasks whose mean goodness is that of the whole run; all targets where None.
+        best_by: the tasks whose mean normalized score is that of the whole run; all targets where None.
         history: a JSON lines file for all evaluations, rewritten after each.
 
     Attributes:
@@ -118,10 +118,10 @@ class Evaluator:
         evaluation = Evaluation(self.training.step, scores)
         self._take(evaluation)
         for task in self.tasks:
-            self.training.record_score(task, goodness_of(task, scores[task.name]))
-            told = ", ".join(f"{name} {shown(value)}" for name, value in scores[task.name].items())
+            self.training.record_score(task, normalized_score(task, scores[task.name]))
+            found = ", ".join(f"{name} {shown(value)}" for name, value in scores[task.name].items())
             is_best = self.best[task.name].step == evaluation.step
-            logger.info("%s: step %d: %s%s", task.name, evaluation.step, told, " (best)" if is_best else "")
+            logger.info("%s: step %d: %s%s", task.name, evaluation.step, found, " (best)" if is_best else "")
         if self.history is not None and is_first():
             lines = (json.dumps(line, ensure_ascii=False) for line in self.state_dict()["evaluations"])
             write_text(self.history, "".join(f"{line}\n" for line in lines))
@@ -155,11 +155,11 @@ class Evaluator:
 
     def _take(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
-        goodness = {task.name: goodness_of(task, evaluation.scores[task.name]) for task in self.tasks}
+        found = {task.name: normalized_score(task, evaluation.scores[task.name]) for task in self.tasks}
         for name, best in self.best.items():
-            best.take(goodness[name], evaluation.step)
+            best.take(found[name], evaluation.step)
         if self.best_by:
-            mean = math.fsum(goodness[name] for name in self.best_by) / len(self.best_by)
+            mean = math.fsum(found[name] for name in self.best_by) / len(self.best_by)
             self.overall.take(mean, evaluation.step)
 
     def state_dict(self) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def model_of(training: Training, task: Task) -> InferenceModel:
     """What a task predicts with at this moment of a run; it has the run's weights, not copies."""
     model = training.model
     return InferenceModel(
-        task.name, task.reader, model.backbone, task.paradigm, task.pred_batch_size, model.precision
+        task.name, task.reader, model.backbone, task.head, task.pred_batch_size, model.precision
     )
 
 
@@ -215,11 +215,11 @@ def first_metric(task: Task) -> type[Metric]:
     return metrics_of(task.metrics[:1])[0]
 
 
-def goodness_of(task: Task, scores: Scores) -> float:
+def normalized_score(task: Task, scores: Scores) -> float:
     """How good a task's first metric is, from 0 or below to 1; 0 where it is not a number."""
     metric = first_metric(task)
-    goodness = metric.goodness(scores.get(metric.main, math.nan))
-    return 0.0 if math.isnan(goodness) else goodness
+    score = metric.normalized_score(scores.get(metric.main, math.nan))
+    return 0.0 if math.isnan(score) else score
 
 
 def shown(value: float) -> str:

@@ -18,7 +18,7 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.precision import checked, resolved
 from palm.core.rng import generator
 from palm.core.storage import (
-    fill,
+    load_into,
     load_tensors,
     new_directory,
     read_json,
@@ -28,11 +28,19 @@ from palm.core.storage import (
     write_json,
 )
 from palm.core.version import __version__
-from palm.distributed import dealt, from_first, gathered, is_first, naming_the_lost, used_up, whole
+from palm.distributed import (
+    exhaust,
+    from_first,
+    full_tensors,
+    gather_objects,
+    is_first,
+    report_missing_ranks,
+    split_among_ranks,
+)
 from palm.engine.model import outputs_of
 from palm.engine.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
-from palm.paradigm import PARADIGMS, Paradigm
+from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.rows.chunks import encoded_chunks
 
@@ -41,13 +49,13 @@ CHUNK_EXAMPLES = 1024  # examples in memory at a time while predicting; rows are
 
 
 class InferenceModel:
-    """Reader, backbone and output layer of one task, ready to predict.
+    """Reader, backbone and head of one task, ready to predict.
 
     Args:
         task: the task's name.
         reader: turns text into batches and decoded outputs into records.
         backbone: the trained encoder.
-        paradigm: the trained output layer.
+        paradigm: the trained head.
         batch_size: rows per prediction step.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
@@ -60,17 +68,17 @@ class InferenceModel:
         task: str,
         reader: Reader,
         backbone: Backbone,
-        paradigm: Paradigm,
+        head: Head,
         batch_size: int = PREDICTION_ROWS,
         precision: str = "auto",
     ) -> None:
-        self.task, self.reader, self.backbone, self.paradigm = task, reader, backbone, paradigm
+        self.task, self.reader, self.backbone, self.head = task, reader, backbone, head
         self.batch_size, self.precision = batch_size, checked(precision)
 
     def to(self, device: torch.device | str) -> InferenceModel:
         """Move to a device."""
         self.backbone.to(device)
-        self.paradigm.to(device)
+        self.head.to(device)
         return self
 
     def predict(self, texts: Iterable[Any]) -> list[Record]:
@@ -94,8 +102,8 @@ class InferenceModel:
         records = chain.from_iterable(self.steps(examples, together=True))
         hidden = None if is_first() else True
         progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
-        with naming_the_lost(f"while predicting {self.task!r}"):
-            return from_first(lambda: self.reader.write(progress, directory), lambda: used_up(records))
+        with report_missing_ranks(f"while predicting {self.task!r}"):
+            return from_first(lambda: self.reader.write(progress, directory), lambda: exhaust(records))
 
     def records(self, examples: Iterable[Any]) -> Iterator[Record]:
         """One record per example, in order, read and predicted by the chunk."""
@@ -108,7 +116,7 @@ class InferenceModel:
 
         Args:
             path: a data file as for training.
-            metrics: names of `palm.metrics.METRICS` or dotted paths; those of the output layer where None.
+            metrics: names of `palm.metrics.METRICS` or dotted paths; those of the head where None.
 
         Returns:
             The numbers of the metrics by name, those of the first metric first.
@@ -117,23 +125,23 @@ class InferenceModel:
             ConfigError: a metric that is unknown, or that does not fit the reader.
             DataError: a row that cannot be used, with its file and line.
         """
-        names = self.paradigm.metrics if metrics is None else metrics
+        names = self.head.metrics if metrics is None else metrics
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
         seen, known = tee(self.reader.read_true(Path(path)))
-        with kept_modes(self.backbone, self.paradigm), naming_the_lost(f"while evaluating {self.task!r}"):
-            records = chain.from_iterable(self.steps(seen, judged=True, together=True))
-            judgements = zip(records, self.reader.truths(known), strict=True)
-            return from_first(lambda: scores_of(metrics_of(names), judgements), lambda: used_up(records))
+        with kept_modes(self.backbone, self.head), report_missing_ranks(f"while evaluating {self.task!r}"):
+            records = chain.from_iterable(self.steps(seen, with_eval_outputs=True, together=True))
+            pairs = zip(records, self.reader.truths(known), strict=True)
+            return from_first(lambda: scores_of(metrics_of(names), pairs), lambda: exhaust(records))
 
     def steps(
-        self, examples: Iterable[Any], judged: bool = False, together: bool = False
+        self, examples: Iterable[Any], with_eval_outputs: bool = False, together: bool = False
     ) -> Iterator[list[Record]]:
         """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last.
 
         Args:
             examples: as the reader reads them.
-            judged: records also have what the output layer says of the truth, for metrics.
+            with_eval_outputs: records also have what the head says of the truth, for metrics.
             together: deal the batches out among all ranks, which must all call this with the same
                 examples; the records then come on rank 0 alone. The batches are those of one process.
         """
@@ -144,10 +152,12 @@ class InferenceModel:
                 by_length[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size)
             ]
             decoded: dict[int, dict[str, Any]] = {}
-            for indices in dealt(batches) if together else batches:
-                decoded.update(zip(indices, self._decoded(rows, indices, first, judged), strict=True))
+            for indices in split_among_ranks(batches) if together else batches:
+                decoded.update(
+                    zip(indices, self._decoded(rows, indices, first, with_eval_outputs), strict=True)
+                )
                 yield []
-            yield self._finished(chunk, rows, gathered(decoded) if together else [decoded], first)
+            yield self._finished(chunk, rows, gather_objects(decoded) if together else [decoded], first)
             first += len(chunk)
 
     def _finished(
@@ -160,20 +170,22 @@ class InferenceModel:
         return list(self.reader.records(chunk, rows, [decoded[row] for row in range(len(rows))], first))
 
     @torch.inference_mode()
-    def _decoded(self, rows: Rows, indices: Sequence[int], first: int, judged: bool) -> list[dict[str, Any]]:
+    def _decoded(
+        self, rows: Rows, indices: Sequence[int], first: int, with_eval_outputs: bool
+    ) -> list[dict[str, Any]]:
         self.backbone.eval()
-        self.paradigm.eval()
+        self.head.eval()
         device = next(self.backbone.parameters()).device
         batch = self.reader.collate(
             rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
         )
         batch = {name: value.to(device) for name, value in batch.items()}
         precision = resolved(self.precision, device)
-        outputs = outputs_of(self.backbone, self.paradigm, batch, precision)
-        decoded = self.paradigm.decode(outputs)
-        if judged:
-            for value, judgement in zip(decoded, self.paradigm.judge(outputs, batch), strict=False):
-                value.update(judgement)
+        outputs = outputs_of(self.backbone, self.head, batch, precision)
+        decoded = self.head.decode(outputs)
+        if with_eval_outputs:
+            for value, extra in zip(decoded, self.head.eval_outputs(outputs, batch), strict=False):
+                value.update(extra)
         return decoded
 
     def save(self, folder: Path, run: dict[str, Any] | None = None) -> None:
@@ -187,11 +199,11 @@ class InferenceModel:
         Raises:
             StorageError: the place cannot be written; nothing is left half-written.
         """
-        parts: dict[str, torch.nn.Module] = {"backbone": self.backbone, "paradigm": self.paradigm}
+        parts: dict[str, torch.nn.Module] = {"backbone": self.backbone, "paradigm": self.head}
         weights = {
             f"{place}.{name}": value
             for place, module in parts.items()
-            for name, value in whole(module.state_dict()).items()
+            for name, value in full_tensors(module.state_dict()).items()
         }
         if not is_first():
             return
@@ -205,7 +217,7 @@ class InferenceModel:
                 "batch_size": self.batch_size,
                 "reader": described(READERS, self.reader, part),
                 "backbone": described(BACKBONES, self.backbone, part),
-                "paradigm": described(PARADIGMS, self.paradigm, part),
+                "paradigm": described(HEADS, self.head, part),
                 "run": run or {},
             }
             write_json(part / "config.json", description)
@@ -228,7 +240,7 @@ def load_model(folder: str | Path, *, precision: str = "auto", **overrides: dict
     Args:
         folder: `<save_path>/<task>/infer_model`.
         precision: as in `InferenceModel`.
-        overrides: settings that replace the saved ones, as `reader={…}` or `paradigm={…}`.
+        overrides: settings that replace the saved ones, as `reader={…}` or `head={…}`.
 
     Raises:
         StorageError: missing, damaged, of an unknown format, or not fitting the overrides.
@@ -245,20 +257,20 @@ def load_model(folder: str | Path, *, precision: str = "auto", **overrides: dict
         description["task"],
         rebuilt(READERS, description["reader"], folder, **overrides.get("reader", {})),
         rebuilt(BACKBONES, description["backbone"], folder),
-        rebuilt(PARADIGMS, description["paradigm"], folder, **overrides.get("paradigm", {})),
+        rebuilt(HEADS, description["paradigm"], folder, **overrides.get("head", {})),
         description["batch_size"],
         precision,
     )
-    load_weights(model.backbone, model.paradigm, folder)
+    load_weights(model.backbone, model.head, folder)
     return model
 
 
-def load_weights(backbone: Backbone, paradigm: Paradigm, folder: Path) -> None:
+def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:
     """Give components the weights of a saved model; that it is whole is for the caller to verify.
 
     Raises:
         StorageError: they cannot be read, or are of another shape.
     """
     weights = load_tensors(folder / "model.safetensors")
-    fill(backbone, under("backbone", weights), folder)
-    fill(paradigm, under("paradigm", weights), folder)
+    load_into(backbone, under("backbone", weights), folder)
+    load_into(head, under("paradigm", weights), folder)

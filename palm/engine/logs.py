@@ -72,8 +72,8 @@ class EpochLog:
 
 def counts(tasks: Sequence[Task]) -> str:
     """The realised steps of tasks beside the planned ones: `steps so far / planned: slot 70/140, …`."""
-    told = ", ".join(f"{task.name} {task.step}/{task.expected_steps}" for task in tasks)
-    return f"steps so far / planned: {told}"
+    found = ", ".join(f"{task.name} {task.step}/{task.expected_steps}" for task in tasks)
+    return f"steps so far / planned: {found}"
 
 
 def log_counts(training: Training) -> None:

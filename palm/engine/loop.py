@@ -14,7 +14,7 @@ from torch import Tensor
 from palm.core.contract import Tensors
 from palm.core.errors import TrainingError
 from palm.core.rng import generator
-from palm.distributed import Replica, naming_the_lost, rank
+from palm.distributed import Replica, rank, report_missing_ranks
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.model import Losses, MultiTaskModel
 from palm.engine.task import Task
@@ -62,7 +62,7 @@ def train_step(
     grad_clip_type: GradClipType = "global_norm",
     loss_weight: float = 1.0,
 ) -> Tensor:
-    """One update of the backbone and one task's output layer, on that task's loss.
+    """One update of the backbone and one task's head, on that task's loss.
 
     Args:
         replica: of a model in training mode.
@@ -101,7 +101,7 @@ class Training:
     """A run under way: model, tasks, optimizer and how far they have come.
 
     Args:
-        model: the shared backbone with all output layers.
+        model: the shared backbone with all heads.
         tasks: with their streams and expected steps set.
         optimizer: over the model's parameters.
         schedule: factor on the learning rate by global step, from 0.
@@ -171,7 +171,7 @@ class Training:
         place = (self.step, rank()) if rank() else (self.step,)
         torch.manual_seed(int(generator(self.seed, "dropout", *place).integers(2**63)))
         try:
-            with naming_the_lost(f"at global step {self.step + 1}"):
+            with report_missing_ranks(f"at global step {self.step + 1}"):
                 loss = train_step(
                     self.replica,
                     task.name,

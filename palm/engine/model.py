@@ -1,4 +1,4 @@
-"""One shared backbone and the output layers of all tasks on it."""
+"""One shared backbone and the heads of all tasks on it."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from palm.core.contract import Tensors
 from palm.core.errors import WiringError
 from palm.core.precision import Precision, computing
 from palm.engine.task import Task
-from palm.paradigm.base import Paradigm
+from palm.paradigm.base import Head
 
 
 class MultiTaskModel(nn.Module):
-    """What is trained: only the drawn task's output layer runs in a step.
+    """What is trained: only the drawn task's head runs in a step.
 
     Args:
         backbone: the shared encoder.
-        tasks: their paradigms are registered once each, under the first task that has them.
+        tasks: their heads are registered once each, under the first task that has them.
         precision: what forward and backward compute with; parameters and losses are float32.
     """
 
     def __init__(self, backbone: Backbone, tasks: Sequence[Task], precision: Precision = "fp32") -> None:
         super().__init__()
         self.backbone, self.precision = backbone, precision
-        self.paradigms = nn.ModuleDict()
+        self.heads = nn.ModuleDict()
         self._owners: dict[str, str] = {}
-        keys: dict[Paradigm, str] = {}
+        keys: dict[Head, str] = {}
         for task in tasks:
             # "@": a task may be called `train` or `type`, which a module attribute may not.
-            key = keys.setdefault(task.paradigm, f"@{task.name}")
-            self.paradigms[key] = task.paradigm
+            key = keys.setdefault(task.head, f"@{task.name}")
+            self.heads[key] = task.head
             self._owners[task.name] = key
 
     @property
-    def heads(self) -> dict[str, str]:
-        """Task -> the place of its output layer in `state_dict`; equal where tasks share one."""
-        return {task: f"paradigms.{key}" for task, key in self._owners.items()}
+    def head_places(self) -> dict[str, str]:
+        """Task -> the place of its head in `state_dict`; equal where tasks share one."""
+        return {task: f"heads.{key}" for task, key in self._owners.items()}
 
     def parameter_layers(self) -> list[list[str]]:
         """The names of the parameters of the embeddings, then of each layer of the encoder.
@@ -48,23 +48,23 @@ class MultiTaskModel(nn.Module):
         """
         return [[f"backbone.{name}" for name in names] for names in self.backbone.parameter_layers()]
 
-    def paradigm(self, task: str) -> Paradigm:
-        """The output layer of a task."""
-        paradigm = self.paradigms[self._owners[task]]
-        assert isinstance(paradigm, Paradigm)
-        return paradigm
+    def head(self, task: str) -> Head:
+        """The head of a task."""
+        head = self.heads[self._owners[task]]
+        assert isinstance(head, Head)
+        return head
 
     def forward(self, task: str, batch: Tensors) -> Tensors:
         """The outputs of one task for its batch."""
-        return outputs_of(self.backbone, self.paradigm(task), batch, self.precision)
+        return outputs_of(self.backbone, self.head(task), batch, self.precision)
 
     def loss(self, task: str, batch: Tensors) -> Tensor:
         """The mean loss of one task on its batch, a scalar."""
-        return self.paradigm(task).loss(self(task, batch), batch)
+        return self.head(task).loss(self(task, batch), batch)
 
     def num_terms(self, task: str, batch: Tensors) -> int:
         """Over how many equal terms that loss is the mean."""
-        return self.paradigm(task).num_terms(batch)
+        return self.head(task).num_terms(batch)
 
 
 class Losses(nn.Module):
@@ -99,10 +99,8 @@ def share_parameters(source: nn.Module, target: nn.Module) -> None:
         module._buffers.update(trained._buffers)
 
 
-def outputs_of(
-    backbone: Backbone, paradigm: Paradigm, batch: Tensors, precision: Precision = "fp32"
-) -> Tensors:
-    """The batch through the backbone and one output layer; only what that layer reads is computed.
+def outputs_of(backbone: Backbone, head: Head, batch: Tensors, precision: Precision = "fp32") -> Tensors:
+    """The batch through the backbone and one head; only what that layer reads is computed.
 
     Args:
         backbone: computes in `precision`.
@@ -111,15 +109,13 @@ def outputs_of(
         precision: fp32 or bf16.
 
     Returns:
-        The output layer's outputs.
+        The head's outputs.
     """
     device = next(iter(batch.values())).device
-    declared = {
-        name: spec.dtype for name, spec in paradigm.inputs_attr.items() if name in backbone.outputs_attr
-    }
+    declared = {name: spec.dtype for name, spec in head.inputs_attr.items() if name in backbone.outputs_attr}
     with computing(precision, device):
         features = backbone(batch, list(declared))
     features = {**batch, **{name: features[name].to(dtype) for name, dtype in declared.items()}}
-    with computing(precision if paradigm.computes_in_bf16 else "fp32", device):
-        outputs: Tensors = paradigm({name: features[name] for name in paradigm.inputs_attr})
+    with computing(precision if head.computes_in_bf16 else "fp32", device):
+        outputs: Tensors = head({name: features[name] for name in head.inputs_attr})
     return outputs

@@ -1,4 +1,4 @@
-"""One task: its reader, its output layer, its data and its share of the steps."""
+"""One task: its reader, its head, its data and its share of the steps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from palm.core.logging import logger
 from palm.distributed import num_ranks, rank
 from palm.engine.stream import TaskStream
 from palm.metrics import metric_problems
-from palm.mixing.base import Standing
-from palm.paradigm.base import Paradigm
+from palm.mixing.base import TaskProgress
+from palm.paradigm.base import Head
 from palm.reader.base import Reader
 from palm.reader.rows.cache import DataCache, training_rows
 from palm.reader.rows.rows import Rows
@@ -34,7 +34,7 @@ class Task(Component):
     Args:
         name: the task's name; it stands in logs, in `save_path` and in checkpoints.
         reader: reads its data.
-        paradigm: its output layer; two tasks with the same object share its parameters.
+        paradigm: its head; two tasks with the same object share its parameters.
         batch_size: rows per training step on each device.
         max_tokens_per_batch: in place of `batch_size`: a training step takes as many of the next rows as
             have no more tokens together, padding not counted.
@@ -51,7 +51,7 @@ class Task(Component):
         print_first_n: how many examples and their encoded rows to log before training.
         loss_weight: factor of the task's loss in the gradient; losses are reported without it.
         learning_rate_factor: factor of all learning rates, the encoder's too, in the steps of this task.
-        head_learning_rate: rate of the task's output layer; `learning_rate` where absent.
+        head_learning_rate: rate of the task's head; `learning_rate` where absent.
         mix_ratio: how often the task is drawn, relative to the others.
         is_target: whether it gets an exact number of steps and a saved model, or only helps.
 
@@ -70,7 +70,7 @@ class Task(Component):
         self,
         name: str,
         reader: Reader,
-        paradigm: Paradigm,
+        head: Head,
         *,
         batch_size: int | None = None,
         max_tokens_per_batch: int | None = None,
@@ -89,11 +89,11 @@ class Task(Component):
         mix_ratio: float = 1.0,
         is_target: bool = True,
     ) -> None:
-        self.name, self.reader, self.paradigm = name, reader, paradigm
+        self.name, self.reader, self.head = name, reader, head
         self.batch_size, self.max_tokens_per_batch = batch_size, max_tokens_per_batch
         self.pred_batch_size = pred_batch_size or batch_size or PREDICTION_ROWS
         self.train_file, self.dev_file, self.pred_file = train_file, dev_file, pred_file
-        self.metrics: Sequence[str] = paradigm.metrics if metrics is None else metrics
+        self.metrics: Sequence[str] = head.metrics if metrics is None else metrics
         self.pred_output_path = pred_output_path
         self.shuffle, self.print_first_n = shuffle, print_first_n
         self.loss_weight, self.learning_rate_factor = loss_weight, learning_rate_factor
@@ -184,10 +184,10 @@ class Task(Component):
         first = step * self.gradient_accumulation_steps
         return [self.stream.batch(first + k) for k in range(self.gradient_accumulation_steps)]
 
-    def standing(self, step: int | None = None) -> Standing:
+    def standing(self, step: int | None = None) -> TaskProgress:
         """Where it stands for a mixing strategy, after `step` steps, or those that it has had."""
         assert self.stream is not None, "the training data is not loaded"
-        return Standing(
+        return TaskProgress(
             self.name,
             self.mix_ratio,
             len(self.stream.rows),
@@ -213,7 +213,7 @@ class Task(Component):
             "learning_rate_factor": self.learning_rate_factor,
             "head_learning_rate": self.head_learning_rate,
             "expected_steps": self.expected_steps,
-            "paradigm": self.paradigm.settings,
+            "paradigm": self.head.settings,
             "rows": len(self.stream.rows),
             "data": self.stream.rows.digest,
         }
@@ -221,12 +221,12 @@ class Task(Component):
 
 def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> list[str]:
     """What does not fit between reader, backbone and paradigm of one task; empty where all is well."""
-    reader, paradigm = task.reader, task.paradigm
+    reader, head = task.reader, task.head
     features = {**reader.outputs_attr, **backbone.outputs_attr}
     found = [
         *mismatches("backbone", backbone.inputs_attr, "reader", reader.outputs_attr),
-        *mismatches("paradigm", paradigm.inputs_attr, "backbone", features),
-        *(_target_problems(reader, paradigm) if for_train else ()),
+        *mismatches("head", head.inputs_attr, "backbone", features),
+        *(_target_problems(reader, head) if for_train else ()),
         *_size_problems(reader, backbone),
         *(() if task.dev_file is None else metric_problems(task.metrics, reader.truth_names)),
     ]
@@ -237,9 +237,9 @@ LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
 """What a batch calls its labels -> the reader's `label_type` that gives them."""
 
 
-def _target_problems(reader: Reader, paradigm: Paradigm) -> Iterator[str]:
-    wanted, given = paradigm.targets_attr, reader.targets_attr
-    for line in mismatches("paradigm's loss", wanted, "reader", given):
+def _target_problems(reader: Reader, head: Head) -> Iterator[str]:
+    wanted, given = head.targets_attr, reader.targets_attr
+    for line in mismatches("head's loss", wanted, "reader", given):
         types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
         fits = "label_type" in reader.settings and types
         yield f"{line}; set label_type: {types.pop()}" if fits else line

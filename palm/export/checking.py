@@ -60,7 +60,7 @@ def check_graph(session: Any, graph: Graph, trained: Trained, tolerance: float) 
     """
     model, data = trained.model, trained.data
     batch = _made_up(model) if data is None else _real_rows(model, data)
-    expected = outputs_of(model.backbone.eval(), model.paradigm.eval(), batch)
+    expected = outputs_of(model.backbone.eval(), model.head.eval(), batch)
     outputs = graph.outputs(model.task)
     given = session.run([name for name, _ in outputs], _feed(graph, batch))
     differences = [

@@ -13,9 +13,9 @@ from palm.core.logging import logger
 from palm.core.storage import new_directory
 from palm.export.tokenizer_files import input_names, save_tokenizer
 from palm.pretrained import ModelDirectory, Report, read_directory
-from palm.pretrained.loading import fill
+from palm.pretrained.loading import fill_backbone
 from palm.pretrained.writing import write_hugging_face, write_palm
-from palm.reader.text.subwords import tokenizer_of
+from palm.reader.text.subwords import load_tokenizer
 
 WRITERS: dict[str, Callable[[Mapping[str, Tensor], Backbone, Path], None]] = {
     "hf": write_hugging_face,
@@ -33,7 +33,7 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf") -> Report:
         to: 'hf' for Hugging Face's `transformers`, 'palm' for our own names.
 
     Returns:
-        What was taken, and what was left out: output layers, constants, unknown tensors.
+        What was taken, and what was left out: heads, constants, unknown tensors.
 
     Raises:
         ConfigError: another `to`, or sizes that are missing or wrong.
@@ -43,7 +43,7 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf") -> Report:
     raise_any(choice_problems(tuple(WRITERS), to=to))
     directory = read_directory(source)
     backbone = directory.build()
-    report = fill(backbone, directory.given, directory.path)
+    report = fill_backbone(backbone, directory.given, directory.path)
     weights = {name: directory.given.weights[name] for name in report.loaded}
     folder = Path(folder)
     with new_directory(folder) as part:
@@ -56,7 +56,7 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf") -> Report:
 
 def _write_vocabulary(directory: ModelDirectory, vocabulary: Path, backbone: Backbone, folder: Path) -> None:
     save_tokenizer(
-        tokenizer_of(vocabulary, directory.do_lower_case),
+        load_tokenizer(vocabulary, directory.do_lower_case),
         folder,
         inputs=input_names(backbone),
         longest=backbone.max_tokens,

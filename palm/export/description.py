@@ -10,7 +10,7 @@ from palm.core.component import Component
 from palm.core.storage import write_json
 from palm.core.version import __version__
 from palm.engine.inference import InferenceModel
-from palm.paradigm import PARADIGMS, Match, Regression, SequenceLabel
+from palm.paradigm import HEADS, Match, Regression, SequenceLabel
 from palm.reader import READERS
 from palm.reader.text.labels import Labels
 
@@ -42,25 +42,25 @@ def label_names(model: InferenceModel) -> list[str]:
 
     A label has its name in the `label_map`; without one, its number.
     """
-    paradigm = model.paradigm
-    if isinstance(paradigm, Regression):
+    head = model.head
+    if isinstance(head, Regression):
         return ["value"]
-    if isinstance(paradigm, Match) and paradigm.is_pairwise:
+    if isinstance(head, Match) and head.is_pairwise:
         return ["score"]
     label_map = model.reader.settings.get("label_map")
     names = Labels(None, label_map).names if label_map is not None else {}
-    return [names.get(number, str(number)) for number in range(paradigm.settings.get("n_classes", 0))]
+    return [names.get(number, str(number)) for number in range(head.settings.get("n_classes", 0))]
 
 
 def _task(model: InferenceModel) -> dict[str, Any]:
     description: dict[str, Any] = {
         "reader": {"name": READERS.name_of(type(model.reader)), "settings": _plain(model.reader)},
-        "paradigm": {"name": PARADIGMS.name_of(type(model.paradigm)), "settings": _plain(model.paradigm)},
+        "paradigm": {"name": HEADS.name_of(type(model.head)), "settings": _plain(model.head)},
     }
     if labels := label_names(model):
         description["labels"] = labels
-    if isinstance(model.paradigm, SequenceLabel) and model.paradigm.crf is not None:
-        first, last, *following = model.paradigm.crf.weight.tolist()
+    if isinstance(model.head, SequenceLabel) and model.head.crf is not None:
+        first, last, *following = model.head.crf.weight.tolist()
         description["crf"] = {"first": first, "last": last, "following": following}
     return description
 

@@ -1,4 +1,4 @@
-"""An encoder with its output layers as one function of token ids, whose shapes no value decides."""
+"""An encoder with its heads as one function of token ids, whose shapes no value decides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from palm.backbone.encoder import Encoder
 from palm.backbone.packing import Padded
 from palm.core.contract import Tensors
 from palm.core.errors import PalmError
-from palm.paradigm import Paradigm
+from palm.paradigm import Head
 
 INPUTS = {"token_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
 """Our name -> the input's name in the graph, which is Hugging Face's; other inputs keep our name."""
@@ -25,8 +25,8 @@ class Graph(nn.Module):
     """What is exported.
 
     Args:
-        backbone: the encoder that all output layers share.
-        paradigms: task -> its output layer.
+        backbone: the encoder that all heads share.
+        heads: task -> its head.
         task_id: what ERNIE's task embedding gets.
 
     Attributes:
@@ -35,16 +35,16 @@ class Graph(nn.Module):
         output_names: of the graph; with several tasks each begins with `<task>.`.
 
     Raises:
-        PalmError: an output layer reads what the graph cannot have.
+        PalmError: a head reads what the graph cannot have.
     """
 
-    def __init__(self, backbone: Backbone, paradigms: Mapping[str, Paradigm], task_id: int) -> None:
+    def __init__(self, backbone: Backbone, heads: Mapping[str, Head], task_id: int) -> None:
         super().__init__()
         self.backbone = backbone
         self.task_id = task_id
-        self.tasks = list(paradigms)
-        self.heads = nn.ModuleList(paradigms.values())
-        self.input_names = list(self._inputs(paradigms))
+        self.tasks = list(heads)
+        self.heads = nn.ModuleList(heads.values())
+        self.input_names = list(self._inputs(heads))
         self.output_names = [name for task in self.tasks for name, _ in self.outputs(task)]
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
@@ -57,13 +57,13 @@ class Graph(nn.Module):
         features = {**batch, **self._features(batch)}
         outputs: list[Tensor] = []
         for task, head in zip(self.tasks, self.heads, strict=True):
-            assert isinstance(head, Paradigm)
+            assert isinstance(head, Head)
             given = head({name: features[name] for name in head.inputs_attr})
             outputs += [given[own] for _, own in self.outputs(task)]
         return tuple(outputs)
 
     def _features(self, batch: Tensors) -> Tensors:
-        read = {name for head in self.heads if isinstance(head, Paradigm) for name in head.inputs_attr}
+        read = {name for head in self.heads if isinstance(head, Head) for name in head.inputs_attr}
         wanted = [name for name in self.backbone.outputs_attr if name in read]
         if isinstance(self.backbone, Encoder):
             return self.backbone.features(batch, Padded.of(batch["input_mask"]), wanted)
@@ -84,23 +84,21 @@ class Graph(nn.Module):
         }
         return {**inputs, **theirs, **made}
 
-    def _inputs(self, paradigms: Mapping[str, Paradigm]) -> Iterator[str]:
+    def _inputs(self, heads: Mapping[str, Head]) -> Iterator[str]:
         features = self.backbone.outputs_attr
-        read = [name for head in paradigms.values() for name in head.inputs_attr if name not in features]
+        read = [name for head in heads.values() for name in head.inputs_attr if name not in features]
         for name in dict.fromkeys(("token_ids", "input_mask", *self.backbone.inputs_attr, *read)):
             if name not in (*INPUTS, *_MADE, "mask_pos"):
-                raise PalmError(
-                    f"the graph has no input {name!r}, which the backbone or an output layer reads"
-                )
+                raise PalmError(f"the graph has no input {name!r}, which the backbone or a head reads")
             if name not in _MADE:
                 yield INPUTS.get(name, name)
 
     def outputs(self, task: str) -> list[tuple[str, str]]:
-        """The names of a task's outputs, in the graph and in its output layer.
+        """The names of a task's outputs, in the graph and in its head.
 
         Masks and counters, which only decoding reads, are left out.
         """
         head = self.heads[self.tasks.index(task)]
-        assert isinstance(head, Paradigm)
+        assert isinstance(head, Head)
         names = [name for name, spec in head.outputs_attr.items() if spec.dtype.is_floating_point]
         return [(name if len(self.tasks) == 1 else f"{task}.{name}", name) for name in names]

@@ -1,4 +1,4 @@
-"""Which of Hugging Face's models an output layer becomes, and what its weights are called there: tables."""
+"""Which of Hugging Face's models a head becomes, and what its weights are called there: tables."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from palm.core.errors import PalmError
-from palm.paradigm import PARADIGMS, Paradigm
+from palm.paradigm import HEADS, Head
 
 
 @dataclass(frozen=True)
-class Head:
-    """An output layer of `transformers`.
+class HeadLayout:
+    """A head of `transformers`.
 
     Args:
         model: the end of its class name, `For…`.
@@ -30,7 +30,7 @@ class Head:
         return self.names.get(backbone, self.names[""])
 
 
-_SENTENCE = Head(
+_SENTENCE = HeadLayout(
     "ForSequenceClassification",
     {
         "": {"out": "classifier"},
@@ -40,13 +40,13 @@ _SENTENCE = Head(
     reads_pooler=True,
 )
 
-HEADS = {
+HEAD_LAYOUTS = {
     "cls": _SENTENCE,
     "match": _SENTENCE,
     "regression": _SENTENCE,
-    "mrc": Head("ForQuestionAnswering", {"": {"out": "qa_outputs"}}),
-    "seq_label": Head("ForTokenClassification", {"": {"out": "classifier"}}),
-    "mlm": Head(
+    "mrc": HeadLayout("ForQuestionAnswering", {"": {"out": "qa_outputs"}}),
+    "seq_label": HeadLayout("ForTokenClassification", {"": {"out": "classifier"}}),
+    "mlm": HeadLayout(
         "ForMaskedLM",
         {
             "": {
@@ -73,16 +73,16 @@ HEADS = {
         },
     ),
 }
-"""Our name of the output layer -> what it becomes."""
+"""Our name of the head -> what it becomes."""
 
 
-def head_of(paradigm: Paradigm) -> tuple[str, Head]:
-    """Our name of an output layer, and what it becomes.
+def layout_of_head(head: Head) -> tuple[str, HeadLayout]:
+    """Our name of a head, and what it becomes.
 
     Raises:
         PalmError: `transformers` has nothing like it.
     """
-    name = PARADIGMS.name_of(type(paradigm))
-    if name not in HEADS:
-        raise PalmError(f"Hugging Face has no model with {name!r}; known: {', '.join(HEADS)}")
-    return name, HEADS[name]
+    name = HEADS.name_of(type(head))
+    if name not in HEAD_LAYOUTS:
+        raise PalmError(f"Hugging Face has no model with {name!r}; known: {', '.join(HEAD_LAYOUTS)}")
+    return name, HEAD_LAYOUTS[name]

@@ -14,9 +14,9 @@ from palm.core.logging import logger
 from palm.core.storage import new_directory, save_tensors, write_json
 from palm.engine.inference import InferenceModel
 from palm.export.description import describe_export, label_names
-from palm.export.heads import Head, head_of
+from palm.export.heads import HeadLayout, layout_of_head
 from palm.export.sources import saved_model
-from palm.export.tokenizer_files import save_reader, tokenizer_of
+from palm.export.tokenizer_files import load_tokenizer, save_reader
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
 
@@ -33,7 +33,7 @@ def to_hugging_face(model_dir: str | Path, folder: str | Path) -> None:
         StorageError: `model_dir` holds no whole model, or `folder` cannot be written.
     """
     model = saved_model(Path(model_dir)).model
-    name, head = head_of(model.paradigm)
+    name, head = layout_of_head(model.head)
     family = family_of(model.backbone)
     if problem := _problem(name, model, family, head):
         raise PalmError(f"{model_dir} cannot become a {family.classes}{head.model}: {problem}")
@@ -46,9 +46,9 @@ def to_hugging_face(model_dir: str | Path, folder: str | Path) -> None:
     logger.info("%s: %s%s written to %s", model.task, family.classes, head.model, folder)
 
 
-def _problem(name: str, model: InferenceModel, family: Family, head: Head) -> str | None:
+def _problem(name: str, model: InferenceModel, family: Family, head: HeadLayout) -> str | None:
     """Why `transformers` would compute something else, if it would."""
-    settings, encoder = model.paradigm.settings, model.backbone.settings
+    settings, encoder = model.head.settings, model.backbone.settings
     if settings.get("use_crf"):
         return (
             "transformers has no CRF, and without it the labels would be others; export it to ONNX, "
@@ -63,10 +63,10 @@ def _problem(name: str, model: InferenceModel, family: Family, head: Head) -> st
         for key, value in theirs.items()
         if settings[key] != value
     ]
-    return f"its output layer has {' and '.join(differing)}" if differing else None
+    return f"its head has {' and '.join(differing)}" if differing else None
 
 
-def _weights(model: InferenceModel, family: Family, head: Head) -> dict[str, Tensor]:
+def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[str, Tensor]:
     encoder = dict(model.backbone.state_dict())
     if "embeddings.task.weight" in encoder:
         encoder["embeddings.task.weight"] = _first(encoder["embeddings.task.weight"], _task_id(model))
@@ -74,7 +74,7 @@ def _weights(model: InferenceModel, family: Family, head: Head) -> dict[str, Ten
     weights = {family.prefix + name: value for name, value in from_ours(encoder, family.layout).items()}
     if head.reads_pooler:
         weights |= _renamed(pooler, {"pooler": family.pooler})
-    return weights | _renamed(model.paradigm.state_dict(), head.names_on(family.model_type))
+    return weights | _renamed(model.head.state_dict(), head.names_on(family.model_type))
 
 
 def _renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
@@ -96,16 +96,16 @@ def _task_id(model: InferenceModel) -> int:
     return int(model.reader.settings.get("task_id", 0))
 
 
-def _config(model: InferenceModel, name: str, family: Family, head: Head) -> dict[str, Any]:
+def _config(model: InferenceModel, name: str, family: Family, head: HeadLayout) -> dict[str, Any]:
     config: dict[str, Any] = {
         "architectures": [f"{family.classes}{head.model}"],
-        "pad_token_id": tokenizer_of(model.reader).pad_id,
+        "pad_token_id": load_tokenizer(model.reader).pad_id,
         "dtype": "float32",
         **config_of(model.backbone),
     }
-    if "dropout_prob" in model.paradigm.settings:
+    if "dropout_prob" in model.head.settings:
         key = family.keys.get("classifier_dropout", "classifier_dropout")
-        config[key] = model.paradigm.settings["dropout_prob"]
+        config[key] = model.head.settings["dropout_prob"]
     if labels := label_names(model):
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}

@@ -16,12 +16,12 @@ from palm.pretrained import read_directory
 from palm.pretrained.configs import read_config
 from palm.pretrained.headers import read_headers
 from palm.reader.text.labels import Labels
-from palm.reader.text.subwords import tokenizer_of
+from palm.reader.text.subwords import load_tokenizer
 
 Facts = dict[str, Any]
 """What is known, JSON-ready: `format` first."""
 
-LAYOUTS = {
+LAYOUT_TITLES = {
     "palm": "palm encoder",
     "huggingface": "Hugging Face",
     "distilbert": "Hugging Face",
@@ -84,54 +84,58 @@ def _shown(value: Any) -> str:
 def _exported(folder: Path) -> Facts | None:
     if not (folder / export.FILE).is_file():
         return None
-    told = read_json(folder / export.FILE)
-    weights = {"parameters": _parameters(read_headers(folder))} if told["to"] == "hf" else {}
+    description = read_json(folder / export.FILE)
+    weights = {"parameters": _parameters(read_headers(folder))} if description["to"] == "hf" else {}
     return {
-        "format": f"{told['format']} to {told['to']}, version {told['version']}",
-        **{name: told[name] for name in ("architecture", "inputs", "outputs", "checks") if name in told},
-        "tasks": told["tasks"],
+        "format": f"{description['format']} to {description['to']}, version {description['version']}",
+        **{
+            name: description[name]
+            for name in ("architecture", "inputs", "outputs", "checks")
+            if name in description
+        },
+        "tasks": description["tasks"],
         **weights,
-        "versions": {"palm": told["palm_version"]},
+        "versions": {"palm": description["palm_version"]},
     }
 
 
 def _model(folder: Path) -> Facts | None:
-    told = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    if told.get("format") != inference.FORMAT:
+    description = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    if description.get("format") != inference.FORMAT:
         return None
     headers = read_headers(folder)
     return {
-        "format": f"{told['format']}, version {told['version']}",
-        "task": told["task"],
-        "backbone": _component(told["backbone"]),
+        "format": f"{description['format']}, version {description['version']}",
+        "task": description["task"],
+        "backbone": _component(description["backbone"]),
         "parameters": {part: _parameters(under(part, headers)) for part in ("backbone", "paradigm")},
-        **_task(told, folder),
-        "versions": {"palm": told["palm_version"]},
+        **_task(description, folder),
+        "versions": {"palm": description["palm_version"]},
     }
 
 
 def _checkpoint(folder: Path) -> Facts | None:
-    told = read_json(folder / "state.json") if (folder / "state.json").is_file() else {}
-    if told.get("format") != checkpoint.FORMAT:
+    state = read_json(folder / "state.json") if (folder / "state.json").is_file() else {}
+    if state.get("format") != checkpoint.FORMAT:
         return None
     headers = read_headers(folder)
-    components = told.get("components", {"backbone": {}, "tasks": {}})
+    components = state.get("components", {"backbone": {}, "tasks": {}})
     return {
-        "format": f"{told['format']}, version {told['version']}",
-        "step": told["step"],
+        "format": f"{state['format']}, version {state['version']}",
+        "step": state["step"],
         "backbone": _component(components["backbone"]),
         "parameters": {
             "backbone": _parameters(under("backbone", headers)),
-            **{task: _parameters(under(place, headers)) for task, place in told["heads"].items()},
+            **{task: _parameters(under(place, headers)) for task, place in state["heads"].items()},
         },
         "averages": (folder / "ema.safetensors").is_file(),
         "tasks": {
             task: {
                 "step": step,
-                "target": told["run"]["tasks"][task]["is_target"],
+                "target": state["run"]["tasks"][task]["is_target"],
                 **(_task(components["tasks"][task], folder) if task in components["tasks"] else {}),
             }
-            for task, step in told["task_steps"].items()
+            for task, step in state["task_steps"].items()
         },
     }
 
@@ -155,7 +159,7 @@ def _pretrained(folder: Path) -> Facts:
     written = {"transformers": config.get("transformers_version"), "palm": config.get("palm_version")}
     given = directory.given
     return {
-        "format": LAYOUTS[given.layout],
+        "format": LAYOUT_TITLES[given.layout],
         "architecture": config.get("architectures", [directory.backbone])[0],
         "backbone": {"name": directory.backbone, **directory.settings},
         "parameters": _parameters(given.weights),
@@ -212,6 +216,6 @@ def _vocabulary(file: Path | None, do_lower_case: bool) -> Facts | None:
         return None
     return {
         "file": file.name,
-        "tokens": tokenizer_of(file, do_lower_case).vocab_size,
+        "tokens": load_tokenizer(file, do_lower_case).vocab_size,
         "lower case": do_lower_case,
     }

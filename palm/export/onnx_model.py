@@ -1,4 +1,4 @@
-"""Trained tasks as one ONNX graph: an encoder, their output layers, any batch and length."""
+"""Trained tasks as one ONNX graph: an encoder, their heads, any batch and length."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def to_onnx(
         source: a saved model, `<save_path>/<task>/infer_model`; with `all_heads` a checkpoint,
             `<save_path>/step_N`, or the `save_path` of a run whose models have equal encoders.
         folder: appears whole or not at all; what stood there is replaced.
-        all_heads: one graph with the output layers of all tasks on one encoder.
+        all_heads: one graph with the heads of all tasks on one encoder.
         rows: the data file whose first rows are compared, or task -> file; where absent, the file that
             the run had, if it is there still, else made-up tokens.
         tolerance: the largest absolute difference of any output.
@@ -94,8 +94,8 @@ def _with_rows(tasks: Sequence[Trained], rows: str | Path | Mapping[str, str | P
 
 
 def _graph(models: Sequence[InferenceModel]) -> Graph:
-    paradigms = {model.task: model.paradigm for model in models}
-    graph = Graph(models[0].backbone, paradigms, models[0].reader.settings.get("task_id", 0))
+    heads = {model.task: model.head for model in models}
+    graph = Graph(models[0].backbone, heads, models[0].reader.settings.get("task_id", 0))
     return graph.eval()
 
 

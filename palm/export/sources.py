@@ -14,11 +14,11 @@ from torch import Tensor
 from palm.backbone import BACKBONES
 from palm.core.descriptions import rebuilt
 from palm.core.errors import PalmError, StorageError
-from palm.core.storage import fill, read_json
+from palm.core.storage import load_into, read_json
 from palm.engine.checkpoint import newest_checkpoint, trained_weights
 from palm.engine.inference import InferenceModel, load_model
-from palm.export.tokenizer_files import tokenizer_of
-from palm.paradigm import PARADIGMS
+from palm.export.tokenizer_files import load_tokenizer
+from palm.paradigm import HEADS
 from palm.reader import READERS
 
 
@@ -68,13 +68,13 @@ def _of_checkpoint(folder: Path) -> list[Trained]:
     if components is None:
         raise StorageError(f"{folder} does not tell how its tasks are built: an earlier palm wrote it")
     backbone = rebuilt(BACKBONES, components["backbone"], folder)
-    fill(backbone, weights.backbone, folder)
+    load_into(backbone, weights.backbone, folder)
     found = []
     for task, parts in components["tasks"].items():
-        paradigm = rebuilt(PARADIGMS, parts["paradigm"], folder)
-        fill(paradigm, weights.heads[task], folder)
+        head = rebuilt(HEADS, parts["paradigm"], folder)
+        load_into(head, weights.heads[task], folder)
         reader = rebuilt(READERS, parts["reader"], folder)
-        model = InferenceModel(task, reader, backbone, paradigm, precision="fp32")
+        model = InferenceModel(task, reader, backbone, head, precision="fp32")
         found.append(Trained(model, _data_file(_run_of(folder), task)))
     return found
 
@@ -101,7 +101,7 @@ def _targets(folder: Path) -> list[Path]:
 def _unequal(folder: Path, first: str, other: str) -> str:
     checkpoint = newest_checkpoint(folder)
     instead = (
-        f"export a checkpoint, where all output layers sit on one encoder: {checkpoint}"
+        f"export a checkpoint, where all heads sit on one encoder: {checkpoint}"
         if checkpoint
         else "train with save_every_n_steps, and export a checkpoint, where all sit on one encoder"
     )
@@ -140,7 +140,7 @@ def _check_texts(models: Sequence[InferenceModel]) -> None:
     """One encoder reads one sequence of tokens: all tasks must make the same of a text."""
     first, *others = models
     for other in others:
-        library, theirs = (tokenizer_of(model.reader).to_library() for model in (first, other))
+        library, theirs = (load_tokenizer(model.reader).to_library() for model in (first, other))
         if library.to_str() != theirs.to_str():
             raise PalmError(
                 f"{first.task!r} and {other.task!r} make other tokens of the same text (vocab_path, "

@@ -35,7 +35,7 @@ def save_tokenizer(
         folder: is there.
         inputs: what the model takes, by Hugging Face's names.
         longest: tokens of the longest row; None for any.
-        do_lower_case: what the tokenizer was told.
+        do_lower_case: as the tokenizer has it.
         marks_text: whether special tokens in a text are special, as `[MASK]` is for a masked language
             model; otherwise they are text, as they are for readers.
         strips_blanks: take blanks out of texts first.
@@ -73,7 +73,7 @@ def save_reader(reader: Reader, backbone: Backbone, folder: Path, *, marks_text:
         PalmError: it has no tokenizer that can be written.
     """
     save_tokenizer(
-        tokenizer_of(reader),
+        load_tokenizer(reader),
         folder,
         inputs=input_names(backbone),
         longest=reader.settings["max_seq_len"],
@@ -84,7 +84,7 @@ def save_reader(reader: Reader, backbone: Backbone, folder: Path, *, marks_text:
     )
 
 
-def tokenizer_of(reader: Reader) -> Tokenizer:
+def load_tokenizer(reader: Reader) -> Tokenizer:
     """The reader's tokenizer.
 
     Raises:

@@ -42,7 +42,7 @@ class Metric(ABC):
         """The numbers by name, of all examples so far."""
 
     @classmethod
-    def goodness(cls, value: float) -> float:
+    def normalized_score(cls, value: float) -> float:
         """The main number on one scale for all metrics: it rises, and 1 is perfect.
 
         So metrics of different tasks can be averaged: percent are divided by 100, and a number that
@@ -86,7 +86,7 @@ def metric_problems(names: Sequence[str], truth_names: Iterable[str]) -> list[st
         truth_names: the fields of the truth that the reader tells.
     """
     if not names:
-        return ["the output layer has no metrics of its own; name some with the setting metrics"]
+        return ["the head has no metrics of its own; name some with the setting metrics"]
     try:
         return _unfit(names, metrics_of(names), set(truth_names))
     except ConfigError as error:

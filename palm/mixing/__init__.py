@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palm.mixing.base import MIXINGS, Mixing, Standing
+from palm.mixing.base import MIXINGS, Mixing, TaskProgress
 from palm.mixing.strategies import Annealed, DevScore, MixRatio, Proportional, RoundRobin, Temperature
 
 __all__ = [
@@ -13,6 +13,6 @@ __all__ = [
     "Mixing",
     "Proportional",
     "RoundRobin",
-    "Standing",
+    "TaskProgress",
     "Temperature",
 ]

@@ -13,7 +13,7 @@ from palm.mixing.draws import draw_task, plan_steps
 
 
 @dataclass(frozen=True)
-class Standing:
+class TaskProgress:
     """What a strategy knows of one task when it shares out draws.
 
     Args:
@@ -51,22 +51,22 @@ class Mixing(Component, ABC):
         """No settings, unless a strategy has some."""
 
     @abstractmethod
-    def shares(self, tasks: Sequence[Standing]) -> list[float]:
+    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """How often each task is drawn now, relative to the others, if all have the same `mix_ratio`."""
 
-    def planned_shares(self, tasks: Sequence[Standing], reference: int, num_epochs: float) -> list[float]:  # noqa: ARG002
+    def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:  # noqa: ARG002
         """The shares that `expected_steps`, which has the same arguments, plans by: the run's average."""
         return self.shares(tasks)
 
-    def weights(self, tasks: Sequence[Standing]) -> list[float]:
+    def weights(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """What each task's chance of being drawn now is in proportion to: `mix_ratio` times its share."""
         return [task.mix_ratio * share for task, share in zip(tasks, self.shares(tasks), strict=True)]
 
-    def draw(self, seed: int, step: int, tasks: Sequence[Standing]) -> int:
+    def draw(self, seed: int, step: int, tasks: Sequence[TaskProgress]) -> int:
         """The index of the task that global step `step` (from 0) trains."""
         return draw_task(seed, step, self.weights(tasks))
 
-    def expected_steps(self, tasks: Sequence[Standing], reference: int, num_epochs: float) -> list[int]:
+    def expected_steps(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[int]:
         """How many steps each task is planned to get.
 
         `int(num_epochs * mix_ratio * steps per epoch of the reference * its share / the reference's)`.

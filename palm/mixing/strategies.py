@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
 from palm.core.registry import did_you_mean
-from palm.mixing.base import MIXINGS, Mixing, Standing
+from palm.mixing.base import MIXINGS, Mixing, TaskProgress
 from palm.mixing.draws import plan_steps
 
 
@@ -16,7 +16,7 @@ from palm.mixing.draws import plan_steps
 class MixRatio(Mixing):
     """Every task is drawn in proportion to its `mix_ratio` throughout: PALM's own way."""
 
-    def shares(self, tasks: Sequence[Standing]) -> list[float]:
+    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """1 each."""
         return [1.0] * len(tasks)
 
@@ -28,7 +28,7 @@ class Proportional(Mixing):
     With a `mix_ratio` of 1, a task gets `num_epochs` passes over its own rows.
     """
 
-    def shares(self, tasks: Sequence[Standing]) -> list[float]:
+    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """The number of steps of one pass over each task's rows."""
         return [float(task.steps_per_epoch) for task in tasks]
 
@@ -60,7 +60,7 @@ class Temperature(Mixing):
         self.exponent = 1 / mixing_temperature
         self.cap = math.inf if mixing_cap is None else mixing_cap
 
-    def shares(self, tasks: Sequence[Standing]) -> list[float]:
+    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """The rate of each task's rows, divided by the rows of a step."""
         return [_per_step(task, min(task.rows, self.cap) ** self.exponent) for task in tasks]
 
@@ -85,13 +85,13 @@ class Annealed(Mixing):
             raise ConfigError([f"mixing_decay should be above 0 and at most 1, not {mixing_decay!r}"])
         self.decay = mixing_decay
 
-    def shares(self, tasks: Sequence[Standing]) -> list[float]:
+    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """Those of the epoch that the main task is in."""
         main = tasks[_first_target(tasks)]
         last = math.ceil(main.expected_steps / main.steps_per_epoch)
         return self._shares_in(tasks, min(1 + main.step // main.steps_per_epoch, last), last)
 
-    def planned_shares(self, tasks: Sequence[Standing], reference: int, num_epochs: float) -> list[float]:
+    def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:
         """What the epochs give on average, relative to the main task."""
         main = tasks[_first_target(tasks)]
         epochs = plan_steps(num_epochs, main.mix_ratio, main.steps_per_epoch) / main.steps_per_epoch
@@ -109,7 +109,7 @@ class Annealed(Mixing):
             sums = [s + length * share / shares[reference] for s, share in zip(sums, shares, strict=True)]
         return [total / sums[reference] for total in sums]
 
-    def _shares_in(self, tasks: Sequence[Standing], epoch: int, last: int) -> list[float]:
+    def _shares_in(self, tasks: Sequence[TaskProgress], epoch: int, last: int) -> list[float]:
         alpha = 1 - self.decay * (epoch - 1) / (last - 1)
         return [_per_step(task, task.rows**alpha) for task in tasks]
 
@@ -122,11 +122,11 @@ class RoundRobin(Mixing):
     furthest behind its ratio.
     """
 
-    def shares(self, tasks: Sequence[Standing]) -> list[float]:
+    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """1 each."""
         return [1.0] * len(tasks)
 
-    def draw(self, seed: int, step: int, tasks: Sequence[Standing]) -> int:  # noqa: ARG002
+    def draw(self, seed: int, step: int, tasks: Sequence[TaskProgress]) -> int:  # noqa: ARG002
         """The index of the task whose turn it is."""
         turns = [(task.step + 0.5) / task.mix_ratio if task.mix_ratio else math.inf for task in tasks]
         return turns.index(min(turns))
@@ -160,7 +160,7 @@ class DevScore(Mixing):
         self.references = dict(mixing_references or {})
         self.floor = mixing_floor
 
-    def shares(self, tasks: Sequence[Standing]) -> list[float]:
+    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """`floor + (1 - floor) * gap / average gap`; 1 where there is no score."""
         gaps = {
             task.name: max(self.references.get(task.name, 1.0) - task.scores[-1], 0.0)
@@ -172,7 +172,7 @@ class DevScore(Mixing):
         average = sum(gaps.values()) / len(gaps)
         return [self.floor + (1 - self.floor) * gaps.get(task.name, average) / average for task in tasks]
 
-    def planned_shares(self, tasks: Sequence[Standing], reference: int, num_epochs: float) -> list[float]:
+    def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:
         """1 each: nobody knows the scores yet."""
         known = [task.name for task in tasks]
         if strange := [name for name in self.references if name not in known]:
@@ -183,10 +183,10 @@ class DevScore(Mixing):
         return super().planned_shares(tasks, reference, num_epochs)
 
 
-def _per_step(task: Standing, rate: float) -> float:
+def _per_step(task: TaskProgress, rate: float) -> float:
     """The chance of a task whose rows are drawn at this rate, many at a time."""
     return rate * task.steps_per_epoch / task.rows
 
 
-def _first_target(tasks: Sequence[Standing]) -> int:
+def _first_target(tasks: Sequence[TaskProgress]) -> int:
     return next(number for number, task in enumerate(tasks) if task.is_target)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from palm.core.errors import ConfigError
 from palm.core.registry import imported
-from palm.optimizer.base import OPTIMIZERS, GradClipType, Layers
+from palm.optimizer.base import OPTIMIZERS, GradClipType, LayerNames
 from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule, Moments
 
 RateRule = Callable[[float, int, int], float]
@@ -36,7 +36,7 @@ def layerwise_lr_decay(decay_rate: float, layer: int, n_layers: int) -> float:
 class AdamWDL(MomentOptimizer):
     """AdamW with dynamic learning rates: that of layer m of n is `learning_rate · layerwise_decay^(n − m)`.
 
-    The embeddings, m = 0, have the lowest; output layers and what else comes after the topmost layer have
+    The embeddings, m = 0, have the lowest; heads and what else comes after the topmost layer have
     `learning_rate`. One step with rate `lr`, at step t of a parameter: `p ← p − lr_t · (m/(√v + epsilon) +
     weight_decay·p)` with `lr_t = lr · √(1 − beta2^t) / (1 − beta1^t)`.
 
@@ -78,7 +78,7 @@ class AdamWDL(MomentOptimizer):
         self.needs_layers = layerwise_decay < 1 or set_param_lr_fun is not None
 
     def build(
-        self, named_parameters: Iterable[tuple[str, nn.Parameter]], layers: Layers | None = None
+        self, named_parameters: Iterable[tuple[str, nn.Parameter]], layers: LayerNames | None = None
     ) -> torch.optim.Optimizer:
         """Two groups for each layer.
 
@@ -88,10 +88,10 @@ class AdamWDL(MomentOptimizer):
                 only needed where rates differ.
 
         Raises:
-            ConfigError: rates differ, and the layers are not told.
+            ConfigError: rates differ, and the layers are not given.
         """
         if self.needs_layers and layers is None:
-            raise ConfigError(["adamwdl: layerwise_decay needs to be told which layer each parameter is in"])
+            raise ConfigError(["adamwdl: layerwise_decay needs the layer of each parameter"])
         factors = self._factors(layers or [])
         groups = []
         for group in self.groups(named_parameters):
@@ -101,7 +101,7 @@ class AdamWDL(MomentOptimizer):
             groups += [{**group, "params": named, "lr": rate} for rate, named in by_rate.items()]
         return AdamWDLRule(groups, {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon})
 
-    def _factors(self, layers: Layers) -> dict[str, float]:
+    def _factors(self, layers: LayerNames) -> dict[str, float]:
         top = len(layers) - 1
         return {
             name: self._rate_rule(self.layerwise_decay, number, top)

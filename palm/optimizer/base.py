@@ -12,14 +12,14 @@ from torch.nn.utils import get_total_norm
 
 from palm.core.component import Component, Translate, unused
 from palm.core.registry import Registry
-from palm.distributed import undivided
+from palm.distributed import full_tensor
 
 GradClipType = Literal["global_norm", "norm", "value"]
 
 
 GRAD_CLIP_TYPES: tuple[GradClipType, ...] = get_args(GradClipType)
 
-Layers = Sequence[Sequence[str]]
+LayerNames = Sequence[Sequence[str]]
 """Names of parameters: those of the embeddings, then those of each layer, from the lowest."""
 
 
@@ -66,7 +66,7 @@ def clip(
         choice, because it makes a GPU wait. Where it is not finite, the gradients are not to be used.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = undivided(get_total_norm(gradients))
+    norm = full_tensor(get_total_norm(gradients))
     if limit is None:
         return norm
     if kind == "value":

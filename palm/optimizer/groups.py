@@ -12,7 +12,7 @@ from torch import nn
 from palm.core.component import Component
 from palm.core.errors import ConfigError
 from palm.core.registry import did_you_mean
-from palm.optimizer.base import Layers
+from palm.optimizer.base import LayerNames
 
 BACKBONE = "backbone."
 """How the names of the encoder's parameters begin."""
@@ -53,7 +53,7 @@ class ParameterGroups(Component):
         if problems:
             raise ConfigError(problems)
 
-    def frozen(self, names: Iterable[str], layers: Callable[[], Layers]) -> set[str]:
+    def frozen(self, names: Iterable[str], layers: Callable[[], LayerNames]) -> set[str]:
         """The names of the parameters that do not move.
 
         Args:
@@ -89,7 +89,7 @@ class ParameterGroups(Component):
             optimizer: of the parameters, before its first step.
             moving: the parameters with their names; the encoder's begin with `backbone.`.
             learning_rate: the rate that the optimizer was built with.
-            head_rates: the beginning of the names of an output layer's parameters -> its rate.
+            head_rates: the beginning of the names of a head's parameters -> its rate.
 
         Raises:
             ConfigError: a pattern that fits no parameter.

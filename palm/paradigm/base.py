@@ -1,4 +1,4 @@
-"""The output layer's side of the contract: features in, outputs, loss and decoded values out."""
+"""The head's side of the contract: features in, outputs, loss and decoded values out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from palm.core.contract import Specs, Tensors
 from palm.core.registry import Registry
 
 
-class Paradigm(Component, nn.Module):
-    """An output layer: it never sees files, tokenizers or paths.
+class Head(Component, nn.Module):
+    """A head: it never sees files, tokenizers or paths.
 
     Attributes:
         computes_in_bf16: whether `forward` is called within `torch.autocast` where the run computes in
@@ -55,7 +55,7 @@ class Paradigm(Component, nn.Module):
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """One plain value per row of the batch, for `Reader.records`."""
 
-    def judge(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:  # noqa: ARG002
+    def eval_outputs(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:  # noqa: ARG002
         """Per row what the outputs say of the truth, where `decode` does not suffice for a metric.
 
         While evaluating, it is joined to what `decode` gives. Most layers have nothing to add.
@@ -63,4 +63,4 @@ class Paradigm(Component, nn.Module):
         return []
 
 
-PARADIGMS: Registry[type[Paradigm]] = Registry("paradigm")
+HEADS: Registry[type[Head]] = Registry("head")

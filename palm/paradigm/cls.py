@@ -13,11 +13,11 @@ from palm.core.checks import count_problems, dropout_problems, positive_problems
 from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import WiringError
 from palm.core.layers import init_weights
-from palm.paradigm.base import PARADIGMS, Paradigm
+from palm.paradigm.base import HEADS, Head
 
 
-@PARADIGMS.register("cls")
-class Classify(Paradigm):
+@HEADS.register("cls")
+class Classify(Head):
     """Dropout and one linear layer on the sentence embedding (Devlin et al., 2018, section 4.1).
 
     Args:

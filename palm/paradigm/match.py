@@ -11,11 +11,11 @@ from torch.nn import functional as F
 from palm.core.checks import choice_problems, positive_problems, raise_any
 from palm.core.contract import Tensors, TensorSpec
 from palm.core.layers import init_weights
-from palm.paradigm.base import PARADIGMS
+from palm.paradigm.base import HEADS
 from palm.paradigm.cls import Classify
 
 
-@PARADIGMS.register("match")
+@HEADS.register("match")
 class Match(Classify):
     """`Classify` on the embedding of a pair of texts; or, pairwise, one score that ranks pairs.
 

@@ -13,11 +13,11 @@ from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.component import Translate, unused
 from palm.core.contract import Tensors, TensorSpec
 from palm.core.layers import ACTIVATIONS, activation_problems, init_weights
-from palm.paradigm.base import PARADIGMS, Paradigm
+from palm.paradigm.base import HEADS, Head
 
 
-@PARADIGMS.register("mlm")
-class MaskLM(Paradigm):
+@HEADS.register("mlm")
+class MaskLM(Head):
     """A transformed token against the backbone's own word table (Devlin et al., 2018, section 3.1).
 
     Only masked positions are computed; the reader lists them row by row.
@@ -42,7 +42,7 @@ class MaskLM(Paradigm):
     }
 
     metrics = ("perplexity", "word_accuracy")
-    only_2x: ClassVar[Mapping[str, Translate]] = {**Paradigm.only_2x, "dropout_prob": unused}
+    only_2x: ClassVar[Mapping[str, Translate]] = {**Head.only_2x, "dropout_prob": unused}
     order_2x = ("hidden_size", "vocab_size", "hidden_act", "dropout_prob", "initializer_range", "phase")
 
     def __init__(
@@ -110,7 +110,7 @@ class MaskLM(Paradigm):
         parts = {name: torch.split(values, counts) for name, values in fields.items()}
         return [{name: rows[row].tolist() for name, rows in parts.items()} for row in range(len(counts))]
 
-    def judge(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:
+    def eval_outputs(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:
         """Per row the `log_probs` of the words that stood at its masks."""
         log_probs = outputs["logits"].float().log_softmax(-1)
         true = log_probs.gather(1, batch["mask_label"][:, None])[:, 0]  # [masks]

@@ -15,14 +15,14 @@ from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.component import Translate, unused
 from palm.core.contract import Tensors, TensorSpec
 from palm.core.layers import init_weights
-from palm.paradigm.base import PARADIGMS, Paradigm
+from palm.paradigm.base import HEADS, Head
 
 PADDING_LOGIT = -1e9
 """The logit of padding: finite, so that arithmetic on it is safe, and no softmax sees it."""
 
 
-@PARADIGMS.register("mrc")
-class MRC(Paradigm):
+@HEADS.register("mrc")
+class MRC(Head):
     """One linear layer that gives every token a start and an end logit (Devlin et al., 2018, section 4.2).
 
     Args:
@@ -44,7 +44,7 @@ class MRC(Paradigm):
     }
 
     only_2x: ClassVar[Mapping[str, Translate]] = {
-        **Paradigm.only_2x,
+        **Head.only_2x,
         **dict.fromkeys(["max_query_len", "pred_output_path", "verbose", "do_lower_case"], unused),
     }
     order_2x = (

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
 from palm.core.contract import Tensors, TensorSpec
 from palm.core.layers import init_weights
-from palm.paradigm.base import PARADIGMS, Paradigm
+from palm.paradigm.base import HEADS, Head
 
 
-@PARADIGMS.register("regression")
-class Regression(Paradigm):
+@HEADS.register("regression")
+class Regression(Head):
     """Dropout and one linear layer that gives a number; the loss is the mean squared error.
 
     Args:

@@ -14,12 +14,12 @@ from palm.core.component import Translate, unused
 from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import WiringError
 from palm.core.layers import init_weights
-from palm.paradigm.base import PARADIGMS, Paradigm
+from palm.paradigm.base import HEADS, Head
 from palm.paradigm.crf import LinearChainCRF
 
 
-@PARADIGMS.register("seq_label")
-class SequenceLabel(Paradigm):
+@HEADS.register("seq_label")
+class SequenceLabel(Head):
     """Dropout and one linear layer on every word's first piece (Devlin et al., 2018, section 4.3).
 
     Args:
@@ -42,7 +42,7 @@ class SequenceLabel(Paradigm):
     }
 
     metrics = ("entity_f1", "token_accuracy")
-    only_2x: ClassVar[Mapping[str, Translate]] = {**Paradigm.only_2x, "learning_rate": unused}
+    only_2x: ClassVar[Mapping[str, Translate]] = {**Head.only_2x, "learning_rate": unused}
     order_2x = ("n_classes", "hidden_size", "dropout_prob", "learning_rate", "initializer_range", "phase")
 
     def __init__(

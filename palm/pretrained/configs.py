@@ -134,9 +134,9 @@ _CLASS = re.compile(r"([A-Za-z]+?)(?:Model|For[A-Z]\w*)$")
 
 
 def _guessed_type(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
-    told = file.name.removesuffix("_config.json")
-    if told in ("ernie", "electra", "roberta", "xlnet"):
-        return told
+    kind = file.name.removesuffix("_config.json")
+    if kind in ("ernie", "electra", "roberta", "xlnet"):
+        return kind
     if "task_type_vocab_size" in config or "embeddings.task.weight" in given.weights:
         return "ernie"
     if given.layout == "distilbert" or "embeddings.projection.weight" in given.weights:
@@ -150,10 +150,10 @@ def _told_by(given: Renamed, config: Mapping[str, Any]) -> dict[str, Any]:
     And what files may leave out.
     """
     sizes = sizes_of(given)
-    told: dict[str, Any] = {name: sizes[name] for name in ("intermediate_size",) if name in sizes}
+    found: dict[str, Any] = {name: sizes[name] for name in ("intermediate_size",) if name in sizes}
     if "sent_type_vocab_size" not in config:
         optional = ("type_vocab_size", "task_type_vocab_size")
-        told |= {name: sizes[name] for name in optional if name in sizes.keys() - config.keys()}
+        found |= {name: sizes[name] for name in optional if name in sizes.keys() - config.keys()}
     if not {"use_task_id", "use_task_emb"} & config.keys():
-        told["use_task_id"] = "embeddings.task.weight" in given.weights
-    return told
+        found["use_task_id"] = "embeddings.task.weight" in given.weights
+    return found

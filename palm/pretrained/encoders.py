@@ -6,7 +6,7 @@ from pathlib import Path
 
 from palm.backbone import Backbone
 from palm.pretrained.directory import read_directory
-from palm.pretrained.loading import fill
+from palm.pretrained.loading import fill_backbone
 
 
 def load_backbone(path: str | Path) -> Backbone:
@@ -26,5 +26,5 @@ def load_backbone(path: str | Path) -> Backbone:
     """
     directory = read_directory(path)
     backbone = directory.build()
-    fill(backbone, directory.given, directory.path)
+    fill_backbone(backbone, directory.given, directory.path)
     return backbone.eval()

@@ -19,7 +19,7 @@ class Family:
     Args:
         model_type: in `config.json`.
         classes: what the names of its classes begin with.
-        prefix: what its models with an output layer put before the encoder's names.
+        prefix: what its models with a head put before the encoder's names.
         pooler: the pooler's name in its models that classify sequences.
         layout: how the encoder's weights are named.
         keys: our setting -> its key in `config.json`, where the names differ.

@@ -34,12 +34,12 @@ def read_weights(path: str | Path) -> Weights:
         StorageError: nothing there is known, several files could be meant, or a file is damaged.
     """
     path = Path(path)
-    if path.is_file() and (read := READERS.get(path.name) or BY_SUFFIX.get(path.suffix)):
+    if path.is_file() and (read := WEIGHT_READERS.get(path.name) or BY_SUFFIX.get(path.suffix)):
         return read(path)
     if (index := path.with_name(f"{path.name}.index")).is_file():
         return read_checkpoint(index)
     for folder in (path, path / "params"):
-        for name, read in READERS.items():
+        for name, read in WEIGHT_READERS.items():
             if (folder / name).is_file():
                 return read(folder / name)
         if any((folder / name).is_file() for name in ("word_embedding", "__paddlepalm_word_embedding")):
@@ -105,7 +105,7 @@ def _found(path: Path) -> str:
     return f"it holds {', '.join(names[:8])}{more}" if names else "it is empty"
 
 
-READERS: dict[str, Callable[[Path], Weights]] = {
+WEIGHT_READERS: dict[str, Callable[[Path], Weights]] = {
     "model.safetensors": _read_safetensors,
     "model.safetensors.index.json": _read_shards,
     "pytorch_model.bin": _read_torch,
@@ -128,6 +128,6 @@ BY_SUFFIX: dict[str, Callable[[Path], Weights]] = {
 OF_ANY_NAME = (".pdparams", ".index", ".npz")
 
 KNOWN = (
-    f"{', '.join(READERS)}, a TensorFlow checkpoint (.index and .data), one .pdparams or .npz, or "
+    f"{', '.join(WEIGHT_READERS)}, a TensorFlow checkpoint (.index and .data), one .pdparams or .npz, or "
     "PaddlePALM's params with one file per variable"
 )

@@ -157,11 +157,11 @@ PREFIXES = (
 """What files put before an encoder's names."""
 
 LEFT_OUT = (
-    r"(?:^|[./])(?:cls|classifier|pre_classifier|qa_outputs|paradigms?|lm_head|mc_classifier)[./]",
+    r"(?:^|[./])(?:cls|classifier|pre_classifier|qa_outputs|paradigms?|heads|lm_head|mc_classifier)[./]",
     r"(?:^|\.)(?:vocab_(?:transform|layer_norm|projector)|generator_lm_head)\.",
     r"(?:^|\.)(?:discriminator_predictions|generator_predictions)[./]",
     r"position_ids$|token_type_ids$",
     r"mask_lm_|next_sent|cls_out_|cls_squad_out_|crfw",
     r"^generator/|^output_(?:weights|bias)$|^global_step$|/adam_[mv]$",
 )
-"""Output layers, constants and an optimizer's memory, which an encoder has no place for."""
+"""Heads, constants and an optimizer's memory, which an encoder has no place for."""

@@ -39,7 +39,7 @@ class Report:
         path: where the weights came from.
         loaded: the backbone's parameters that were filled.
         missing: the backbone's parameters that the file lacks; only those it may lack.
-        left_out: the file's tensors that no encoder has: output layers and constants.
+        left_out: the file's tensors that no encoder has: heads and constants.
         unused: the file's other tensors.
     """
 
@@ -72,10 +72,10 @@ def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
     Raises:
         StorageError: nothing known is there, or parameters are missing or of another shape.
     """
-    return fill(backbone, to_ours(read_weights(path)), Path(path))
+    return fill_backbone(backbone, to_ours(read_weights(path)), Path(path))
 
 
-def fill(backbone: nn.Module, given: Renamed, path: Path) -> Report:
+def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
     """`load_pretrain` for weights that were read before."""
     parameters = backbone.state_dict()
     problems = [*_missing(parameters, given), *_misfits(parameters, given.weights)]

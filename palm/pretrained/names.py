@@ -25,7 +25,7 @@ class Renamed:
     Args:
         layout: whose names the file has; 'palm' where none of them is known.
         weights: our name -> tensor, linear weights as [out, in].
-        left_out: the file's names of output layers and constants.
+        left_out: the file's names of heads and constants.
         unused: the file's other names.
     """
 

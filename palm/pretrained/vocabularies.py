@@ -31,8 +31,8 @@ def is_lower_case(vocabulary: Path) -> bool:
     if vocabulary.suffix == ".json":
         return False
     beside = vocabulary.with_name("tokenizer_config.json")
-    told = _read(beside).get("do_lower_case") if beside.is_file() else None
-    return _has_no_capital(vocabulary) if told is None else bool(told)
+    found = _read(beside).get("do_lower_case") if beside.is_file() else None
+    return _has_no_capital(vocabulary) if found is None else bool(found)
 
 
 def _has_no_capital(vocabulary: Path) -> bool:

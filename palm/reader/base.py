@@ -111,7 +111,7 @@ class Reader(Component, ABC):
         Args:
             examples: a chunk of consecutive examples of the file.
             rows: what `encode` made of them.
-            decoded: one value per row, from `Paradigm.decode`.
+            decoded: one value per row, from `Head.decode`.
             first: the number of the chunk's first example in the file, counted from 0.
         """
 
@@ -200,7 +200,7 @@ class Reader(Component, ABC):
 
     @property
     def loaded(self) -> LoadedData:
-        """What `load_data` was told.
+        """The arguments of `load_data`.
 
         Raises:
             PalmError: nothing yet.
@@ -222,12 +222,12 @@ class Reader(Component, ABC):
 
     @property
     def num_epochs(self) -> int | None:
-        """What `load_data` was told."""
+        """The arguments of `load_data`."""
         return self.loaded.num_epochs
 
     @property
     def seed(self) -> int | None:
-        """What the constructor was told."""
+        """The constructor's argument."""
         seed: int | None = self.given_2x.get("seed")
         return seed
 

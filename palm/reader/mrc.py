@@ -18,8 +18,8 @@ from palm.reader.base import READERS, Draw, Reader
 from palm.reader.predictions import Predictions, Record, write_answers
 from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
 from palm.reader.rows.rows import Column, Ints, Rows
-from palm.reader.text.squad import Question, answerable, parsed_questions, read_questions
-from palm.reader.text.subwords import tokenizer_of
+from palm.reader.text.squad import SquadQuestion, answerable, parsed_questions, read_questions
+from palm.reader.text.subwords import load_tokenizer
 from palm.reader.text.tokenizer import Pieces
 from palm.reader.text.windows import Window, best_context, windows_of
 
@@ -53,7 +53,7 @@ class MRCReader(Reader):
     overlap. For training every question needs an answer, and windows without the whole answer are left
     out, unless `remove_noanswer` is off. Predicted answers are pieces of the context, character by
     character. A record is `{"id": "q1", "text": "Rome", "nbest": [{"text", "probability",
-    "start_logit", "end_logit"}, ...]}`, with `null_odds` where the output layer reckons with no answer.
+    "start_logit", "end_logit"}, ...]}`, with `null_odds` where the head reckons with no answer.
 
     Args:
         vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
@@ -97,7 +97,7 @@ class MRCReader(Reader):
         remove_noanswer: bool = True,
     ) -> None:
         self.vocab_path = Path(vocab_path)
-        self.tokenizer = tokenizer_of(self.vocab_path, do_lower_case)
+        self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
         self.num_special = 2 + self.tokenizer.separators
         _check_settings(max_seq_len, max_query_len, doc_stride, n_best_size, self.num_special)
         self.vocab_size = self.tokenizer.vocab_size
@@ -111,23 +111,23 @@ class MRCReader(Reader):
         self.targets_attr = {"start_positions": ONE_PER_ROW, "end_positions": ONE_PER_ROW}
         self.truth_names = ("answers",)
 
-    def read(self, path: Path, with_targets: bool) -> Iterator[Question]:
+    def read(self, path: Path, with_targets: bool) -> Iterator[SquadQuestion]:
         for question in read_questions(Path(path)):
             may_lack_answers = not with_targets or not (question.answers or self.remove_noanswer)
             yield question if may_lack_answers else answerable(question)
 
-    def read_true(self, path: Path) -> Iterator[Question]:
+    def read_true(self, path: Path) -> Iterator[SquadQuestion]:
         """Every question with all its answers, wherever they stand; one may have none."""
         return read_questions(Path(path))
 
-    def truths(self, examples: Iterable[Question]) -> Iterator[Record]:
+    def truths(self, examples: Iterable[SquadQuestion]) -> Iterator[Record]:
         for example in examples:
             yield {"id": example.id, "answers": [answer.text for answer in example.answers]}
 
-    def parse(self, texts: Iterable[Any]) -> Iterator[Question]:
+    def parse(self, texts: Iterable[Any]) -> Iterator[SquadQuestion]:
         return parsed_questions(texts)
 
-    def encode(self, examples: Sequence[Question], with_targets: bool) -> Rows:
+    def encode(self, examples: Sequence[SquadQuestion], with_targets: bool) -> Rows:
         queries = self.tokenizer.encode([example.question for example in examples])
         contexts = list(dict.fromkeys(example.context for example in examples))
         documents = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
@@ -153,7 +153,7 @@ class MRCReader(Reader):
 
     def records(
         self,
-        examples: Sequence[Question],
+        examples: Sequence[SquadQuestion],
         rows: Rows,
         decoded: Sequence[Record],
         first: int,  # noqa: ARG002
@@ -226,7 +226,7 @@ def _check_settings(
         raise ConfigError(problems)
 
 
-def _answer_span(example: Question, document: Pieces) -> _Span:
+def _answer_span(example: SquadQuestion, document: Pieces) -> _Span:
     """The tokens that hold the characters of the example's first answer."""
     answer = example.answers[0]
     first = int(np.searchsorted(document.ends, answer.start, side="right"))
@@ -251,7 +251,7 @@ def _answer_columns(row: _WindowRow, first: int) -> _Span:
     return _Span(row.answer.first + shift, row.answer.last + shift)
 
 
-def _report_unheld(unheld: Sequence[Question], total: int) -> None:
+def _report_unheld(unheld: Sequence[SquadQuestion], total: int) -> None:
     if unheld:
         names = ", ".join(repr(example.id) for example in unheld[:3]) + (", …" if len(unheld) > 3 else "")
         log.warning(

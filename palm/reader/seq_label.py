@@ -20,7 +20,7 @@ from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.text.labels import Labels
 from palm.reader.text.sequence import sequence_of
-from palm.reader.text.subwords import tokenizer_of
+from palm.reader.text.subwords import load_tokenizer
 from palm.reader.text.tsv import read_table
 from palm.reader.text.words import word_windows, words_of
 
@@ -104,7 +104,7 @@ class SequenceLabelReader(Reader):
         if max_seq_len < 3:
             raise ConfigError([f"max_seq_len should be at least 3, not {max_seq_len!r}"])
         self.vocab_path = Path(vocab_path)
-        self.tokenizer = tokenizer_of(self.vocab_path, do_lower_case)
+        self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
         self.vocab_size = self.tokenizer.vocab_size
         self.max_seq_len = max_seq_len
         self.labels = Labels(n_classes, label_map)

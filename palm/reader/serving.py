@@ -14,7 +14,7 @@ from palm.core.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class LoadedData:
-    """What `load_data` was told.
+    """The arguments of `load_data`.
 
     Args:
         path: the data file.

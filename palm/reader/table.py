@@ -18,7 +18,7 @@ from palm.reader.rows.rows import Column, Rows
 from palm.reader.text.labels import Labels
 from palm.reader.text.real_labels import RealLabels
 from palm.reader.text.sequence import sequence_of
-from palm.reader.text.subwords import tokenizer_of
+from palm.reader.text.subwords import load_tokenizer
 from palm.reader.text.tsv import TableRow, read_table
 
 
@@ -64,7 +64,7 @@ class TextReader(Reader):
         self, vocab_path: Path, max_seq_len: int, do_lower_case: bool, for_cn: bool, task_id: int
     ) -> None:
         self.vocab_path = Path(vocab_path)
-        self.tokenizer = tokenizer_of(self.vocab_path, do_lower_case)
+        self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
         least = self.min_seq_len + self.tokenizer.separators - 1
         if max_seq_len < least:
             raise ConfigError([f"max_seq_len should be at least {least}, not {max_seq_len!r}"])

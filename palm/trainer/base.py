@@ -17,9 +17,9 @@ from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.logging import logger, show_on_console
 from palm.core.precision import checked, resolved
-from palm.core.storage import fill
+from palm.core.storage import load_into
 from palm.distributed import barrier, join
-from palm.engine.build import built_optimizer, moving_parameters
+from palm.engine.build import build_optimizer, moving_parameters
 from palm.engine.checkpoint import load_checkpoint, save_checkpoint, trained_weights
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.inference import InferenceModel
@@ -30,7 +30,7 @@ from palm.engine.task import Task
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
 from palm.optimizer import Optimizer, ParameterGroups
-from palm.paradigm import Paradigm
+from palm.paradigm import Head
 from palm.pretrained import load_pretrain
 from palm.reader import Reader
 from palm.trainer.saver import Saver, kinds_of
@@ -51,10 +51,10 @@ class LossVariable:
 
 @dataclass(frozen=True)
 class Forward:
-    """An encoder with one output layer on it."""
+    """An encoder with one head on it."""
 
     backbone: Backbone
-    head: Paradigm
+    head: Head
 
 
 class TrainerBase(ABC):
@@ -171,7 +171,7 @@ class TrainerBase(ABC):
         if self._optimizer is not None and self._is_fitted():
             self._training("load_ckpt")
         else:
-            _fill(forwards, path)
+            _load_trained(forwards, path)
 
     def set_saver(self, save_path: str | Path, save_steps: int, save_type: str = "ckpt") -> None:
         """Save every `save_steps` steps, and at the end of the training.
@@ -247,8 +247,8 @@ class TrainerBase(ABC):
         seed = seed_of(task.reader for task in tasks)
         handed = Counter({task.name: task.step for task in tasks})
         for position in count(self.cur_train_step):
-            standings = [task.standing(handed[task.name]) for task in tasks]
-            number = self._mixing.draw(seed, position, standings)
+            progress = [task.standing(handed[task.name]) for task in tasks]
+            number = self._mixing.draw(seed, position, progress)
             task = tasks[number]
             (batch,) = task.batches(handed[task.name])
             yield number, batch
@@ -281,7 +281,7 @@ class TrainerBase(ABC):
         tasks, device = self._tasks(caller), device_of(use_gpu=True)
         backbone = next(iter(forwards.values())).backbone
         model = MultiTaskModel(backbone, tasks, resolved(self._precision, device)).to(device)
-        built = built_optimizer(optimizer, self._groups, model, tasks)
+        built = build_optimizer(optimizer, self._groups, model, tasks)
         return Training(
             model,
             tasks,
@@ -328,9 +328,7 @@ class TrainerBase(ABC):
             for task in run.tasks:
                 folder = path if len(run.tasks) == 1 else path / task.name
                 backbone = run.model.backbone
-                InferenceModel(task.name, task.reader, backbone, task.paradigm, task.pred_batch_size).save(
-                    folder
-                )
+                InferenceModel(task.name, task.reader, backbone, task.head, task.pred_batch_size).save(folder)
         logger.info("predict model has been saved at %s", path)
 
 
@@ -375,8 +373,8 @@ def _schedule_of(optimizer: Optimizer) -> Schedule:
 def _identity(run: Training, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a checkpoint and the run that goes on from it must agree in: all but how long and how fast."""
     tasks = {task.name: task.identity() for task in run.tasks}
-    for told in tasks.values():
-        del told["expected_steps"]
+    for identity in tasks.values():
+        del identity["expected_steps"]
     return {
         **settings,
         "random_seed": run.seed,
@@ -386,7 +384,7 @@ def _identity(run: Training, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fill(forwards: Mapping[str, Forward], path: Path) -> None:
+def _load_trained(forwards: Mapping[str, Forward], path: Path) -> None:
     weights = trained_weights(path)
     for name, forward in forwards.items():
         if name not in weights.heads:
@@ -394,5 +392,5 @@ def _fill(forwards: Mapping[str, Forward], path: Path) -> None:
             raise StorageError(
                 f"{path} has no task {name!r}; it has {known}. Name the trainer as in training"
             )
-        fill(forward.backbone, weights.backbone, path)
-        fill(forward.head, weights.heads[name], path)
+        load_into(forward.backbone, weights.backbone, path)
+        load_into(forward.head, weights.heads[name], path)

@@ -76,7 +76,7 @@ def data_feeder(
         The pieces of a group, and for each whether it is real (True) or a repetition (False).
     """
     queue: Queue[list[T] | BaseException | None] = Queue(prefetch_steps)
-    Thread(target=_fill, args=(iter(pieces), queue, group_size), daemon=True).start()
+    Thread(target=_enqueue, args=(iter(pieces), queue, group_size), daemon=True).start()
     while (group := queue.get()) is not None:
         if isinstance(group, BaseException):
             raise group
@@ -84,7 +84,7 @@ def data_feeder(
         yield group + group[-1:] * missing, [True] * len(group) + [False] * missing
 
 
-def _fill(pieces: Iterator[T], queue: Queue[list[T] | BaseException | None], group_size: int) -> None:
+def _enqueue(pieces: Iterator[T], queue: Queue[list[T] | BaseException | None], group_size: int) -> None:
     try:
         while group := list(islice(pieces, group_size)):
             queue.put(group)

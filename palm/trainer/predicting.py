@@ -19,7 +19,7 @@ from palm.core.rng import generator
 from palm.engine.inference import InferenceModel
 from palm.engine.logs import Pace
 from palm.engine.model import outputs_of
-from palm.paradigm import Paradigm
+from palm.paradigm import Head
 from palm.reader import Predictions, Reader, Record
 from palm.reader.rows.chunks import encoded_chunks
 
@@ -64,7 +64,7 @@ def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterat
 
 
 @torch.inference_mode()
-def predicted(backbone: Backbone, head: Paradigm, batch: Tensors, precision: str) -> Tensors:
+def predicted(backbone: Backbone, head: Head, batch: Tensors, precision: str) -> Tensors:
     """The head's outputs for a batch, on the CPU."""
     device = next(backbone.parameters()).device
     batch = {name: value.to(device) for name, value in batch.items()}

@@ -1,4 +1,4 @@
-"""Joint prediction: one pass of the encoder for all output layers that read the same batch."""
+"""Joint prediction: one pass of the encoder for all heads that read the same batch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from palm.core.contract import Tensors
 
 
 class SharedPass(Backbone):
-    """A backbone that keeps what it made of the last batch, for the next output layer that reads it.
+    """A backbone that keeps what it made of the last batch, for the next head that reads it.
 
     Args:
         backbone: the encoder.
-        wanted: every output that one of the output layers reads; they are computed together.
+        wanted: every output that one of the heads reads; they are computed together.
     """
 
     def __init__(self, backbone: Backbone, wanted: Collection[str]) -> None:

@@ -15,12 +15,12 @@ from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
 from palm.core.storage import is_sealed, verify
-from palm.distributed import from_first, num_ranks, used_up
+from palm.distributed import exhaust, from_first, num_ranks
 from palm.engine.inference import InferenceModel, load_weights
 from palm.engine.loop import Step, Training
 from palm.engine.model import share_parameters
 from palm.engine.task import Task, wiring_problems
-from palm.paradigm import Paradigm
+from palm.paradigm import Head
 from palm.pretrained import load_pretrain
 from palm.reader import Predictions, Reader
 from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
@@ -33,7 +33,7 @@ class Trainer(TrainerBase):
     Args:
         name: the task's name; it stands in logs and checkpoints.
         mix_ratio: how often the task is drawn among several, relative to the others.
-        reuse_head_with: the name of the trainer whose output layer this one shares.
+        reuse_head_with: the name of the trainer whose head this one shares.
         loss_weight: as in `Task`.
         learning_rate_factor: as in `Task`.
         gradient_accumulation_steps: as in `Task`.
@@ -75,7 +75,7 @@ class Trainer(TrainerBase):
 
     # Before training
 
-    def build_forward(self, backbone: Backbone, task_head: Paradigm) -> LossVariable:
+    def build_forward(self, backbone: Backbone, task_head: Head) -> LossVariable:
         """Choose what is trained.
 
         Returns:
@@ -86,7 +86,7 @@ class Trainer(TrainerBase):
         self._begin_anew()
         return LossVariable(f"{self.name}.loss")
 
-    def build_predict_forward(self, pred_backbone: Backbone, pred_head: Paradigm) -> dict[str, TensorSpec]:
+    def build_predict_forward(self, pred_backbone: Backbone, pred_head: Head) -> dict[str, TensorSpec]:
         """Choose what predicts; where there is something trained, its weights are taken, and stay shared.
 
         Returns:
@@ -204,7 +204,7 @@ class Trainer(TrainerBase):
             load_weights(forward.backbone, forward.head, path)
         else:
             load_pretrain(forward.backbone, path)
-            logger.info("%s: the output layer keeps the weights it has", self.name)
+            logger.info("%s: the head keeps the weights it has", self.name)
 
     def predict(
         self, output_dir: str | Path | None = None, print_steps: int = 1000
@@ -226,10 +226,10 @@ class Trainer(TrainerBase):
         model = self.predictor("predict")
         with self.averaged():
             records = chain.from_iterable(logged_steps(model, print_steps))
-            return from_first(lambda: delivered(model.reader, records, output_dir), lambda: used_up(records))
+            return from_first(lambda: delivered(model.reader, records, output_dir), lambda: exhaust(records))
 
     def predict_one_batch(self, batch: Tensors) -> Tensors:
-        """The outputs of the output layer for a batch, on the CPU.
+        """The outputs of the head for a batch, on the CPU.
 
         Raises:
             PalmError: `build_predict_forward` was not called.
@@ -319,7 +319,7 @@ class Trainer(TrainerBase):
 
     @property
     def num_epochs(self) -> int | None:
-        """Passes over the training data, as `load_data` was told."""
+        """Passes over the training data, as given to `load_data`."""
         return self.fitted_task("num_epochs").reader.num_epochs
 
     @property

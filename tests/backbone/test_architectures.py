@@ -40,7 +40,7 @@ HEADS = {
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForPreTraining",
 }
-"""What writes an encoder together with an output layer, under a prefix."""
+"""What writes an encoder together with a head, under a prefix."""
 
 every_model = pytest.mark.parametrize("name", MODELS)
 every_head = pytest.mark.parametrize("name", HEADS)

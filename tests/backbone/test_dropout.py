@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from palm.backbone.dropout import Dropout, dropout, scale_of, thrown
+from palm.backbone.dropout import Dropout, drop_threshold, dropout, scale_of
 
 
 @pytest.mark.parametrize(("probability", "bytes_"), [(0.1, 26), (0.5, 128), (0.001, 1), (0.999, 255)])
 def test_the_probability_is_the_nearest_of_256_and_neither_0_nor_1(probability: float, bytes_: int) -> None:
-    assert thrown(probability) == bytes_
+    assert drop_threshold(probability) == bytes_
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])

@@ -10,20 +10,20 @@ from typing import Any, Literal
 import pytest
 
 from palm.config import FilePath, type_name
-from palm.config.conversion import Mismatch, complaint, convert
+from palm.config.conversion import Mismatch, complaint, convert_value
 from palm.config.values import Flag, Plain, Setting
 
 BASE = Path("/project").absolute()
 
 
 def converted(value: Any, annotation: Any, base: Path = BASE) -> Any:
-    return convert(Setting(value, "config.yaml:7", base), annotation)
+    return convert_value(Setting(value, "config.yaml:7", base), annotation)
 
 
 def told(value: Any, annotation: Any, base: Path = BASE) -> str:
     setting = Setting(value, "config.yaml:7", base)
     with pytest.raises(Mismatch) as caught:
-        convert(setting, annotation)
+        convert_value(setting, annotation)
     return complaint("x", setting, annotation, caught.value)
 
 

@@ -202,7 +202,7 @@ def test_a_target_with_no_expected_step(run: Run, capsys: pytest.CaptureFixture[
 def test_an_unknown_component(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.tasks["cls"]["paradigm"] = "clas"
     message = run.train(capsys, "--backbone", "bart")
-    assert "tasks/cls.yaml:4: paradigm: no paradigm is called 'clas'; known: " in message
+    assert "tasks/cls.yaml:4: paradigm: no head is called 'clas'; known: " in message
     known = "bert, distilbert, electra, ernie, roberta"
     assert f"--backbone: no backbone is called 'bart'; known: {known}; did you mean 'bert'?" in message
 

@@ -160,9 +160,9 @@ def test_only_the_drawn_head_and_the_encoder_move(folder: Path) -> None:
             if not torch.equal(value, before[name])
         }
         rests = "match" if step.task.name == "cls" else "cls"
-        assert not any(name.startswith(f"paradigms.@{rests}.") for name in moved)
+        assert not any(name.startswith(f"heads.@{rests}.") for name in moved)
         if step.number > 1:  # the first step's rate is 0
-            assert f"paradigms.@{step.task.name}.out.weight" in moved
+            assert f"heads.@{step.task.name}.out.weight" in moved
             assert "backbone.embeddings.word.weight" in moved
         if step.number == 12:
             break
@@ -173,10 +173,10 @@ def test_tasks_with_one_reuse_tag_share_one_head(folder: Path) -> None:
     config["tasks"] = {name: dict(config["tasks"]["cls"]) for name in ("cls1", "cls2", "cls3")}
     config |= {"task_instance": "cls1, cls2, cls3", "task_reuse_tag": "0, 1, 0"}
     training = Controller(config, argv=[]).training()
-    one, two, three = (task.paradigm for task in training.tasks)
+    one, two, three = (task.head for task in training.tasks)
     assert one is three
     assert one is not two
-    heads = {name.split(".")[1] for name in training.model.state_dict() if name.startswith("paradigms")}
+    heads = {name.split(".")[1] for name in training.model.state_dict() if name.startswith("heads")}
     assert heads == {"@cls1", "@cls2"}
 
 
@@ -191,7 +191,7 @@ def test_shared_heads_must_be_alike(folder: Path) -> None:
 def test_a_loss_that_is_not_a_number_names_task_and_step_and_changes_nothing(folder: Path) -> None:
     training = controller(folder, "cls").training()
     losses(training, 3)
-    head = training.model.paradigm("cls")
+    head = training.model.head("cls")
     with torch.no_grad():
         next(iter(head.parameters())).fill_(float("nan"))
     before = training.model.backbone.state_dict()["embeddings.word.weight"].clone()

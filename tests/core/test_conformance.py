@@ -1,4 +1,4 @@
-"""What every registered backbone and output layer keeps to; a new one is checked without being named."""
+"""What every registered backbone and head keeps to; a new one is checked without being named."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.nn import functional as F
 from helpers.components import ARGUMENTS, SIZES, small, tensors
 from palm.backbone import BACKBONES, Backbone
 from palm.core.contract import Specs, Tensors
-from palm.paradigm import PARADIGMS, Paradigm
+from palm.paradigm import HEADS, Head
 
 every_backbone = pytest.mark.parametrize("name", list(BACKBONES))
-every_paradigm = pytest.mark.parametrize("name", list(PARADIGMS))
+every_head = pytest.mark.parametrize("name", list(HEADS))
 every_component = pytest.mark.parametrize(
-    "cls", [registry[name] for registry in (BACKBONES, PARADIGMS) for name in registry]
+    "cls", [registry[name] for registry in (BACKBONES, HEADS) for name in registry]
 )
 
 
-def run(component: Backbone | Paradigm) -> Tensors:
+def run(component: Backbone | Head) -> Tensors:
     outputs: Tensors = component(tensors(component.inputs_attr))
     return outputs
 
@@ -107,20 +107,20 @@ def test_a_backbone_learns_eight_rows(name: str) -> None:
     assert fall(both, loss, lr=0.003) < 0.5
 
 
-@every_paradigm
+@every_head
 def test_an_output_layer_learns_eight_rows(name: str) -> None:
-    paradigm = small(PARADIGMS[name]).train()
-    features, targets = tensors(paradigm.inputs_attr), tensors(paradigm.targets_attr)
+    head = small(HEADS[name]).train()
+    features, targets = tensors(head.inputs_attr), tensors(head.targets_attr)
 
     def loss() -> Tensor:
-        value: Tensor = paradigm.loss(paradigm(features), targets)
+        value: Tensor = head.loss(head(features), targets)
         assert value.shape == ()
         return value
 
-    found = gradients(paradigm, loss())
-    assert len(found) == len(list(paradigm.parameters()))
+    found = gradients(head, loss())
+    assert len(found) == len(list(head.parameters()))
     assert all(gradient.isfinite().all() for gradient in found)
-    assert fall(paradigm, loss, lr=0.02) < 0.5
+    assert fall(head, loss, lr=0.02) < 0.5
 
 
 def fall(module: nn.Module, loss: Callable[[], Tensor], lr: float) -> float:
@@ -134,9 +134,9 @@ def fall(module: nn.Module, loss: Callable[[], Tensor], lr: float) -> float:
     return float(loss().item() / before)
 
 
-@every_paradigm
+@every_head
 def test_an_output_layer_decodes_one_plain_value_per_row(name: str) -> None:
-    paradigm = small(PARADIGMS[name])
-    decoded = paradigm.decode(run(paradigm))
+    head = small(HEADS[name])
+    decoded = head.decode(run(head))
     assert len(decoded) == SIZES["batch"]
     assert json.loads(json.dumps(decoded))

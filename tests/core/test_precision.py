@@ -19,7 +19,7 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.precision import computing, has_fast_bf16, resolved
 from palm.engine.loop import Training
 from palm.engine.model import outputs_of
-from palm.paradigm import PARADIGMS
+from palm.paradigm import HEADS
 
 CPU = torch.device("cpu")
 
@@ -110,7 +110,7 @@ def test_an_unknown_precision_is_told_wherever_it_is_given(folder: Path) -> None
 
 @pytest.mark.parametrize("name", ["cls", "match", "mlm", "mrc", "seq_label"])
 def test_an_output_layer_keeps_its_declared_dtypes_in_bf16(name: str) -> None:
-    backbone, head = small(palm.backbone.BERT), small(PARADIGMS[name])
+    backbone, head = small(palm.backbone.BERT), small(HEADS[name])
     batch = {**tensors(head.inputs_attr), **tensors(backbone.inputs_attr)}
     exact, rounded = (outputs_of(backbone, head, batch, precision) for precision in ("fp32", "bf16"))
     assert {n: v.dtype for n, v in rounded.items()} == {n: s.dtype for n, s in head.outputs_attr.items()}

@@ -41,7 +41,7 @@ def model_of(training: Training, batch_size: int = 7) -> InferenceModel:
     """Its first task's model; batches do not divide the 40 rows, so the last one is short."""
     task = training.tasks[0]
     model = training.model
-    return InferenceModel(task.name, task.reader, model.backbone, task.paradigm, batch_size, model.precision)
+    return InferenceModel(task.name, task.reader, model.backbone, task.head, batch_size, model.precision)
 
 
 def test_every_label_counts_once(folder: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_loop_of_ones_own_evaluates_with_an_observer(folder: Path) -> None:
     evaluator = palm.Evaluator(training, every=5)
     found = [found for step in training.steps() if (found := evaluator(step))]
     assert [evaluation.step for evaluation in found] == [5, 10, 15, 20]
-    assert evaluator.best["cls"].goodness == max(one.scores["cls"]["accuracy"] for one in found)
+    assert evaluator.best["cls"].score == max(one.scores["cls"]["accuracy"] for one in found)
 
 
 def test_pairwise_tasks_are_evaluated_by_the_order_of_each_pair(folder: Path) -> None:

@@ -110,7 +110,7 @@ def test_labels_of_the_wrong_kind_are_found_before_any_data_is_read(tmp_path: Pa
     config = regression_config(tiny.write_files(tmp_path), "match", **{"cls.label_type": "class"})
     with pytest.raises(
         ConfigError,
-        match=r"task 'cls': the paradigm's loss needs 'label_values' as float32\[batch\], "
+        match=r"task 'cls': the head's loss needs 'label_values' as float32\[batch\], "
         r"the reader gives only label_ids; set label_type: real",
     ):
         palm.Controller(config, argv=[])

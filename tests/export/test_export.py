@@ -26,7 +26,7 @@ from palm.export import to_hugging_face, to_onnx
 from palm.export.checking import check_graph
 from palm.export.graph import Graph
 from palm.export.sources import Trained, tasks_of_run
-from palm.paradigm import MRC, Classify, MaskLM, Match, Paradigm, Regression, SequenceLabel
+from palm.paradigm import MRC, Classify, Head, MaskLM, Match, Regression, SequenceLabel
 from palm.reader import ClassifyReader, MaskLMReader, SequenceLabelReader
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -107,7 +107,7 @@ def batch_of(model: InferenceModel, texts: list[Any]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def ours(model: InferenceModel, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    return outputs_of(model.backbone.eval(), model.paradigm.eval(), batch)
+    return outputs_of(model.backbone.eval(), model.head.eval(), batch)
 
 
 def close(one: Any, other: Any) -> bool:
@@ -248,16 +248,16 @@ BACKBONES: dict[str, Any] = {
 }
 
 
-def random_model(backbone: str, paradigm: Paradigm, folder: Path, **settings: Any) -> InferenceModel:
+def random_model(backbone: str, head: Head, folder: Path, **settings: Any) -> InferenceModel:
     """A model of random weights, saved in `folder`."""
     torch.manual_seed(3)
-    kind = MaskLMReader if isinstance(paradigm, MaskLM) else ClassifyReader
+    kind = MaskLMReader if isinstance(head, MaskLM) else ClassifyReader
     reader = kind(**{"vocab_path": DATA / "vocab.txt", "max_seq_len": 32, "do_lower_case": True, **settings})
     encoder = BACKBONES[backbone]()
-    for name, parameter in (*encoder.named_parameters(), *paradigm.named_parameters()):
+    for name, parameter in (*encoder.named_parameters(), *head.named_parameters()):
         if name.endswith("bias") or "norm" in name:
             torch.nn.init.normal_(parameter, std=0.3)
-    model = InferenceModel("task", reader, encoder, paradigm, precision="fp32")
+    model = InferenceModel("task", reader, encoder, head, precision="fp32")
     model.save(folder)
     return model
 
@@ -373,25 +373,23 @@ def test_words_of_a_byte_level_vocabulary_are_cut_alike(tmp_path: Path, transfor
 
 
 class OddHead(Classify):
-    """An output layer of a user's own."""
+    """A head of a user's own."""
 
 
 @pytest.mark.parametrize(
-    ("paradigm", "message"),
+    ("head", "message"),
     [
         (
             SequenceLabel(5, 16, use_crf=True),
             "BertForTokenClassification: transformers has no CRF",
         ),
-        (MaskLM(16, 1833, "relu"), "its output layer has hidden_act 'relu', transformers 'gelu'"),
+        (MaskLM(16, 1833, "relu"), "its head has hidden_act 'relu', transformers 'gelu'"),
         (OddHead(3, 16), "Hugging Face has no model with 'test_export.OddHead'; known: cls"),
     ],
     ids=["CRF", "activation", "own class"],
 )
-def test_what_transformers_cannot_compute_is_refused(
-    paradigm: Paradigm, message: str, tmp_path: Path
-) -> None:
-    random_model("BERT", paradigm, tmp_path / "model")
+def test_what_transformers_cannot_compute_is_refused(head: Head, message: str, tmp_path: Path) -> None:
+    random_model("BERT", head, tmp_path / "model")
     with pytest.raises(PalmError, match=message):
         to_hugging_face(tmp_path / "model", tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
@@ -540,11 +538,11 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved model with a CRF, of random weights."""
     torch.manual_seed(1)
     folder = tmp_path_factory.mktemp("tagger")
-    paradigm = SequenceLabel(26, 16, initializer_range=0.5, use_crf=True)
-    assert paradigm.crf is not None
-    torch.nn.init.normal_(paradigm.crf.weight, std=2.0)
+    head = SequenceLabel(26, 16, initializer_range=0.5, use_crf=True)
+    assert head.crf is not None
+    torch.nn.init.normal_(head.crf.weight, std=2.0)
     reader = SequenceLabelReader(DATA / "vocab.txt", 32, LABELS, do_lower_case=True)
-    InferenceModel("tagger", reader, BACKBONES["BERT"](), paradigm).save(folder)
+    InferenceModel("tagger", reader, BACKBONES["BERT"](), head).save(folder)
     return folder
 
 
@@ -574,9 +572,9 @@ def test_a_crf_lies_beside_the_graph_and_viterbi_gives_the_labels_of_predict(
 
 def test_a_graph_that_computes_something_else_is_refused(run: Path, pairs_graph: OnnxModel) -> None:
     model = load_model(saved(run, "fits"))
-    graph = Graph(model.backbone, {"fits": model.paradigm}, task_id=0)
+    graph = Graph(model.backbone, {"fits": model.head}, task_id=0)
     with torch.no_grad():
-        model.paradigm.get_parameter("out.bias").add_(0.25)
+        model.head.get_parameter("out.bias").add_(0.25)
     message = r"task 'fits': .* at most 2\.5e-01 on 32 rows of made-up tokens; more than 1\.0e-04"
     with pytest.raises(PalmError, match=message):
         check_graph(pairs_graph.session, graph, Trained(model, None), 1e-4)
@@ -596,7 +594,7 @@ def test_rows_of_an_unknown_task_are_refused(tagger: Path, tmp_path: Path) -> No
 
 
 class FixedHead(Classify):
-    """An output layer that computes with the number of rows as a constant."""
+    """A head that computes with the number of rows as a constant."""
 
     def forward(self, features: Tensors) -> Tensors:
         outputs = super().forward(features)
@@ -604,7 +602,7 @@ class FixedHead(Classify):
 
 
 class DataDependentHead(Classify):
-    """An output layer whose shapes depend on values."""
+    """A head whose shapes depend on values."""
 
     def forward(self, features: Tensors) -> Tensors:
         outputs = super().forward(features)

@@ -36,7 +36,7 @@ def google() -> dict[str, Tensor]:
 
 
 def paddlenlp() -> dict[str, Tensor]:
-    """The same as parameters of a classifier of PaddleNLP, with its output layer."""
+    """The same as parameters of a classifier of PaddleNLP, with its head."""
     weights = {f"bert.{name}": value.contiguous() for name, value in from_ours(known(), "paddlenlp").items()}
     return {**weights, "classifier.weight": torch.zeros(4, 2), "classifier.bias": torch.zeros(2)}
 

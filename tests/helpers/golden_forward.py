@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from helpers.shared import GOLDEN
 from palm.backbone import BERT, ERNIE, Backbone
-from palm.paradigm import MRC, Classify, MaskLM, Match, Paradigm
+from palm.paradigm import MRC, Classify, Head, MaskLM, Match
 from palm.pretrained import to_ours
 
 FOLDER = GOLDEN / "forward"
 CASES = [(backbone, lengths) for backbone in ("bert", "ernie") for lengths in ("full", "ragged")]
-HEADS = ("cls", "match", "mrc", "mlm")
+HEAD_KINDS = ("cls", "match", "mrc", "mlm")
 STRIDE, WHOLE = 11, 500
 
 HEAD_NAMES = {
@@ -51,20 +51,22 @@ def backbone_of(kind: str) -> Backbone:
     return backbone
 
 
-def head_of(kind: str, head: str) -> Paradigm:
-    """The recorded output layer `head` on the recorded backbone `kind`."""
-    paradigm: Paradigm = {
+def head_of(kind: str, kind_of_head: str) -> Head:
+    """The recorded output layer `kind_of_head` on the recorded backbone `kind`."""
+    head: Head = {
         "cls": lambda: Classify(4, 32),
         "match": lambda: Match(2, 32),
         "mrc": lambda: MRC(hidden_size=32),
         "mlm": lambda: MaskLM(32, 500, "gelu", layer_norm_eps=1e-6),
-    }[head]()
+    }[kind_of_head]()
     recorded = arrays(f"{kind}_params.npz")
     ours = {
-        HEAD_NAMES[key.split("/")[1]]: value for key, value in recorded.items() if key.startswith(head + "/")
+        HEAD_NAMES[key.split("/")[1]]: value
+        for key, value in recorded.items()
+        if key.startswith(kind_of_head + "/")
     }
-    paradigm.load_state_dict({name: value.t() if value.dim() == 2 else value for name, value in ours.items()})
-    return paradigm.eval()
+    head.load_state_dict({name: value.t() if value.dim() == 2 else value for name, value in ours.items()})
+    return head.eval()
 
 
 def batch_of(kind: str, lengths: str, head: str) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import sys
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from palm.distributed.group import join, summed
+from palm.distributed.group import all_reduce_sum, join
 
 if __name__ == "__main__":
     join(torch.device("cpu"))
@@ -18,4 +18,4 @@ if __name__ == "__main__":
     kept = DistributedDataParallel(torch.nn.Linear(2, 2))
     kept(torch.ones(1, 2)).sum().backward()
     for _ in range(10):
-        summed(torch.zeros(1000))
+        all_reduce_sum(torch.zeros(1000))

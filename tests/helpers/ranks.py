@@ -16,7 +16,7 @@ import torch
 import palm
 from helpers import tiny
 from palm.controller import Controller
-from palm.distributed import is_first, num_ranks, rank, whole
+from palm.distributed import full_tensors, is_first, num_ranks, rank
 from palm.engine.evaluation import Evaluator
 from palm.engine.loop import Training
 
@@ -57,8 +57,8 @@ def record(path: Path, training: Training) -> None:
     for step in training.steps():
         losses.append((step.task.name, step.loss.item()))
         evaluator(step)
-    weights = whole(training.model.state_dict())
-    averages = {} if training.ema is None else whole(training.ema.state_dict())
+    weights = full_tensors(training.model.state_dict())
+    averages = {} if training.ema is None else full_tensors(training.ema.state_dict())
     if is_first():
         found = {"losses": losses, "weights": weights, "averages": averages, **evaluator.state_dict()}
         torch.save(found, path)

@@ -101,7 +101,7 @@ def test_perplexity_is_torchs_cross_entropy_of_what_the_output_layer_gave() -> N
         counts = torch.randint(1, 5, (3,), generator=generator)
         logits = 4 * torch.randn(int(counts.sum()), 11, generator=generator)
         labels = torch.randint(11, (int(counts.sum()),), generator=generator)
-        judged = head.judge({"logits": logits, "mask_counts": counts}, {"mask_label": labels})
+        judged = head.eval_outputs({"logits": logits, "mask_counts": counts}, {"mask_label": labels})
         pairs = [({"words": [{"log_prob": p} for p in row["log_probs"]]}, {}) for row in judged]
         expected = math.exp(F.cross_entropy(logits.double(), labels).item())
         assert scores_of([METRICS["perplexity"]], pairs)["perplexity"] == pytest.approx(expected, rel=1e-5)
@@ -113,10 +113,10 @@ def test_a_pair_is_right_if_the_right_text_scores_higher() -> None:
 
 
 def test_goodness_rises_and_1_is_perfect() -> None:
-    assert METRICS["accuracy"].goodness(0.75) == 0.75
-    assert METRICS["squad"].goodness(75.0) == 0.75
-    assert METRICS["mse"].goodness(0.0) == 1.0
-    assert METRICS["perplexity"].goodness(3.0) == 0.25
+    assert METRICS["accuracy"].normalized_score(0.75) == 0.75
+    assert METRICS["squad"].normalized_score(75.0) == 0.75
+    assert METRICS["mse"].normalized_score(0.0) == 1.0
+    assert METRICS["perplexity"].normalized_score(3.0) == 0.25
 
 
 def test_names_of_metrics_are_checked() -> None:

@@ -19,18 +19,27 @@ from palm.controller import Controller
 from palm.core.errors import ConfigError, PalmError
 from palm.engine.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.loop import Training
-from palm.mixing import Annealed, DevScore, Mixing, MixRatio, Proportional, RoundRobin, Standing, Temperature
+from palm.mixing import (
+    Annealed,
+    DevScore,
+    Mixing,
+    MixRatio,
+    Proportional,
+    RoundRobin,
+    TaskProgress,
+    Temperature,
+)
 from palm.mixing.draws import draw_task, plan_steps
 
-SMALL = Standing("small", mix_ratio=1.0, rows=100, steps_per_epoch=10)
-LARGE = Standing("large", mix_ratio=1.0, rows=10_000, steps_per_epoch=1000)
-WIDE = Standing("wide", mix_ratio=1.0, rows=10_000, steps_per_epoch=100)  # batches ten times as large
+SMALL = TaskProgress("small", mix_ratio=1.0, rows=100, steps_per_epoch=10)
+LARGE = TaskProgress("large", mix_ratio=1.0, rows=10_000, steps_per_epoch=1000)
+WIDE = TaskProgress("wide", mix_ratio=1.0, rows=10_000, steps_per_epoch=100)  # batches ten times as large
 
 
 class OnlyFirst(Mixing):
     """A strategy of a user's own."""
 
-    def shares(self, tasks: Sequence[Standing]) -> list[float]:
+    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         return [1.0] + [0.0] * (len(tasks) - 1)
 
 
@@ -279,7 +288,7 @@ def test_a_loss_weight_scales_the_gradient_and_a_rate_factor_the_rate(folder: Pa
         run = controller(folder, "cls", warmup_proportion=0, grad_clip=None, weight_decay=0, **settings)
         training = run.training()
         step = training.next_step()
-        gradient = next(training.model.paradigm("cls").parameters()).grad
+        gradient = next(training.model.head("cls").parameters()).grad
         assert gradient is not None
         return step.loss.item(), step.learning_rate, gradient.clone()
 

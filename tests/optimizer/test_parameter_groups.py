@@ -98,8 +98,8 @@ def test_parts_of_the_model_have_rates_of_their_own(folder: Path) -> None:
     assert (found["backbone.pooler.weight"], found["backbone.pooler.bias"]) == (7e-5, 2e-5)
     assert found["backbone.layers.1.ffn.inner.weight"] == 1e-4
     assert found["backbone.embeddings.word.weight"] == 1e-4
-    assert (found["paradigms.@cls.out.weight"], found["paradigms.@match.out.weight"]) == (5e-3, 1e-3)
-    assert found["paradigms.@cls.out.bias"] == 2e-5
+    assert (found["heads.@cls.out.weight"], found["heads.@match.out.weight"]) == (5e-3, 1e-3)
+    assert found["heads.@cls.out.bias"] == 2e-5
     decays = {id(p): g["weight_decay"] for g in training.optimizer.param_groups for p in g["params"]}
     assert {decays[id(p)] for p in training.model.parameters() if p.ndim > 1} == {0.1}
     assert {decays[id(p)] for p in training.model.parameters() if p.ndim == 1} == {0.0}
@@ -112,7 +112,7 @@ def test_the_schedule_multiplies_every_rate(folder: Path) -> None:
         step = training.next_step()
     found = rates(training)  # the sixth of ten steps: half is left
     assert found["backbone.pooler.weight"] == pytest.approx(0.5e-4)
-    assert found["paradigms.@cls.out.weight"] == step.learning_rate == pytest.approx(0.5e-3)
+    assert found["heads.@cls.out.weight"] == step.learning_rate == pytest.approx(0.5e-3)
 
 
 def test_layers_and_rates_of_parts_go_together(folder: Path) -> None:
@@ -129,14 +129,14 @@ def test_layers_and_rates_of_parts_go_together(folder: Path) -> None:
     assert found["backbone.layers.0.attention.query.weight"] == pytest.approx(1e-4 / 2)
     assert found["backbone.layers.1.attention.query.weight"] == pytest.approx(1e-4)
     assert found["backbone.layers.0.ffn.inner.weight"] == 9e-4
-    assert found["paradigms.@cls.out.weight"] == pytest.approx(1e-3)
+    assert found["heads.@cls.out.weight"] == pytest.approx(1e-3)
 
 
 def test_a_lower_rate_of_the_head_is_that_of_a_run_with_two_optimizers(folder: Path) -> None:
     settings = {"weight_decay": 0, "grad_clip": None, "num_epochs": 1}
     training = run(folder, "cls", **settings, **{"cls.head_learning_rate": 1e-4})
     by_hand = run(folder, "cls", **settings)
-    head = set(by_hand.tasks[0].paradigm.parameters())
+    head = set(by_hand.tasks[0].head.parameters())
     body = [p for p in by_hand.model.parameters() if p not in head]
     by_hand.optimizer = torch.optim.AdamW(
         [{"params": body, "lr": 1e-3}, {"params": list(head), "lr": 1e-4}], weight_decay=0.0, fused=True
@@ -172,7 +172,7 @@ def test_tasks_that_share_a_head_have_one_rate_for_it(folder: Path) -> None:
     config = tiny.config(folder, "cls")
     config["tasks"] = {name: dict(config["tasks"]["cls"]) for name in ("one", "two")}
     config |= {"task_instance": "one, two", "task_reuse_tag": "0, 0", "one.head_learning_rate": 1e-4}
-    with pytest.raises(ConfigError, match="tasks 'one' and 'two' share an output layer; give them the same"):
+    with pytest.raises(ConfigError, match="tasks 'one' and 'two' share a head; give them the same"):
         Controller(config, argv=[]).training()
 
 
@@ -216,7 +216,7 @@ def test_the_same_from_python_with_a_schedule(folder: Path, cls: Any) -> None:
     found = rates(run)
     assert not begins(set(found), "backbone.embeddings.")
     assert found["backbone.pooler.weight"] == pytest.approx(0.5e-4)
-    assert found["paradigms.@slot.out.weight"] == pytest.approx(2.5e-3)
+    assert found["heads.@slot.out.weight"] == pytest.approx(2.5e-3)
     assert max(group["weight_decay"] for group in run.optimizer.param_groups) == 0.2
 
     trainer.save(folder / "ckpt")
@@ -235,4 +235,4 @@ def test_layers_decay_from_python(folder: Path) -> None:
     assert found["backbone.embeddings.task.weight"] == pytest.approx(1e-3 / 4)
     assert found["backbone.layers.0.ffn_norm.bias"] == pytest.approx(1e-3 / 2)
     assert found["backbone.layers.1.ffn_norm.bias"] == pytest.approx(1e-3)
-    assert found["paradigms.@slot.out.weight"] == 5e-3
+    assert found["heads.@slot.out.weight"] == 5e-3

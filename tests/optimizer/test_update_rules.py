@@ -174,9 +174,7 @@ def test_the_rule_of_rates_and_of_decay_can_be_given() -> None:
 
 def test_rates_by_layer_need_layers() -> None:
     pairs = [("weight", nn.Parameter(torch.ones(2, 2)))]
-    with pytest.raises(
-        ConfigError, match="layerwise_decay needs to be told which layer each parameter is in"
-    ):
+    with pytest.raises(ConfigError, match="layerwise_decay needs the layer of each parameter"):
         AdamWDL(1.0, layerwise_decay=0.5).build(pairs)
     with pytest.raises(ConfigError, match=r"layerwise_decay should be above 0 and at most 1, not 1\.5"):
         AdamWDL(1.0, layerwise_decay=1.5)

@@ -1,4 +1,4 @@
-"""The four output layers give PaddlePALM's losses and gradients, and decode what was worked out by hand."""
+"""The four heads give PaddlePALM's losses and gradients, and decode what was worked out by hand."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from helpers.golden_forward import (
     CASES,
+    HEAD_KINDS,
     HEAD_NAMES,
-    HEADS,
     arrays,
     backbone_of,
     batch_of,
@@ -24,40 +24,46 @@ from helpers.golden_forward import (
 from helpers.shared import SHARED, needs_shared
 from palm.backbone import BERT, ERNIE
 from palm.core.errors import ConfigError, WiringError
-from palm.paradigm import MRC, PARADIGMS, Classify, MaskLM, Match, Paradigm
+from palm.paradigm import HEADS, MRC, Classify, Head, MaskLM, Match
 from palm.pretrained import to_ours
 
 
 def test_the_registered_paradigms_include_the_four_of_the_document() -> None:
-    assert {"cls", "match", "mrc", "mlm"} <= set(PARADIGMS)
+    assert {"cls", "match", "mrc", "mlm"} <= set(HEADS)
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("kind_of_head", HEAD_KINDS)
 @pytest.mark.parametrize(("kind", "lengths"), CASES)
-def test_predictions_losses_and_gradients_equal_the_originals(kind: str, lengths: str, head: str) -> None:
+def test_predictions_losses_and_gradients_equal_the_originals(
+    kind: str, lengths: str, kind_of_head: str
+) -> None:
     recorded = {
-        key.removeprefix(f"{head}/"): value
+        key.removeprefix(f"{kind_of_head}/"): value
         for key, value in arrays(f"{kind}_{lengths}.npz").items()
-        if key.startswith(f"{head}/")
+        if key.startswith(f"{kind_of_head}/")
     }
-    batch, backbone, paradigm = batch_of(kind, lengths, head), backbone_of(kind).eval(), head_of(kind, head)
-    outputs = paradigm({**batch, **backbone(batch)})
+    batch, backbone, head = (
+        batch_of(kind, lengths, kind_of_head),
+        backbone_of(kind).eval(),
+        head_of(kind, kind_of_head),
+    )
+    outputs = head({**batch, **backbone(batch)})
     real = batch["input_mask"]
     for key in [key for key in recorded if key.startswith("pred/")]:
         ours, original = outputs[key.removeprefix("pred/")], recorded[key]
-        if head == "mrc":
+        if kind_of_head == "mrc":
             ours, original = ours[real], original[real]
         torch.testing.assert_close(ours, original, atol=1e-6, rtol=0)
-    if head == "mrc" and lengths == "ragged":
+    if kind_of_head == "mrc" and lengths == "ragged":
         return  # the original's softmax counts padding
 
-    loss = paradigm.loss(outputs, batch)
+    loss = head.loss(outputs, batch)
     loss.backward()
     assert loss.item() == pytest.approx(recorded["out/loss"].item(), abs=1e-6)
     for key in [key for key in recorded if key.startswith("grad/")]:
         name = key.removeprefix("grad/")
         if name in HEAD_NAMES:
-            gradient = theirs(paradigm, HEAD_NAMES[name])
+            gradient = theirs(head, HEAD_NAMES[name])
         else:
             (own_name,) = to_ours({name: torch.zeros(1, 1)}).weights
             gradient = theirs(backbone, own_name)
@@ -65,47 +71,56 @@ def test_predictions_losses_and_gradients_equal_the_originals(kind: str, lengths
 
 
 @needs_shared
-@pytest.mark.parametrize("head", ["bertcls", "cls", "match", "mrc", "mlm"])
-def test_predictions_and_losses_equal_those_of_paddlepalm_2(head: str) -> None:
+@pytest.mark.parametrize("kind_of_head", ["bertcls", "cls", "match", "mrc", "mlm"])
+def test_predictions_and_losses_equal_those_of_paddlepalm_2(kind_of_head: str) -> None:
     folder = SHARED / "golden" / "2.0.2" / "extra_heads"
     batch = {name: torch.from_numpy(value) for name, value in np.load(folder / "inputs.npz").items()}
     batch["input_mask"] = batch["input_mask"].squeeze(-1).bool()
-    params = {name: torch.from_numpy(value) for name, value in np.load(folder / f"{head}_params.npz").items()}
+    params = {
+        name: torch.from_numpy(value)
+        for name, value in np.load(folder / f"{kind_of_head}_params.npz").items()
+    }
     sizes = {"layer_norm_eps": 1e-6, "initializer_range": 0.02}
     backbone: BERT | ERNIE = ERNIE(64, 2, 4, 120, 40, 4, 3, **sizes)
-    if head == "bertcls":
+    if kind_of_head == "bertcls":
         backbone = BERT(64, 2, 4, 120, 40, params["sent_embedding"].shape[0], **sizes)
-    own = {name: value for name, value in params.items() if not name.startswith(f"{head}.")}
+    own = {name: value for name, value in params.items() if not name.startswith(f"{kind_of_head}.")}
     backbone.load_state_dict(to_ours(own).weights)
-    paradigm: Paradigm = {
+    head: Head = {
         "mrc": lambda: MRC(hidden_size=64),
         "mlm": lambda: MaskLM(64, 120, "gelu", layer_norm_eps=1e-6),
         "match": lambda: Match(3, 64),
-    }.get(head, lambda: Classify(3, 64))()
-    tensors = {HEAD_NAMES[name.removeprefix(f"{head}.")]: params[name] for name in params if name not in own}
-    paradigm.load_state_dict(
-        {name: value.t() if value.dim() == 2 else value for name, value in tensors.items()}
-    )
+    }.get(kind_of_head, lambda: Classify(3, 64))()
+    tensors = {
+        HEAD_NAMES[name.removeprefix(f"{kind_of_head}.")]: params[name] for name in params if name not in own
+    }
+    head.load_state_dict({name: value.t() if value.dim() == 2 else value for name, value in tensors.items()})
 
-    outputs = paradigm.eval()({**batch, **backbone.eval()(batch)})
-    recorded = np.load(folder / f"{head}_outputs.npz")
+    outputs = head.eval()({**batch, **backbone.eval()(batch)})
+    recorded = np.load(folder / f"{kind_of_head}_outputs.npz")
     real = batch["input_mask"]
     for name in {"start_logits", "end_logits", "logits"} & set(outputs):
         ours, original = outputs[name], torch.from_numpy(recorded[f"pred.{name}"])
-        kept = {"mrc": real, "mlm": real.flatten()[batch["mask_pos"]]}.get(head)  # one mask is on padding
+        kept = {"mrc": real, "mlm": real.flatten()[batch["mask_pos"]]}.get(
+            kind_of_head
+        )  # one mask is on padding
         ours, original = (ours, original) if kept is None else (ours[kept], original[kept])
         torch.testing.assert_close(ours, original, atol=2e-6, rtol=0)
-    if head in ("bertcls", "cls", "match"):  # the original's mrc counts padding, its mlm reads position 0
-        assert paradigm.loss(outputs, batch).item() == pytest.approx(recorded["loss"].item(), abs=2e-6)
+    if kind_of_head in (
+        "bertcls",
+        "cls",
+        "match",
+    ):  # the original's mrc counts padding, its mlm reads position 0
+        assert head.loss(outputs, batch).item() == pytest.approx(recorded["loss"].item(), abs=2e-6)
 
 
 def test_dropout_is_used_by_cls_and_match_while_training() -> None:
-    for paradigm in (Classify(3, 1000, 0.5), Match(2, 1000, 0.5)):
-        (feature,) = paradigm.inputs_attr
+    for head in (Classify(3, 1000, 0.5), Match(2, 1000, 0.5)):
+        (feature,) = head.inputs_attr
         features = {feature: torch.ones(1, 1000)}
-        quiet = paradigm.eval()(features)["logits"]
-        assert torch.equal(quiet, paradigm(features)["logits"])
-        assert not torch.equal(quiet, paradigm.train()(features)["logits"])
+        quiet = head.eval()(features)["logits"]
+        assert torch.equal(quiet, head(features)["logits"])
+        assert not torch.equal(quiet, head.train()(features)["logits"])
 
 
 def test_cls_decodes_to_the_likeliest_label_with_all_logits_and_probabilities() -> None:
@@ -125,21 +140,21 @@ def test_a_label_that_is_no_class_is_named() -> None:
 
 
 def test_the_mrc_loss_is_over_real_tokens_only() -> None:
-    paradigm = MRC(hidden_size=2)
+    head = MRC(hidden_size=2)
     mask = torch.tensor([[True, True, False], [True, True, True]])
-    outputs = paradigm({"encoder_outputs": torch.zeros(2, 3, 2), "input_mask": mask})
+    outputs = head({"encoder_outputs": torch.zeros(2, 3, 2), "input_mask": mask})
     targets = {"start_positions": torch.tensor([0, 1]), "end_positions": torch.tensor([1, 2])}
     expected = (math.log(2) + math.log(3)) / 2  # all logits are equal: 2 and 3 real tokens to choose from
-    assert paradigm.loss(outputs, targets).item() == pytest.approx(expected)
+    assert head.loss(outputs, targets).item() == pytest.approx(expected)
 
 
 def spans(
     start: list[float], end: list[float], mask: list[bool] | None = None, **settings: int
 ) -> list[tuple]:
-    paradigm = MRC(hidden_size=2, **settings)
+    head = MRC(hidden_size=2, **settings)
     real = torch.tensor([mask or [True] * len(start)])
     logits = torch.tensor([[start, end]]).masked_fill(~real[:, None], -1e9)
-    (decoded,) = paradigm.decode({"start_logits": logits[:, 0], "end_logits": logits[:, 1]})
+    (decoded,) = head.decode({"start_logits": logits[:, 0], "end_logits": logits[:, 1]})
     assert decoded["null_score"] == start[0] + end[0]
     return decoded["spans"]
 
@@ -194,17 +209,15 @@ def test_mrc_spans_equal_those_of_a_plain_search() -> None:
 
 def test_mlm_reads_masked_positions_and_shares_the_word_table() -> None:
     torch.manual_seed(0)
-    paradigm, table = MaskLM(4, 6), torch.randn(6, 4, requires_grad=True)
+    head, table = MaskLM(4, 6), torch.randn(6, 4, requires_grad=True)
     tokens = torch.randn(2, 3, 4)
-    outputs = paradigm(
-        {"encoder_outputs": tokens, "embedding_table": table, "mask_pos": torch.tensor([1, 2, 5])}
-    )
+    outputs = head({"encoder_outputs": tokens, "embedding_table": table, "mask_pos": torch.tensor([1, 2, 5])})
     hidden = torch.stack([tokens[0, 1], tokens[0, 2], tokens[1, 2]])
-    hidden = F.gelu(hidden @ paradigm.transform.weight.t())
+    hidden = F.gelu(hidden @ head.transform.weight.t())
     centred = hidden - hidden.mean(1, keepdim=True)
     expected = centred / centred.square().mean(1, keepdim=True).sqrt() @ table.t()
     torch.testing.assert_close(outputs["logits"], expected, atol=1e-5, rtol=1e-5)
-    paradigm.loss(outputs, {"mask_label": torch.tensor([0, 1, 2])}).backward()
+    head.loss(outputs, {"mask_label": torch.tensor([0, 1, 2])}).backward()
     assert table.grad is not None
     assert table.grad.abs().sum() > 0
 

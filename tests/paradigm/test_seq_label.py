@@ -188,7 +188,7 @@ def test_the_readers_spellings_of_paddlepalm_2_are_accepted(vocab: Path) -> None
     }
 
 
-# The output layer
+# The head
 
 
 def test_marked_values_move_to_the_front() -> None:
@@ -213,19 +213,19 @@ def test_the_loss_is_the_mean_over_words_wherever_they_are() -> None:
 
 
 def test_the_crf_chain_passes_over_what_is_no_word() -> None:
-    paradigm = SequenceLabel(2, 4, use_crf=True)
-    assert paradigm.crf is not None
+    head = SequenceLabel(2, 4, use_crf=True)
+    assert head.crf is not None
     with torch.no_grad():
-        paradigm.crf.weight[2:] = torch.tensor([[-5.0, 0.0], [0.0, -5.0]])  # neighbours should differ
+        head.crf.weight[2:] = torch.tensor([[-5.0, 0.0], [0.0, -5.0]])  # neighbours should differ
     outputs = outputs_of([[[0, 0], [0.9, 0.1], [0, 0], [0.6, 0.4]], [[0, 0], [0.3, 0.7], [0, 0], [0, 0]]])
-    assert paradigm.decode(outputs) == [{"labels": [0, 1]}, {"labels": [1]}]
+    assert head.decode(outputs) == [{"labels": [0, 1]}, {"labels": [1]}]
     assert SequenceLabel(2, 4).decode(outputs) == [{"labels": [0, 0]}, {"labels": [1]}]
     # exp(score) of 00, 01, 10, 11 in the first row; the second has one word, and probabilities that add up.
     apart = math.exp(-5)
     ways = [0.54 * apart, 0.36, 0.06, 0.04 * apart]
     expected = -(math.log(0.36 / sum(ways)) + math.log(0.7)) / 2
     targets = {"label_ids": torch.tensor([[-100, 0, -100, 1], [-100, 1, -100, -100]])}
-    assert paradigm.loss(outputs, targets).item() == pytest.approx(expected, rel=1e-5)
+    assert head.loss(outputs, targets).item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("use_crf", [False, True])
@@ -236,14 +236,14 @@ def test_a_label_that_is_no_class_is_named(use_crf: bool) -> None:
 
 
 def test_dropout_is_used_while_training() -> None:
-    paradigm = SequenceLabel(3, 500, 0.5)
+    head = SequenceLabel(3, 500, 0.5)
     features = {
         "encoder_outputs": torch.ones(1, 2, 500),
         "word_mask": torch.ones(1, 2, dtype=torch.bool),
     }
-    quiet = paradigm.eval()(features)["logits"]
-    assert torch.equal(quiet, paradigm(features)["logits"])
-    assert not torch.equal(quiet, paradigm.train()(features)["logits"])
+    quiet = head.eval()(features)["logits"]
+    assert torch.equal(quiet, head(features)["logits"])
+    assert not torch.equal(quiet, head.train()(features)["logits"])
 
 
 def test_the_crf_is_there_where_it_is_wanted() -> None:

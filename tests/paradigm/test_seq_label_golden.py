@@ -1,4 +1,4 @@
-"""The `seq_label` output layer gives PaddlePALM 2.0.2's loss and gradients, and the reader its tokens.
+"""The `seq_label` head gives PaddlePALM 2.0.2's loss and gradients, and the reader its tokens.
 
 `golden/seqlabel.npz` was recorded by running it (paddlepaddle 1.8.5, CPU) on random ids: an ERNIE of 2
 layers, and 5 classes. Of tensors above 500 numbers, gradients keep every 11th number of the flattened
@@ -51,26 +51,26 @@ def model_of_the_original() -> tuple[Backbone, SequenceLabel]:
     backbone.load_state_dict(
         to_ours({name: value for name, value in params.items() if name not in HEAD}).weights
     )
-    paradigm = SequenceLabel(num_classes=5, input_dim=64, dropout_prob=0.0, use_crf=True)
+    head = SequenceLabel(num_classes=5, input_dim=64, dropout_prob=0.0, use_crf=True)
     tensors = {ours: params[name] for name, ours in HEAD.items()}
-    paradigm.load_state_dict({**tensors, "out.weight": tensors["out.weight"].t()})
-    return backbone.eval(), paradigm.eval()
+    head.load_state_dict({**tensors, "out.weight": tensors["out.weight"].t()})
+    return backbone.eval(), head.eval()
 
 
 def test_emissions_loss_and_gradients_equal_the_originals() -> None:
-    batch, (backbone, paradigm) = batch_of_the_original(), model_of_the_original()
-    outputs, original = paradigm({**batch, **backbone(batch)}), recorded("out")
+    batch, (backbone, head) = batch_of_the_original(), model_of_the_original()
+    outputs, original = head({**batch, **backbone(batch)}), recorded("out")
     real = batch["input_mask"]
     torch.testing.assert_close(outputs["logits"][real], original["emission"][real], atol=2e-6, rtol=0)
 
-    loss = paradigm.loss(outputs, batch)
+    loss = head.loss(outputs, batch)
     loss.backward()
     assert loss.item() == pytest.approx(original["loss"].item(), abs=5e-6)
     gradients = recorded("grad")
     assert set(gradients) >= set(HEAD)
     for name, gradient in gradients.items():
         if name in HEAD:
-            ours = paradigm.get_parameter(HEAD[name]).grad
+            ours = head.get_parameter(HEAD[name]).grad
             assert ours is not None
             ours = ours.t() if name.endswith("w_0") else ours
         else:
@@ -80,13 +80,13 @@ def test_emissions_loss_and_gradients_equal_the_originals() -> None:
 
 
 def test_likelihoods_and_best_paths_equal_the_originals() -> None:
-    batch, (_, paradigm), original = batch_of_the_original(), model_of_the_original(), recorded("out")
-    assert paradigm.crf is not None
-    nll = paradigm.crf.negative_log_likelihood(original["emission"], batch["label_ids"], batch["word_mask"])
+    batch, (_, head), original = batch_of_the_original(), model_of_the_original(), recorded("out")
+    assert head.crf is not None
+    nll = head.crf.negative_log_likelihood(original["emission"], batch["label_ids"], batch["word_mask"])
     torch.testing.assert_close(nll, original["crf_nll_per_seq"], atol=5e-6, rtol=0)
 
     outputs = {"logits": original["emission"], "word_mask": batch["word_mask"]}
-    paths = [value["labels"] for value in paradigm.decode(outputs)]
+    paths = [value["labels"] for value in head.decode(outputs)]
     lengths = batch["seq_lens"].tolist()
     assert lengths == [12, 5, 9, 3]
     assert paths == [

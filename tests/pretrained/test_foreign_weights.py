@@ -317,10 +317,10 @@ def test_an_encoder_of_paddles_own_layers_computes_the_same_here(tmp_path: Path)
     backbone = load_backbone(config(tmp_path, "model_config.json", **told))
 
     ids, positions, segments = [[3, 7, 29, 1]], [[0, 1, 2, 3]], [[0, 0, 1, 1]]
-    summed = embeddings.word_embeddings(paddle.to_tensor(ids))
-    summed = summed + embeddings.position_embeddings(paddle.to_tensor(positions))
-    summed = summed + embeddings.token_type_embeddings(paddle.to_tensor(segments))
-    theirs = model.encoder(embeddings.layer_norm(summed))
+    all_reduce_sum = embeddings.word_embeddings(paddle.to_tensor(ids))
+    all_reduce_sum = all_reduce_sum + embeddings.position_embeddings(paddle.to_tensor(positions))
+    all_reduce_sum = all_reduce_sum + embeddings.token_type_embeddings(paddle.to_tensor(segments))
+    theirs = model.encoder(embeddings.layer_norm(all_reduce_sum))
     pooled = paddle.tanh(pooler.dense(theirs[:, 0]))
     inputs = {"token_ids": ids, "position_ids": positions, "segment_ids": segments}
     tensors = {name: torch.tensor(value) for name, value in inputs.items()}

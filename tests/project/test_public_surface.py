@@ -12,7 +12,7 @@ from palm.backbone import BACKBONES
 from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS
 from palm.optimizer import OPTIMIZERS
-from palm.paradigm import PARADIGMS
+from palm.paradigm import HEADS
 from palm.reader import READERS
 
 PACKAGES = {
@@ -33,7 +33,7 @@ PACKAGES = {
 
 REGISTERED = {
     "reader": (READERS, ["cls", "match", "mlm", "mrc", "seq_label"]),
-    "paradigm": (PARADIGMS, ["cls", "match", "mlm", "mrc", "regression", "seq_label"]),
+    "paradigm": (HEADS, ["cls", "match", "mlm", "mrc", "regression", "seq_label"]),
     "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta"]),
     "optimizer": (OPTIMIZERS, ["adam", "adamw", "adamwdl", "lamb"]),
     "mixing": (

@@ -27,7 +27,7 @@ from palm.core.errors import ConfigError, DataError
 from palm.reader import MRCReader, Rows
 from palm.reader.text import json_stream
 from palm.reader.text.json_stream import list_elements
-from palm.reader.text.squad import Answer, Question
+from palm.reader.text.squad import Answer, SquadQuestion
 from palm.reader.text.windows import Window, best_context, windows_of
 
 
@@ -307,7 +307,7 @@ def test_every_answer_maps_to_tokens_and_back_to_itself(
     last = data.draw(st.integers(first, min(first + 2, len(pieces) - 1)))
     start = len(" ".join(pieces[:first])) + (first > 0)
     answer = " ".join(pieces[first : last + 1])
-    question = Question("q", "what", context, (Answer(answer, start),), "here")
+    question = SquadQuestion("q", "what", context, (Answer(answer, start),), "here")
     rows = reader.encode([question], with_targets=True)
 
     assert len(rows) > 0

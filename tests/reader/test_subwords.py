@@ -22,7 +22,7 @@ from palm.core.rng import generator
 from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, SequenceLabelReader
 from palm.reader.rows.cache_key import key_of
 from palm.reader.text.sequence import sequence_of
-from palm.reader.text.subwords import tokenizer_of
+from palm.reader.text.subwords import load_tokenizer
 from palm.reader.text.tokenizer import Tokenizer, WordPieceTokenizer
 
 TEXTS = [
@@ -44,7 +44,7 @@ def vocabularies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def byte_level(vocabularies: dict[str, Path]) -> Tokenizer:
-    return tokenizer_of(vocabularies["byte level"])
+    return load_tokenizer(vocabularies["byte level"])
 
 
 def fast(vocab: Path) -> Any:
@@ -60,14 +60,14 @@ def fast(vocab: Path) -> Any:
 def test_byte_pairs_are_those_of_transformers(vocabularies: dict[str, Path]) -> None:
     vocab = vocabularies["byte level"]
     theirs = fast(vocab)(TEXTS, add_special_tokens=False, return_offsets_mapping=True)
-    ours = tokenizer_of(vocab)
+    ours = load_tokenizer(vocab)
     assert ours.encode(TEXTS) == theirs["input_ids"]
     for pieces, offsets in zip(ours.encode_with_offsets(TEXTS), theirs["offset_mapping"], strict=True):
         assert list(zip(pieces.starts.tolist(), pieces.ends.tolist(), strict=True)) == offsets
 
 
 def test_both_forms_of_a_byte_level_vocabulary_cut_alike(vocabularies: dict[str, Path]) -> None:
-    parts, whole = tokenizer_of(vocabularies["byte level"]), tokenizer_of(vocabularies["json"])
+    parts, whole = load_tokenizer(vocabularies["byte level"]), load_tokenizer(vocabularies["json"])
     assert parts.encode(TEXTS) == whole.encode(TEXTS)
     words = ["Anna", "owns", "boat."]
     assert parts.encode_words(words) == whole.encode_words(words)
@@ -79,7 +79,7 @@ def test_both_forms_of_a_byte_level_vocabulary_cut_alike(vocabularies: dict[str,
 
 def test_rows_of_one_and_two_texts_are_those_of_transformers(vocabularies: dict[str, Path]) -> None:
     vocab = vocabularies["byte level"]
-    ours, theirs = tokenizer_of(vocab), fast(vocab)
+    ours, theirs = load_tokenizer(vocab), fast(vocab)
     a, b = ours.encode(["Anna owns a boat", "the old door"])
     for first, second in [(a, None), (a, b)]:
         texts = ("Anna owns a boat", None if second is None else "the old door")
@@ -92,12 +92,12 @@ def test_words_are_cut_as_transformers_cuts_words(vocabularies: dict[str, Path])
     words = ["Anna", "owns", "a", "naïve", "boat."]
     theirs = transformers.RobertaTokenizerFast.from_pretrained(vocab.parent, add_prefix_space=True)
     encoded = theirs(words, is_split_into_words=True, add_special_tokens=False)["input_ids"]
-    assert [number for ids in tokenizer_of(vocab).encode_words(words) for number in ids] == encoded
+    assert [number for ids in load_tokenizer(vocab).encode_words(words) for number in ids] == encoded
 
 
 @every_kind
 def test_special_tokens_inside_a_text_are_text(vocabularies: dict[str, Path], kind: str) -> None:
-    tokenizer = tokenizer_of(vocabularies[kind])
+    tokenizer = load_tokenizer(vocabularies[kind])
     special = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.pad_id}
     for ids in tokenizer.encode(["<s> a </s>", "<mask>", "x<pad>y"]):
         assert ids
@@ -118,17 +118,17 @@ def test_offsets_of_byte_level_tokens_cover_every_visible_character(byte_level: 
 def test_a_wordpiece_json_cuts_as_its_text_file_does(tmp_path: Path, lowercase: bool) -> None:
     vocab = write_vocabulary(tmp_path)
     texts = ["The old BOAT, near Anna's door!", "what is 中国?", "[CLS] red [SEP]"]
-    ours = tokenizer_of(write_wordpiece_json(tmp_path, vocab, lowercase))
+    ours = load_tokenizer(write_wordpiece_json(tmp_path, vocab, lowercase))
     assert ours.encode(texts) == WordPieceTokenizer(vocab, do_lower_case=lowercase).encode(texts)
     assert ours.separators == 1
 
 
 def test_a_blank_before_every_text_is_as_the_settings_beside_the_vocabulary_say(tmp_path: Path) -> None:
     vocab = write_byte_level(tmp_path)
-    without = tokenizer_of(vocab)
+    without = load_tokenizer(vocab)
     assert [file.name for file in without.companions] == ["merges.txt"]
     write_text(tmp_path, "tokenizer_config.json", json.dumps({"add_prefix_space": True}))
-    tokenizer = tokenizer_of(vocab)
+    tokenizer = load_tokenizer(vocab)
     assert tokenizer.encode(["Anna owns"]) == without.encode([" Anna owns"])
     assert [file.name for file in tokenizer.companions] == ["merges.txt", "tokenizer_config.json"]
 
@@ -136,7 +136,7 @@ def test_a_blank_before_every_text_is_as_the_settings_beside_the_vocabulary_say(
 def test_a_tokenizer_in_one_file_is_the_same_tokenizer(vocabularies: dict[str, Path], tmp_path: Path) -> None:
     reader = ClassifyReader(vocabularies["byte level"], 20)
     reader.write_file("vocab_path", tmp_path / "vocab.json")
-    again = tokenizer_of(tmp_path / "vocab.json")
+    again = load_tokenizer(tmp_path / "vocab.json")
     assert again.companions == ()
     assert again.encode(TEXTS) == reader.tokenizer.encode(TEXTS)
     assert again.encode_words(["Anna"]) == reader.tokenizer.encode_words(["Anna"])
@@ -145,7 +145,7 @@ def test_a_tokenizer_in_one_file_is_the_same_tokenizer(vocabularies: dict[str, P
 
 def test_lower_case_for_a_vocabulary_with_capitals_is_refused(vocabularies: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match=r"do_lower_case: the vocabulary .*vocab\.json' keeps capitals"):
-        tokenizer_of(vocabularies["byte level"], do_lower_case=True)
+        load_tokenizer(vocabularies["byte level"], do_lower_case=True)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_vocabulary_that_cannot_be_used_is_named(
     for name, text in files.items():
         write_text(tmp_path, name, text)
     with pytest.raises(DataError, match=message):
-        tokenizer_of(tmp_path / "vocab.json")
+        load_tokenizer(tmp_path / "vocab.json")
 
 
 # ---- readers ----

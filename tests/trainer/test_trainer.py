@@ -139,7 +139,7 @@ def test_a_trainer_and_a_controller_of_the_same_settings_make_the_same_losses(
     trainer = trainer_of(folder, precision=precision)
     assert trainer.forward is not None
     trainer.forward.backbone.load_state_dict(training.model.backbone.state_dict())
-    trainer.forward.head.load_state_dict(training.tasks[0].paradigm.state_dict())
+    trainer.forward.head.load_state_dict(training.tasks[0].head.state_dict())
     assert losses(trainer, 20) == [step.loss.item() for step in training.steps()]
 
 
@@ -213,7 +213,7 @@ def test_averages_are_what_predicts_and_is_saved(folder: Path) -> None:
     raw = weights(trainer)["head.out.bias"]
     trainer.save(folder / "model", save_type="predict")
     saved = palm.load_model(folder / "model", precision="fp32")
-    torch.testing.assert_close(saved.paradigm.state_dict()["out.bias"], by_hand, atol=1e-7, rtol=0)
+    torch.testing.assert_close(saved.head.state_dict()["out.bias"], by_hand, atol=1e-7, rtol=0)
     assert torch.equal(weights(trainer)["head.out.bias"], raw)
     texts = [
         line.split("\t")[1] for line in (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()[1:]
@@ -279,7 +279,7 @@ def test_a_task_built_in_python_is_trained_by_a_controller(folder: Path) -> None
     records = controller.pred("cls")
     assert len(records) == 40
     model = palm.load_model(folder / "out" / "cls" / "infer_model", precision="fp32")
-    assert torch.equal(model.paradigm.out.weight, task.paradigm.out.weight)
+    assert torch.equal(model.head.out.weight, task.head.out.weight)
 
 
 def test_a_task_built_in_python_joins_those_of_the_files(folder: Path) -> None:
@@ -360,7 +360,7 @@ def test_wrong_values_are_told(folder: Path) -> None:
         reader_of(folder).load_data(folder / "cls.tsv", 0)
     wrong = palm.Trainer("cls", precision="fp32")
     wrong.build_forward(parts()[0], palm.head.Classify(4, 16))
-    with pytest.raises(palm.WiringError, match=r"task 'cls': the paradigm needs 'sentence_embedding'.*32"):
+    with pytest.raises(palm.WiringError, match=r"task 'cls': the head needs 'sentence_embedding'.*32"):
         wrong.fit_reader(_same(reader_of(folder), wrong))
     trainer.save(folder / "ckpt")
     other = with_prediction(palm.Trainer("other"), folder)

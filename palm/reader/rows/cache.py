@@ -71,7 +71,7 @@ class DataCache:
         """
         entry = self.folder / key
         with suppress(StorageError):
-            if (rows := _told_rows(entry)) is not None:
+            if (rows := _rows_with_messages(entry)) is not None:
                 return rows
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / f"{key}.lock", f"encoding {path}"):
@@ -80,7 +80,7 @@ class DataCache:
     def _others_rows(self, entry: Path, path: Path) -> Rows | None:
         """The rows that another process has made by now; whatever is damaged goes away."""
         try:
-            return _told_rows(entry)
+            return _rows_with_messages(entry)
         except StorageError as error:
             logger.warning("%s: its encoded rows are damaged and made anew: %s", path, error)
             shutil.rmtree(entry)
@@ -124,7 +124,7 @@ def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Ro
     return Rows.concatenate(list(training_parts(reader, path)))
 
 
-def _told_rows(entry: Path) -> Rows | None:
+def _rows_with_messages(entry: Path) -> Rows | None:
     """The rows of an entry, and the warnings that went with their encoding; None where there is none.
 
     Raises:
@@ -159,12 +159,12 @@ def _keep(reader: RowEncoder, path: Path, entry: Path) -> None:
 
 def _reported(parts: Iterator[Rows], path: Path) -> Iterator[Rows]:
     """The parts as they are, with a line now and then about how far it has come."""
-    done, told = 0, time.monotonic()
+    done, reported = 0, time.monotonic()
     for rows in parts:
         yield rows
         done += len(rows)
-        if time.monotonic() - told >= REPORT_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - reported >= REPORT_SECONDS:
+            reported = time.monotonic()
             logger.info("%s: %d rows encoded, once for this run and later ones", path, done)
 
 
@@ -178,17 +178,17 @@ def _appear(part: Path, entry: Path) -> None:
 
 @contextmanager
 def _warnings() -> Iterator[list[str]]:
-    """The warnings that palm tells within this context, as they are told."""
-    told: list[str] = []
+    """The warnings that palm logs within this context, as they come."""
+    messages: list[str] = []
 
     def keep(record: logging.LogRecord) -> bool:
         if record.levelno >= logging.WARNING:
-            told.append(record.getMessage())
+            messages.append(record.getMessage())
         return True
 
     logger.addFilter(keep)
     try:
-        yield told
+        yield messages
     finally:
         logger.removeFilter(keep)
 

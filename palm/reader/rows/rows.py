@@ -130,5 +130,5 @@ def facts_of(array: Ints) -> Facts:
 
 def digest_of(columns: Mapping[str, Mapping[str, Facts | None]]) -> str:
     """A short hash of columns, from the facts about their arrays."""
-    told = json.dumps(columns, sort_keys=True).encode()
-    return hashlib.blake2b(told, digest_size=8).hexdigest()
+    header = json.dumps(columns, sort_keys=True).encode()
+    return hashlib.blake2b(header, digest_size=8).hexdigest()

@@ -55,7 +55,7 @@ class RowsWriter:
         """Close the files and write down what they hold.
 
         Args:
-            messages: what was told about the rows and should be told again.
+            messages: what was logged about the rows, to be logged again.
 
         Raises:
             OSError: the folder cannot be written.
@@ -113,7 +113,7 @@ class _ArrayFile:
 
 
 def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
-    """The rows of a folder, on the disk until they are used, and what is to be told about them.
+    """The rows of a folder, on the disk until they are used, and what is to be logged about them.
 
     Every file is checked against its size and hash first.
 

@@ -28,7 +28,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SquadQuestion:
     """One question about one context.
 
     Args:
@@ -46,7 +46,7 @@ class Question:
     place: str
 
 
-def read_questions(path: Path) -> Iterator[Question]:
+def read_questions(path: Path) -> Iterator[SquadQuestion]:
     """The questions of a file, lazily, one article in memory at a time.
 
     Raises:
@@ -63,7 +63,7 @@ def read_questions(path: Path) -> Iterator[Question]:
         raise DataError(f"{path}: the file has no questions")
 
 
-def parsed_questions(texts: Iterable[Any]) -> Iterator[Question]:
+def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
     """Questions from Python values: `(question, context)`, or dicts with these names and perhaps an `id`.
 
     Raises:
@@ -81,10 +81,10 @@ def parsed_questions(texts: Iterable[Any]) -> Iterator[Question]:
         if name in seen:
             raise DataError(f"{place}: a question of the id {name!r} came before; ids must be unique")
         seen.add(name)
-        yield Question(name, _text(text, "question", place), _text(text, "context", place), (), place)
+        yield SquadQuestion(name, _text(text, "question", place), _text(text, "context", place), (), place)
 
 
-def answerable(question: Question) -> Question:
+def answerable(question: SquadQuestion) -> SquadQuestion:
     """The question with the answers that stand where the file says.
 
     Raises:
@@ -111,14 +111,14 @@ def _misplaced(answer: Answer, context: str) -> str:
     return f"the answer {answer.text!r} should stand at {answer.start}, where there is {there!r}; {hint}"
 
 
-def _questions_of(article: Any, place: str, path: Path) -> Iterator[Question]:
+def _questions_of(article: Any, place: str, path: Path) -> Iterator[SquadQuestion]:
     for number, paragraph in enumerate(_field(article, "paragraphs", list, place), start=1):
         where = f"{place}, paragraph {number}"
         context = _text(paragraph, "context", where)
         for qa in _field(paragraph, "qas", list, where):
             name = str(_field(qa, "id", (str, int), where))
             asked = f"{path}: question {name!r}"
-            yield Question(name, _text(qa, "question", asked), context, _answers(qa, asked), asked)
+            yield SquadQuestion(name, _text(qa, "question", asked), context, _answers(qa, asked), asked)
 
 
 def _answers(qa: dict[str, Any], place: str) -> tuple[Answer, ...]:

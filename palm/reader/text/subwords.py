@@ -21,7 +21,7 @@ SEPARATORS = {SPECIAL_TOKENS: 1, ROBERTA_TOKENS: 2}
 MERGES, SETTINGS = "merges.txt", "tokenizer_config.json"
 
 
-def tokenizer_of(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
+def load_tokenizer(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
     """The tokenizer of a vocabulary file, whose content says what it is.
 
     Args:
@@ -63,10 +63,10 @@ class ByteLevelTokenizer(Tokenizer):
         merges, settings = vocab_path.with_name(MERGES), vocab_path.with_name(SETTINGS)
         if not merges.is_file():
             raise DataError(f"{vocab_path}: the vocabulary needs {MERGES} beside it")
-        told = _read(settings) if settings.is_file() else {}
-        pipeline = _byte_level(vocab_path, merges, bool(told.get("add_prefix_space")))
+        found = _read(settings) if settings.is_file() else {}
+        pipeline = _byte_level(vocab_path, merges, bool(found.get("add_prefix_space")))
         super().__init__(pipeline, *_with_special(pipeline.get_vocab(), vocab_path), before_word=" ")
-        self.companions = (merges, settings) if told else (merges,)
+        self.companions = (merges, settings) if found else (merges,)
 
 
 class JsonTokenizer(Tokenizer):
