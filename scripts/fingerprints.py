@@ -6,7 +6,8 @@
 The first form runs the demos and the golden tests of a checkout, from a copy, each in one process with one
 thread, and writes what they gave: the loss of every backward pass with all digits, the SHA-256 of every saved
 tensor, prediction files, evaluations, configurations, exit codes. The second lists what differs, and ends
-with 1 if anything does. Demos and tests are run from the outside; no module of palm is named here.
+with 1 if anything does; what only one file holds by choice is named and not compared. Demos and tests are
+run from the outside; no module of palm is named here.
 
 Left out, because it may differ between two equal runs or is meant to: speeds and times, `manifest.json`
 (checksums of the files that are compared themselves), and of a checkpoint's `state.json` the identity (`run`)
@@ -245,13 +246,20 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
 
 
 def _pairs(part: str, before: Any, after: Any) -> list[tuple[str, Any, Any]]:
-    """Both sides of every demo or test that the first file has; what only the second has is named."""
+    """Both sides of every demo or test; what is not compared is named.
+
+    A demo that one file lacks was not asked for. A test that the second file lacks is a difference, since
+    nobody can choose tests; one that only the second has is new.
+    """
     if part == "machine":
         return [("", before, after)]
-    for name in after.keys() - before.keys():
+    for name in sorted(after.keys() - before.keys()):
         print(f"{part} / {name}: only in the second file, not compared")
-    sides = [(name, before[name], after.get(name, "missing")) for name in before]
-    return [(name, *map(counted, both)) for name, *both in sides] if part == "golden" else sides
+    if part == "golden":
+        return [(name, counted(old), counted(after.get(name, "missing"))) for name, old in before.items()]
+    for name in sorted(before.keys() - after.keys()):
+        print(f"{part} / {name}: only in the first file, not compared")
+    return [(name, before[name], after[name]) for name in before if name in after]
 
 
 def counted(test: Any) -> Any:
