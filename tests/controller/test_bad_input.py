@@ -157,8 +157,8 @@ def test_a_loss_that_is_not_a_number(run: Run, capsys: pytest.CaptureFixture[str
     )
     assert message == (
         "error: task 'cls': the loss is nan at its step 2 (global step 2); nothing was updated. Try a "
-        "lower learning_rate, warmup_proportion above 0, or a smaller grad_clip, and look at the rows of this "
-        "batch\n"
+        "lower learning_rate, warmup_proportion above 0, or a smaller grad_clip, and look at the rows of "
+        "this batch\n"
     )
 
 
