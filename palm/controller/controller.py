@@ -13,15 +13,12 @@ import torch
 from palm.config import AUTO, HelpRequested, help_text, program_arguments, read_config, yaml_text
 from palm.controller import assembly
 from palm.controller.settings import RunSettings
-from palm.core.checks import raise_any
-from palm.core.device import compiler_problems, device_of
+from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.logging import logger, show_on_console
-from palm.core.precision import resolved
 from palm.core.storage import write_text
 from palm.distributed import (
     DEFAULT_TIMEOUT,
-    Replica,
     barrier,
     from_first,
     is_first,
@@ -32,14 +29,13 @@ from palm.distributed import (
     record_failure,
     report_missing_ranks,
 )
-from palm.engine.build import build_optimizer, moving_parameters
+from palm.engine.build import plan_steps, start
 from palm.engine.checkpoint import load_checkpoint, newest_checkpoint
-from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.evaluation import EarlyStopping, Evaluator, shown
 from palm.engine.inference import InferenceModel, load_model
 from palm.engine.logs import EpochLog, StepLog, log_counts
 from palm.engine.loop import Observer, Training
-from palm.engine.model import Losses, MultiTaskModel
+from palm.engine.recipe import Recipe
 from palm.engine.saving import BestSaver, CheckpointSaver, TargetSaver
 from palm.engine.task import Task
 from palm.lr_sched import schedule_of_run
@@ -138,16 +134,15 @@ class Controller:
         resolved = self.config.resolved()
         if is_first():
             write_text(settings.save_path / "resolved_config.yaml", yaml_text(resolved))
-        identity = self._identity(training)
         evaluator = self._evaluator(training, resolved)
-        self._resume(training, identity)
+        self._resume(training)
         path, keep = settings.save_path, settings.keep_last_n
         observers: list[Observer] = [
             StepLog(settings.print_every_n_steps),
             EpochLog(training),
             *([] if evaluator is None else [evaluator]),
             TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep),
-            CheckpointSaver(training, path, settings.save_every_n_steps, identity, keep),
+            CheckpointSaver(training, path, settings.save_every_n_steps, keep),
         ]
         for step in training.steps():
             for observe in observers:
@@ -280,75 +275,50 @@ class Controller:
         beside = self.config.base / path
         return beside if not Path(path).exists() and beside.exists() else Path(path)
 
-    def _prepare_tasks(self) -> None:
-        parts = self._trainable()
-        main, settings = next(task for task in parts.tasks if task.is_target), parts.settings
-        cache = _data_cache(settings)
-        logger.info("%s: set as main task", main.name)
-        for task in parts.tasks:
-            task.open_stream(settings.random_seed, cache=cache)
-            assert task.stream is not None
-            logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
-        progress = [task.standing() for task in parts.tasks]
-        num_epochs, reference = parts.settings.num_epochs, parts.tasks.index(main)
-        expected = parts.mixing.expected_steps(progress, reference, num_epochs)
-        for task, steps in zip(parts.tasks, expected, strict=True):
-            if task.is_target and steps == 0:
-                raise ConfigError(
-                    [
-                        f"task {task.name!r} would get no step: num_epochs {num_epochs} x mix_ratio "
-                        f"{task.mix_ratio} x {main.steps_per_epoch} steps an epoch of {main.name!r} < 1"
-                    ]
-                )
-            task.expected_steps = steps
-            if task.is_target:
-                logger.info("%s: expected train steps %d.", task.name, steps)
-
     def training(self) -> Training:
         """The run that `train` makes, for a loop of your own: `for step in controller.training().steps(): …`.
 
         Reads the training data and plans the steps; nothing is saved unless you do it.
         """
         parts = self._trainable()
-        self._prepare_tasks()
-        settings, total = parts.settings, sum(task.expected_steps for task in parts.tasks)
-        logger.info("Estimated overall train steps %d.", total)
-        schedule = schedule_of_run(settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)
-        device = self._device
-        model = MultiTaskModel(parts.backbone, parts.tasks, resolved(settings.precision, device)).to(device)
-        logger.info("Computing in %s on %s.", model.precision, device.type)
-        if settings.activation_checkpointing:
-            parts.backbone.checkpoint_activations()
-        if settings.compile:
-            raise_any(compiler_problems(device))
-            parts.backbone.compile()
-        replica = Replica(Losses(model), settings.parallel, settings.gradient_exchange)
-        optimizer = build_optimizer(parts.optimizer, parts.groups, model, parts.tasks)
-        ema = (
-            ExponentialMovingAverage(moving_parameters(model), settings.ema_decay)
-            if settings.use_ema
-            else None
-        )
-        return Training(
-            model,
-            parts.tasks,
-            optimizer,
-            schedule,
-            settings.random_seed,
-            parts.optimizer.grad_clip,
-            ema,
-            self._device,
-            parts.mixing,
-            parts.optimizer.grad_clip_type,
-            replica,
+        settings, main = parts.settings, next(task for task in parts.tasks if task.is_target)
+        logger.info("%s: set as main task", main.name)
+        cache = _data_cache(settings)
+        for task in parts.tasks:
+            task.open_stream(settings.random_seed, cache=cache)
+            assert task.stream is not None
+            logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
+        plan_steps(parts.tasks, parts.mixing, reference=main, num_epochs=settings.num_epochs)
+        total = sum(task.expected_steps for task in parts.tasks)
+        return start(
+            Recipe(
+                backbone=parts.backbone,
+                tasks=parts.tasks,
+                optimizer=parts.optimizer,
+                schedule=schedule_of_run(
+                    settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule
+                ),
+                groups=parts.groups,
+                mixing=parts.mixing,
+                ema_decay=settings.ema_decay if settings.use_ema else None,
+                seed=settings.random_seed,
+                device=self._device,
+                precision=settings.precision,
+                parallel=settings.parallel,
+                gradient_exchange=settings.gradient_exchange,
+                compile=settings.compile,
+                activation_checkpointing=settings.activation_checkpointing,
+                eval_every_n_steps=settings.eval_every_n_steps,
+                eval_every_epoch=settings.eval_every_epoch,
+            )
         )
 
-    def _resume(self, training: Training, identity: dict[str, Any]) -> None:
+    def _resume(self, training: Training) -> None:
         is_restart = lost_a_process()
         folder = from_first(lambda: self._checkpoint(is_restart))
         if folder is None:
             return
-        load_checkpoint(training, folder, identity)
+        load_checkpoint(training, folder)
         logger.info("resumed from %s at global step %d", folder, training.step)
 
     def _checkpoint(self, is_restart: bool) -> Path | None:
@@ -363,34 +333,6 @@ class Controller:
         if newest is None:
             logger.info("resume: no checkpoint under %s yet; starting from the beginning", settings.save_path)
         return newest
-
-    def _identity(self, training: Training) -> dict[str, Any]:
-        """What makes this run this run: whatever its losses depend on, JSON-ready."""
-        parts = self._trainable()
-        settings = parts.settings
-        names = ("num_epochs", "lr_scheduler", "warmup_proportion", "use_ema", "ema_decay", "random_seed")
-        return {
-            **{name: getattr(settings, name) for name in names},
-            "precision": training.model.precision,
-            "gradient_exchange": settings.gradient_exchange,
-            "compile": settings.compile,
-            "optimizer": {"name": settings.optimizer, **parts.optimizer.settings},
-            "groups": parts.groups.settings,
-            "schedule": parts.schedule,
-            "backbone": parts.backbone.settings,
-            "mixing": {"name": settings.mixing, **parts.mixing.settings},
-            "tasks": {task.name: task.identity() for task in parts.tasks},
-            **self._evaluation_identity(),
-        }
-
-    def _evaluation_identity(self) -> dict[str, Any]:
-        """What of the evaluation the losses depend on: nothing, unless draws follow dev scores."""
-        parts = self._trainable()
-        if not parts.mixing.follows_scores:
-            return {}
-        metrics = {task.name: list(task.metrics) for task in parts.tasks if task.dev_file is not None}
-        names = ("eval_every_n_steps", "eval_every_epoch")
-        return {**{name: getattr(parts.settings, name) for name in names}, "metrics": metrics}
 
 
 def _with_pretrained(argv: Sequence[str]) -> tuple[list[str], dict[str, Any] | None]:

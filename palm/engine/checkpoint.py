@@ -26,19 +26,20 @@ from palm.core.storage import (
 )
 from palm.distributed import full_tensors, is_first, launch_id, shard_like
 from palm.engine.loop import Training
+from palm.engine.recipe import identity
+from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
-FORMAT = "palm-checkpoint"
+FORMAT, VERSION = "palm-checkpoint", 2
 
 
-def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) -> None:
+def save_checkpoint(training: Training, folder: Path) -> None:
     """Write a run's weights, optimizer, averages and position to `folder`.
 
     Args:
         training: between two steps.
         folder: appears whole or not at all; of several ranks, which must all call this, rank 0 writes it.
-        identity: what makes the run this run (see `resume`), JSON-ready.
     """
     names = {parameter: name for name, parameter in training.model.named_parameters()}
     files = {
@@ -55,8 +56,8 @@ def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
             save_tensors(part / f"{name}.safetensors", tensors)
         state = {
             "format": FORMAT,
-            "version": 1,
-            "run": identity,
+            "version": VERSION,
+            "run": identity(training.recipe),
             "launch": launch_id(),
             "heads": training.model.head_places,
             "components": _components(training, part),
@@ -77,25 +78,27 @@ def _components(training: Training, folder: Path) -> dict[str, Any]:
     return {"backbone": described(BACKBONES, training.model.backbone, folder), "tasks": tasks}
 
 
-def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) -> None:
-    """Make `training` what it was when `save_checkpoint` wrote `folder`.
+def load_checkpoint(training: Training, folder: Path) -> None:
+    """Make `training` what the run was when `save_checkpoint` wrote `folder`, through whichever door.
 
     Raises:
-        StorageError: missing, damaged, or of a run with another identity; nothing was changed.
+        StorageError: missing, damaged, of another version, or of a run with another identity; nothing was
+            changed.
     """
     verify(folder)
-    state = read_json(folder / "state.json")
-    saved_run, steps_per_saved = _on_devices_of(identity, state["run"])
-    if differences := _differences(saved_run, identity):
+    state = read_state(folder)
+    now = identity(training.recipe)
+    saved_run, steps_per_saved = _on_devices_of(now, state["run"])
+    if found := differences(saved_run, now) or _ends_behind(training, state, steps_per_saved):
         raise StorageError(
             f"{folder} is a checkpoint of another configuration:\n  "
-            + "\n  ".join(differences)
+            + "\n  ".join(found)
             + "\nRestore these settings to resume it, or start a new run from its weights with load_pretrain"
         )
     parameters = dict(training.model.named_parameters())
     saved = load_tensors(folder / "model.safetensors")
-    now = training.model.state_dict()
-    placed = {name: shard_like(now.get(name, value), value) for name, value in saved.items()}
+    own = training.model.state_dict()
+    placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
     training.model.load_state_dict(placed)
     restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
     if training.ema is not None:
@@ -105,17 +108,34 @@ def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
         logger.info("step %d of other devices is step %d of these", state["step"], training.step)
 
 
+def read_state(folder: Path) -> dict[str, Any]:
+    """What a checkpoint says beside its tensors.
+
+    Raises:
+        StorageError: it cannot be read, or another version of palm wrote it.
+    """
+    state: dict[str, Any] = read_json(folder / "state.json")
+    if (state.get("format"), state.get("version")) != (FORMAT, VERSION):
+        raise StorageError(
+            f"{folder} holds {state.get('format')!r} version {state.get('version')!r}, this palm reads "
+            f"{FORMAT!r} version {VERSION}; continue it with the palm that wrote it, or start a new run from "
+            "its weights with load_pretrain"
+        )
+    return state
+
+
 def _on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     """A saved identity as it would read on the devices of `run`, if nothing but these changed.
 
     Either the rows of a step are still the same, shared out otherwise; or every device still has the
-    same batch, and there are more or fewer of them.
+    same batch, and there are more or fewer of them. Then all that counts steps has other numbers: the
+    plan of a task, and the horizon of the schedule.
 
     Returns:
         The identity, and task -> how many steps now have the rows of one step then.
     """
-    tasks, steps_per_saved = dict(saved.get("tasks", {})), {}
-    for name in tasks.keys() & run.get("tasks", {}).keys():
+    tasks, schedule, steps_per_saved = dict(saved["tasks"]), saved["lr_scheduler"], {}
+    for name in tasks.keys() & run["tasks"].keys():
         then, now = tasks[name], run["tasks"][name]
         sharing = {key: now[key] for key in ("batch_size", "gradient_accumulation_steps", "devices")}
         if now["batch_size"] is not None and _size(then) == _size(now):
@@ -124,7 +144,11 @@ def _on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str
             planned = {key: now[key] for key in ("expected_steps",) if key in now}
             tasks[name] = {**then, **sharing, **planned}
             steps_per_saved[name] = then["devices"] / now["devices"]
-    return {**saved, "tasks": tasks} if tasks else saved, steps_per_saved
+    schedules = (schedule, run["lr_scheduler"])
+    if any(factor != 1 for factor in steps_per_saved.values()) and all(map(_is_component, schedules)):
+        horizon = {name: value for name, value in schedules[1]["settings"].items() if name in HORIZON}
+        schedule = {**schedule, "settings": {**schedule["settings"], **horizon}}
+    return {**saved, "tasks": tasks, "lr_scheduler": schedule}, steps_per_saved
 
 
 def _size(task: dict[str, Any]) -> int:
@@ -159,7 +183,7 @@ def trained_weights(folder: Path) -> TrainedWeights:
     if (folder / "ema.safetensors").is_file():
         averages = load_tensors(folder / "ema.safetensors")
         weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
-    places = read_json(folder / "state.json")["heads"]
+    places = read_state(folder)["heads"]
     return TrainedWeights(
         under("backbone", weights), {task: under(place, weights) for task, place in places.items()}
     )
@@ -178,7 +202,7 @@ def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None
     found = []
     for folder in numbered(save_path, "step_").values():
         try:
-            state = read_json(folder / "state.json")
+            state = read_state(folder)
         except StorageError as error:
             logger.warning("passed over: %s", error)
             continue
@@ -199,14 +223,58 @@ def _rows_seen(state: dict[str, Any]) -> int:
     return sum(steps[name] * _size(task) for name, task in state["run"]["tasks"].items())
 
 
-def _differences(saved: dict[str, Any], now: dict[str, Any], place: str = "") -> list[str]:
+def _is_component(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.keys() == {"name", "settings"}
+
+
+def _ends_behind(
+    training: Training, state: dict[str, Any], steps_per_saved: Mapping[str, float]
+) -> list[str]:
+    """Targets whose end was moved to a step that they have had: nobody would save them at it."""
+    if training.recipe.mixing.follows_scores:  # its plan is that of the checkpoint
+        return []
+    return [
+        f"{task.name} had {state['task_steps'][task.name]} steps in the checkpoint, and this run plans "
+        f"{task.expected_steps} (it follows from {DERIVED['expected_steps']})"
+        for task in training.tasks
+        if task.is_target and steps_per_saved.get(task.name, 1) == 1
+        if state["expected_steps"][task.name] != task.expected_steps <= state["task_steps"][task.name]
+    ]
+
+
+DERIVED = {
+    "num_train_steps": "num_epochs, mix_ratio, the batches and the data",
+    "warmup_steps": "warmup_proportion and the steps of the run",
+    "expected_steps": "num_epochs, mix_ratio, the batches and the data",
+}
+"""What a configuration does not say itself -> what it follows from."""
+
+
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any], place: str = "") -> list[str]:
+    """How two identities differ, a line each, under the names that settings have on the command line.
+
+    Args:
+        saved: the identity in a checkpoint.
+        now: that of a run.
+        place: what stands before their names: nothing, or `<task>.`.
+    """
     lines = []
     for key in sorted({*saved, *now}):
-        old, new = saved.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            lines += _differences(old, new, f"{place}{key}.")
-        elif old != new:
-            lines.append(f"{place}{key}: {old!r} in the checkpoint, {new!r} in this run")
+        old: Any = saved.get(key)
+        new: Any = now.get(key)
+        if old == new:
+            continue
+        if key == "tasks" and not place:
+            for task in old.keys() & new.keys():  # a task that only one has is in task_instance
+                lines += differences(old[task], new[task], f"{task}.")
+        elif _is_component(old) and _is_component(new) and old["name"] == new["name"]:
+            lines += differences(old["settings"], new["settings"], place)
+        elif isinstance(old, Mapping) and isinstance(new, Mapping) and not _is_component(old):
+            lines += differences(old, new, f"{place}{key}.")
+        else:
+            old, new = (value["name"] if _is_component(value) else value for value in (old, new))
+            origin = f" (it follows from {DERIVED[key]})" if key in DERIVED else ""
+            lines.append(f"{place}{key}: {old!r} in the checkpoint, {new!r} in this run{origin}")
     return lines
 
 

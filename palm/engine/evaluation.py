@@ -194,9 +194,9 @@ def json_ready(scores: Scores) -> JsonScores:
 
 def model_of(training: Training, task: Task) -> InferenceModel:
     """What a task predicts with at this moment of a run; it has the run's weights, not copies."""
-    model = training.model
+    model, rows = training.model, task.pred_batch_size
     return InferenceModel(
-        task.name, task.reader, model.backbone, task.head, task.pred_batch_size, model.precision
+        task.name, task.reader, model.backbone, task.head, batch_size=rows, precision=model.precision
     )
 
 

@@ -69,6 +69,7 @@ class InferenceModel:
         reader: Reader,
         backbone: Backbone,
         head: Head,
+        *,
         batch_size: int = PREDICTION_ROWS,
         precision: str = "auto",
     ) -> None:
@@ -258,8 +259,8 @@ def load_model(folder: str | Path, *, precision: str = "auto", **overrides: dict
         rebuilt(READERS, description["reader"], folder, **overrides.get("reader", {})),
         rebuilt(BACKBONES, description["backbone"], folder),
         rebuilt(HEADS, description["paradigm"], folder, **overrides.get("head", {})),
-        description["batch_size"],
-        precision,
+        batch_size=description["batch_size"],
+        precision=precision,
     )
     load_weights(model.backbone, model.head, folder)
     return model

@@ -30,10 +30,10 @@ class TaskStream:
         task: the task's name; with `seed` it decides the order of rows and what is masked.
         reader: makes batches of rows.
         rows: the encoded training data.
-        batch_size: rows per batch; not used where there is `max_tokens_per_batch`.
         seed: the run's `random_seed`.
-        shuffle: draw a new order for every epoch; otherwise the order of the file.
+        batch_size: rows per batch; not used where there is `max_tokens_per_batch`.
         max_tokens_per_batch: a batch has as many of the next rows as have no more tokens together.
+        shuffle: draw a new order for every epoch; otherwise the order of the file.
         rank: which of every `num_ranks` consecutive batches is this process's.
         num_ranks: how many processes train, each on a batch of its own.
 
@@ -50,10 +50,11 @@ class TaskStream:
         task: str,
         reader: Reader,
         rows: Rows,
-        batch_size: int | None,
+        *,
         seed: int,
-        shuffle: bool = True,
+        batch_size: int | None = None,
         max_tokens_per_batch: int | None = None,
+        shuffle: bool = True,
         rank: int = 0,
         num_ranks: int = 1,
     ) -> None:

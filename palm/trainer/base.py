@@ -16,20 +16,19 @@ from palm.core.contract import Tensors
 from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.logging import logger, show_on_console
-from palm.core.precision import checked, resolved
+from palm.core.precision import checked
 from palm.core.storage import load_into
 from palm.distributed import barrier, join
-from palm.engine.build import build_optimizer, moving_parameters
+from palm.engine.build import start
 from palm.engine.checkpoint import load_checkpoint, save_checkpoint, trained_weights
-from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.inference import InferenceModel
 from palm.engine.logs import StepLog, log_counts
 from palm.engine.loop import Step, Training
-from palm.engine.model import MultiTaskModel
+from palm.engine.recipe import Recipe
 from palm.engine.task import Task
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
-from palm.optimizer import Optimizer, ParameterGroups
+from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups
 from palm.paradigm import Head
 from palm.pretrained import load_pretrain
 from palm.reader import Reader
@@ -74,6 +73,7 @@ class TrainerBase(ABC):
         self._name = name
         self._precision = checked(precision)
         self._optimizer: Optimizer | None = None
+        self._schedule: Schedule = WarmupScheduler(0)
         self._groups = ParameterGroups()
         self._ema_decay: float | None = None
         self._run: Training | None = None
@@ -134,7 +134,8 @@ class TrainerBase(ABC):
         if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
             raise ConfigError([f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}"])
         self._ema_decay = ema_decay if use_ema else None
-        self._optimizer = optimizer if weight_decay is None else _with_decay(optimizer, weight_decay)
+        self._schedule = _schedule_of(optimizer)
+        self._optimizer = _ours(optimizer if weight_decay is None else _with_decay(optimizer, weight_decay))
         self._groups = ParameterGroups() if groups is None else groups
         self._begin_anew()
 
@@ -247,7 +248,7 @@ class TrainerBase(ABC):
         seed = seed_of(task.reader for task in tasks)
         handed = Counter({task.name: task.step for task in tasks})
         for position in count(self.cur_train_step):
-            progress = [task.standing(handed[task.name]) for task in tasks]
+            progress = [task.progress(handed[task.name]) for task in tasks]
             number = self._mixing.draw(seed, position, progress)
             task = tasks[number]
             (batch,) = task.batches(handed[task.name])
@@ -268,51 +269,29 @@ class TrainerBase(ABC):
     def _training(self, caller: str) -> Training:
         """The run, assembled on first use."""
         if self._run is None:
-            run = self._assembled(caller)
+            run = start(self._recipe(caller))
             checkpoint, self._checkpoint = self._checkpoint, None
             if checkpoint is not None:
-                load_checkpoint(run, checkpoint, _identity(run, self._settings()))
+                load_checkpoint(run, checkpoint)
             self._run = run
         return self._run
 
-    def _assembled(self, caller: str) -> Training:
+    def _recipe(self, caller: str) -> Recipe:
         forwards = self._forwards(caller)
         optimizer = needed(self._optimizer, self.name, "build_backward(optimizer)", caller)
-        tasks, device = self._tasks(caller), device_of(use_gpu=True)
-        backbone = next(iter(forwards.values())).backbone
-        model = MultiTaskModel(backbone, tasks, resolved(self._precision, device)).to(device)
-        built = build_optimizer(optimizer, self._groups, model, tasks)
-        return Training(
-            model,
-            tasks,
-            built,
-            _schedule_of(optimizer),
-            seed_of(task.reader for task in tasks),
-            optimizer.grad_clip,
-            None
-            if self._ema_decay is None
-            else ExponentialMovingAverage(moving_parameters(model), self._ema_decay),
-            device,
-            self._mixing,
-            optimizer.grad_clip_type,
+        tasks = self._tasks(caller)
+        return Recipe(
+            backbone=next(iter(forwards.values())).backbone,
+            tasks=tasks,
+            optimizer=optimizer,
+            schedule=self._schedule,
+            groups=self._groups,
+            mixing=self._mixing,
+            ema_decay=self._ema_decay,
+            seed=seed_of(task.reader for task in tasks),
+            device=device_of(use_gpu=True),
+            precision=self._precision,
         )
-
-    def _settings(self) -> dict[str, Any]:
-        """What of this run its checkpoints must have been made with, JSON-ready."""
-        assert self._optimizer is not None
-        settings = {
-            name: value
-            for name, value in self._optimizer.settings.items()
-            if isinstance(value, int | float | str)
-        }
-        kind = type(self._optimizer).__name__
-        mixing = {"name": type(self._mixing).__name__, **self._mixing.settings}
-        return {
-            "optimizer": {"name": kind, **settings},
-            "groups": self._groups.settings,
-            "ema_decay": self._ema_decay,
-            "mixing": mixing,
-        }
 
     def _save(self, path: Path, kind: str) -> None:
         run = self._training("save")
@@ -321,14 +300,15 @@ class TrainerBase(ABC):
 
     def _write(self, run: Training, path: Path, kind: str) -> None:
         if kind == "ckpt":
-            save_checkpoint(run, path, _identity(run, self._settings()))
+            save_checkpoint(run, path)
             logger.info("checkpoint has been saved at %s", path)
             return
         with run.averaged():
             for task in run.tasks:
                 folder = path if len(run.tasks) == 1 else path / task.name
                 backbone = run.model.backbone
-                InferenceModel(task.name, task.reader, backbone, task.head, task.pred_batch_size).save(folder)
+                rows = task.pred_batch_size
+                InferenceModel(task.name, task.reader, backbone, task.head, batch_size=rows).save(folder)
         logger.info("predict model has been saved at %s", path)
 
 
@@ -370,18 +350,12 @@ def _schedule_of(optimizer: Optimizer) -> Schedule:
     return WarmupScheduler(0) if schedule is None else schedule
 
 
-def _identity(run: Training, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint and the run that goes on from it must agree in: all but how long and how fast."""
-    tasks = {task.name: task.identity() for task in run.tasks}
-    for identity in tasks.values():
-        del identity["expected_steps"]
-    return {
-        **settings,
-        "random_seed": run.seed,
-        "precision": run.model.precision,
-        "backbone": run.model.backbone.settings,
-        "tasks": tasks,
-    }
+def _ours(optimizer: Optimizer) -> Optimizer:
+    """`Adam` is the constructor of 2.x for what the registry calls adam; a run has the latter."""
+    if type(optimizer) is not Adam:
+        return optimizer
+    names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type")
+    return AdamW(**{name: optimizer.settings[name] for name in names})
 
 
 def _load_trained(forwards: Mapping[str, Forward], path: Path) -> None:
