@@ -123,7 +123,7 @@ class Trainer(TrainerBase):
         """The task with its training data, for a run with this seed."""
         forward = needed(self.forward, self.name, "build_forward(backbone, head)", "fit_reader")
         task = self._task_of(reader, forward)
-        task.open_stream(seed, reader.rows)
+        task.open_stream(seed, reader.served.rows)
         self.task = task
         self._begin_anew()
         logger.info("ok!")
