@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-import torch
-
-from palm.config import AUTO, HelpRequested, help_text, program_arguments, read_config, yaml_text
-from palm.controller import assembly
+from palm.config import yaml_text
+from palm.controller.build import Parts, build
+from palm.controller.plan import TaskPlan, plan
+from palm.controller.program import configured, joined
 from palm.controller.settings import RunSettings
-from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.logging import logger, show_on_console
 from palm.core.storage import write_text
 from palm.distributed import (
-    DEFAULT_TIMEOUT,
     barrier,
     from_first,
     is_first,
-    join,
-    launch,
     launch_id,
     lost_a_process,
-    record_failure,
     report_missing_ranks,
 )
 from palm.engine.build import plan_steps, start
@@ -40,7 +33,6 @@ from palm.engine.saving import BestSaver, CheckpointSaver, TargetSaver
 from palm.engine.task import Task
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import load_pretrain
-from palm.pretrained.directory import settings_of_directory
 from palm.reader import Predictions
 from palm.reader.rows.cache import DataCache
 
@@ -70,29 +62,12 @@ class Controller:
         tasks: Sequence[Task] = (),
     ) -> None:
         show_on_console()
-        if argv is None:
-            _report_plainly()
-        try:
-            words = program_arguments() if argv is None else argv
-            words, found = _with_pretrained(words)
-            directory = None if found is None and not for_train else _directory(found)
-            self.config = read_config(config, task_dir, words, needs_tasks=not tasks, directory=directory)
-        except HelpRequested:
-            print(help_text(assembly.HELP, assembly.NO_SETTINGS))  # noqa: T201
-            raise SystemExit(0) from None
-        self.plan = assembly.plan(self.config, for_train, tasks)
-        self._device = self._joined()
-        self._parts = assembly.build(self.plan) if for_train else None
+        self.config = configured(config, task_dir, argv, for_train, needs_tasks=not tasks)
+        self.plan = plan(self.config, for_train, tasks)
+        self._device = joined(self.plan.settings)
+        self._parts = build(self.plan) if for_train else None
         logger.info("%s", self.config.printed())
         self._pretrained = False
-
-    def _joined(self) -> torch.device:
-        """Where this process computes, once there is one process for every device."""
-        given = self.plan.settings.get
-        device = device_of(given("use_gpu", True), given("device", "auto"))
-        launch(device, given("num_devices", "auto"))
-        join(device, given("process_group_timeout", DEFAULT_TIMEOUT))
-        return device
 
     def load_pretrain(self, pretrain_path: str | Path | None = None) -> None:
         """Start from pretrained weights instead of random ones.
@@ -222,7 +197,7 @@ class Controller:
         logger.info("%s: predictions saved at %s", task, output)
         return predictions
 
-    def _data_file(self, plan: assembly.TaskPlan, setting: str, given: str | Path | None = None) -> Path:
+    def _data_file(self, plan: TaskPlan, setting: str, given: str | Path | None = None) -> Path:
         path = plan.task.get(setting) if given is None else self._found(given)
         if path is None or not path.is_file():
             came = "it has none" if path is None else f"no such file: {path}"
@@ -230,7 +205,7 @@ class Controller:
         assert isinstance(path, Path)
         return path
 
-    def _model(self, plan: assembly.TaskPlan, given: str | Path | None) -> InferenceModel:
+    def _model(self, plan: TaskPlan, given: str | Path | None) -> InferenceModel:
         """A task's saved model, with what the configuration says now, where models compute."""
         folder = self._model_folder(plan.name, given)
         model = load_model(
@@ -243,15 +218,15 @@ class Controller:
         model.batch_size = plan.task.get("pred_batch_size") or plan.task.get("batch_size") or model.batch_size
         return model.to(self._device)
 
-    def _trainable(self) -> assembly.Parts:
+    def _trainable(self) -> Parts:
         if self._parts is None:
             raise PalmError(
                 "this Controller was made with for_train=False; make one with for_train=True to train"
             )
         return self._parts
 
-    def _task_plan(self, task: str) -> assembly.TaskPlan:
-        plans = {plan.name: plan for plan in [*self.plan.tasks, *map(assembly.TaskPlan.of, self.plan.given)]}
+    def _task_plan(self, task: str) -> TaskPlan:
+        plans = {plan.name: plan for plan in [*self.plan.tasks, *map(TaskPlan.of, self.plan.given)]}
         if task not in plans:
             raise ConfigError([f"no task is called {task!r}; there are {', '.join(plans)}"])
         return plans[task]
@@ -335,28 +310,6 @@ class Controller:
         return newest
 
 
-def _with_pretrained(argv: Sequence[str]) -> tuple[list[str], dict[str, Any] | None]:
-    """`--pretrain DIR` stands for the settings that make a run start from that directory, and no other."""
-    words: list[str] = []
-    rest = list(argv)
-    found = None
-    while rest:
-        name, equals, value = rest.pop(0).partition("=")
-        if name != "--pretrain" or not (equals or rest):
-            words.append(name + equals + value)
-            continue
-        folder = value or rest.pop(0)
-        found = settings_of_directory(folder)
-        words += ["--backbone", AUTO, "--pretrain_path", folder, "--backbone_config_path", "none"]
-        words += [f"--{name}={found[name]}" for name in ("vocab_path", "do_lower_case")]
-    return words, found
-
-
-def _directory(found: dict[str, Any] | None) -> Callable[[Path], dict[str, Any]]:
-    """What answers for the directory that `backbone: auto` asks: what `--pretrain` heard of it before."""
-    return settings_of_directory if found is None else lambda path: found  # noqa: ARG005
-
-
 def _values(arguments: dict[str, Any]) -> dict[str, Any]:
     """Settings that may replace a saved model's: all but files, of which the model has its own."""
     return {name: value for name, value in arguments.items() if not isinstance(value, Path)}
@@ -378,21 +331,3 @@ def _check_writable(folder: Path) -> None:
         raise StorageError(
             f"save_path: cannot write to {folder}: {error.strerror or error}; give another folder"
         ) from error
-
-
-def _report_plainly() -> None:
-    """Let the running program end on an error that its user can act on with its message and exit code 2."""
-    before = sys.excepthook
-
-    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        record_failure(error)
-        if not isinstance(error, PalmError):
-            before(kind, error, trace)
-            return
-        sys.stdout.flush()
-        # torch.distributed wraps this hook and would keep what it writes to sys.stderr for itself.
-        stream = sys.__stderr__ or sys.stderr
-        stream.write(f"error: {error}\n")
-        sys.exit(2)
-
-    sys.excepthook = report

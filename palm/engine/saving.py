@@ -54,7 +54,7 @@ class TargetSaver:
         logger.info("%s: inference model saved at %s", task.name, path)
 
 
-def save_model(training: Training, task: Task, path: Path, run: dict[str, Any]) -> None:
+def save_model(training: Training, task: Task, path: Path, run: dict[str, Any] | None = None) -> None:
     """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
     with training.averaged():
         model_of(training, task).save(path, run)

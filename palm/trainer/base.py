@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
@@ -21,10 +21,10 @@ from palm.core.storage import load_into
 from palm.distributed import barrier, join
 from palm.engine.build import start
 from palm.engine.checkpoint import load_checkpoint, save_checkpoint, trained_weights
-from palm.engine.inference import InferenceModel
 from palm.engine.logs import StepLog, log_counts
 from palm.engine.loop import Step, Training
 from palm.engine.recipe import Recipe
+from palm.engine.saving import save_model
 from palm.engine.task import Task
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
@@ -32,7 +32,6 @@ from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups
 from palm.paradigm import Head
 from palm.pretrained import load_pretrain
 from palm.reader import Reader
-from palm.trainer.saver import Saver, kinds_of
 
 T = TypeVar("T")
 
@@ -54,6 +53,57 @@ class Forward:
 
     backbone: Backbone
     head: Head
+
+
+FOLDERS = {"ckpt": "ckpt", "predict": "pred"}
+"""Kind of what is saved -> the beginning of its directory's name."""
+
+
+class Saver:
+    """Saves every so many steps, and once more when a training ends in between.
+
+    Args:
+        save: writes one directory, given its path and kind.
+        save_path: where directories go: `ckpt.step<N>` and `pred.step<N>`.
+        save_steps: 0 or less: only at the end.
+        save_type: 'ckpt', 'predict' or both, with a comma between them.
+
+    Raises:
+        ConfigError: another `save_type`.
+    """
+
+    def __init__(
+        self, save: Callable[[Path, str], None], save_path: Path, save_steps: int, save_type: str
+    ) -> None:
+        self.save, self.save_path, self.save_steps = save, save_path, save_steps
+        self.kinds = kinds_of(save_type)
+        self._saved: int | None = None
+
+    def __call__(self, step: Step) -> None:
+        if self.save_steps > 0 and step.number % self.save_steps == 0:
+            self._save(step.number)
+
+    def finish(self, step: int) -> None:
+        """Save the last step, unless that was done."""
+        if self._saved != step:
+            self._save(step)
+
+    def _save(self, step: int) -> None:
+        for kind in self.kinds:
+            self.save(self.save_path / f"{FOLDERS[kind]}.step{step}", kind)
+        self._saved = step
+
+
+def kinds_of(save_type: str) -> list[str]:
+    """The kinds that a `save_type` names.
+
+    Raises:
+        ConfigError: for an unknown one.
+    """
+    kinds = [kind.strip() for kind in save_type.split(",")]
+    if not set(kinds) <= FOLDERS.keys():
+        raise ConfigError([f"save_type should be 'ckpt', 'predict' or 'ckpt,predict', not {save_type!r}"])
+    return kinds
 
 
 class TrainerBase(ABC):
@@ -295,21 +345,14 @@ class TrainerBase(ABC):
 
     def _save(self, path: Path, kind: str) -> None:
         run = self._training("save")
-        self._write(run, path, kind)
-        barrier()  # whoever goes on may read it
-
-    def _write(self, run: Training, path: Path, kind: str) -> None:
         if kind == "ckpt":
             save_checkpoint(run, path)
             logger.info("checkpoint has been saved at %s", path)
-            return
-        with run.averaged():
+        else:
             for task in run.tasks:
-                folder = path if len(run.tasks) == 1 else path / task.name
-                backbone = run.model.backbone
-                rows = task.pred_batch_size
-                InferenceModel(task.name, task.reader, backbone, task.head, batch_size=rows).save(folder)
-        logger.info("predict model has been saved at %s", path)
+                save_model(run, task, path if len(run.tasks) == 1 else path / task.name)
+            logger.info("predict model has been saved at %s", path)
+        barrier()  # whoever goes on may read it
 
 
 def needed(value: T | None, name: str, call: str, caller: str) -> T:
