@@ -10,7 +10,6 @@ from palm.config import yaml_text
 from palm.controller.build import Parts, build
 from palm.controller.plan import TaskPlan, plan
 from palm.controller.program import configured, joined
-from palm.controller.settings import RunSettings
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.logging import logger, show_on_console
 from palm.core.storage import write_text
@@ -258,7 +257,9 @@ class Controller:
         parts = self._trainable()
         settings, main = parts.settings, next(task for task in parts.tasks if task.is_target)
         logger.info("%s: set as main task", main.name)
-        cache = _data_cache(settings)
+        cache = None
+        if settings.use_data_cache:
+            cache = DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
         for task in parts.tasks:
             task.open_stream(settings.random_seed, cache=cache)
             assert task.stream is not None
@@ -313,12 +314,6 @@ class Controller:
 def _values(arguments: dict[str, Any]) -> dict[str, Any]:
     """Settings that may replace a saved model's: all but files, of which the model has its own."""
     return {name: value for name, value in arguments.items() if not isinstance(value, Path)}
-
-
-def _data_cache(settings: RunSettings) -> DataCache | None:
-    if not settings.use_data_cache:
-        return None
-    return DataCache.of_user() if settings.data_cache is None else DataCache(settings.data_cache)
 
 
 def _check_writable(folder: Path) -> None:

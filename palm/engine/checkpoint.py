@@ -95,6 +95,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
             + "\n  ".join(found)
             + "\nRestore these settings to resume it, or start a new run from its weights with load_pretrain"
         )
+    # From here on nothing is refused, so a run that was is as it was.
     parameters = dict(training.model.named_parameters())
     saved = load_tensors(folder / "model.safetensors")
     own = training.model.state_dict()
@@ -207,7 +208,8 @@ def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None
             logger.warning("passed over: %s", error)
             continue
         if launch is None or state["launch"] == launch:
-            found.append((_rows_seen(state), folder))
+            steps, tasks = state["task_steps"], state["run"]["tasks"]
+            found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
     for _, folder in sorted(found, reverse=True):
         try:
             verify(folder)
@@ -216,11 +218,6 @@ def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None
             continue
         return folder
     return None
-
-
-def _rows_seen(state: dict[str, Any]) -> int:
-    steps: dict[str, int] = state["task_steps"]
-    return sum(steps[name] * _size(task) for name, task in state["run"]["tasks"].items())
 
 
 def _is_component(value: Any) -> bool:

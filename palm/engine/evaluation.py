@@ -111,6 +111,7 @@ class Evaluator:
     def evaluate(self) -> Evaluation:
         """Evaluate now."""
         scores = {}
+        # With fsdp this device has only parts of the weights; apart() gathers them.
         with self.training.averaged(), self.training.replica.apart():
             for task in self.tasks:
                 assert task.dev_file is not None

@@ -152,6 +152,7 @@ class Training:
     def step_on(self, task: Task, batches: Sequence[Tensors]) -> Step:
         """Train a task, in one step, on batches that are not necessarily its next ones."""
         factor = self.recipe.schedule(self.step) * task.learning_rate_factor
+        # From the base rates, not from those of the last step: a step's rate depends on its number alone.
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         self.model.train()
@@ -170,7 +171,11 @@ class Training:
                     loss_weight=task.loss_weight,
                 )
         except FloatingPointError as error:
-            raise TrainingError(self._not_a_number(task, error)) from None
+            raise TrainingError(
+                f"task {task.name!r}: {error} at its step {task.step + 1} (global step {self.step + 1}); "
+                "nothing was updated. Try a lower learning_rate, warmup_proportion above 0, or a smaller "
+                "grad_clip, and look at the rows of this batch"
+            ) from None
         if self.ema is not None:
             self.ema.update()
         self.step += 1
@@ -193,16 +198,14 @@ class Training:
             score: from 0 to 1, the higher the better.
         """
         task.scores.append(score)
-        if self.recipe.mixing.follows_scores:
-            self._share_out()
-
-    def _share_out(self) -> None:
-        """Plan the steps that are left anew; a target that had its steps keeps its count."""
+        if not self.recipe.mixing.follows_scores:
+            return
+        # The steps that are left are planned anew; a target that had its steps keeps its count.
         weights = self.recipe.mixing.weights([task.progress() for task in self.tasks])
         left = max(self.total_steps - self.step, 0)
-        for task, weight in zip(self.tasks, weights, strict=True):
-            if not task.done:
-                task.expected_steps = task.step + max(1, round(left * weight / sum(weights)))
+        for other, weight in zip(self.tasks, weights, strict=True):
+            if not other.done:
+                other.expected_steps = other.step + max(1, round(left * weight / sum(weights)))
 
     def averaged(self) -> AbstractContextManager[Any]:
         """Within this context the model has the averaged weights, where the run keeps averages."""
@@ -243,10 +246,3 @@ class Training:
         for name, thing in self._attached.items():
             if name in state["attached"]:
                 thing.load_state_dict(state["attached"][name])
-
-    def _not_a_number(self, task: Task, error: FloatingPointError) -> str:
-        return (
-            f"task {task.name!r}: {error} at its step {task.step + 1} (global step {self.step + 1}); "
-            "nothing was updated. Try a lower learning_rate, warmup_proportion above 0, or a smaller "
-            "grad_clip, and look at the rows of this batch"
-        )

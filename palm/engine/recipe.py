@@ -83,6 +83,12 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     ):  # with scores, checkpoints hold the plan
         for task in recipe.tasks:
             tasks[task.name]["expected_steps"] = task.expected_steps
+    evaluation: dict[str, Any] = {}
+    if recipe.mixing.follows_scores:
+        evaluation = {name: getattr(recipe, name) for name in ("eval_every_n_steps", "eval_every_epoch")}
+        evaluation["metrics"] = {
+            task.name: list(task.metrics) for task in recipe.tasks if task.dev_file is not None
+        }
     schedule = recipe.schedule.simplest() if isinstance(recipe.schedule, Schedule) else recipe.schedule
     return {
         "task_instance": list(tasks),  # tasks in another order are drawn otherwise
@@ -97,7 +103,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         "precision": precision.resolved(recipe.precision, recipe.device),
         "gradient_exchange": recipe.gradient_exchange,
         "compile": recipe.compile,
-        **(_evaluation_identity(recipe) if recipe.mixing.follows_scores else {}),
+        **evaluation,
     }
 
 
@@ -118,12 +124,6 @@ def _task_identity(task: Task) -> dict[str, Any]:
         # The rows tell what file, vocabulary and reader they come from; paths may differ between programs.
         "train_file": {"rows": len(task.stream.rows), "digest": task.stream.rows.digest},
     }
-
-
-def _evaluation_identity(recipe: Recipe) -> dict[str, Any]:
-    metrics = {task.name: list(task.metrics) for task in recipe.tasks if task.dev_file is not None}
-    names = ("eval_every_n_steps", "eval_every_epoch")
-    return {**{name: getattr(recipe, name) for name in names}, "metrics": metrics}
 
 
 def named(registry: Registry[Any], component: Component) -> dict[str, Any]:

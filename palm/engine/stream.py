@@ -60,7 +60,7 @@ class TaskStream:
     ) -> None:
         self.task, self.reader, self.rows = task, reader, rows
         self.seed, self.shuffle = seed, shuffle
-        self._order = lru_cache(maxsize=2)(self._new_order)
+        self._order = lru_cache(maxsize=2)(self._new_order)  # a batch may reach into the next epoch
         if max_tokens_per_batch is None:
             assert batch_size is not None, "neither batch_size nor max_tokens_per_batch"
             self._batches: Batches = self._of_rows(batch_size)
@@ -175,16 +175,13 @@ class TokenBatches:
     def places(self, number: int) -> range:
         """The places of batch `number`."""
         while self._first_numbers[-1] <= number:
-            self._enter_next_epoch()
+            bounds = self._bounds(len(self._first_numbers) - 1)
+            self._first_numbers.append(self._first_numbers[-1] + len(bounds) - 1)
+            self._first_places.append(bounds[-1])
         epoch = bisect_right(self._first_numbers, number) - 1
         bounds = self._bounds(epoch)
         k = number - self._first_numbers[epoch]
         return range(bounds[k], bounds[k + 1])
-
-    def _enter_next_epoch(self) -> None:
-        bounds = self._bounds(len(self._first_numbers) - 1)
-        self._first_numbers.append(self._first_numbers[-1] + len(bounds) - 1)
-        self._first_places.append(bounds[-1])
 
     def _cut(self, epoch: int) -> list[int]:
         """Where the batches begin that begin in an epoch, and then the first of the next, in the chain."""

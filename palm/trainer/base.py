@@ -184,8 +184,9 @@ class TrainerBase(ABC):
         if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
             raise ConfigError([f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}"])
         self._ema_decay = ema_decay if use_ema else None
-        self._schedule = _schedule_of(optimizer)
-        self._optimizer = _ours(optimizer if weight_decay is None else _with_decay(optimizer, weight_decay))
+        own_schedule = getattr(optimizer, "lr_scheduler", None)
+        self._schedule = optimizer.given_2x.get("lr_scheduler", own_schedule) or WarmupScheduler(0)
+        self._optimizer = _ours(optimizer, weight_decay)
         self._groups = ParameterGroups() if groups is None else groups
         self._begin_anew()
 
@@ -380,25 +381,17 @@ def seed_of(readers: Iterable[Reader]) -> int:
     return next((reader.seed for reader in readers if reader.seed is not None), 1)
 
 
-def _with_decay(optimizer: Optimizer, weight_decay: float) -> Optimizer:
-    if "weight_decay" not in optimizer.settings:
-        raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
-    return type(optimizer)(**{**optimizer.settings, **optimizer.given_2x, "weight_decay": weight_decay})
-
-
-def _schedule_of(optimizer: Optimizer) -> Schedule:
-    schedule: Schedule | None = optimizer.given_2x.get(
-        "lr_scheduler", getattr(optimizer, "lr_scheduler", None)
-    )
-    return WarmupScheduler(0) if schedule is None else schedule
-
-
-def _ours(optimizer: Optimizer) -> Optimizer:
-    """`Adam` is the constructor of 2.x for what the registry calls adam; a run has the latter."""
-    if type(optimizer) is not Adam:
-        return optimizer
-    names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type")
-    return AdamW(**{name: optimizer.settings[name] for name in names})
+def _ours(optimizer: Optimizer, weight_decay: float | None) -> Optimizer:
+    """The optimizer of a run; `Adam` is but the constructor of 2.x for what the registry calls adam."""
+    settings = {**optimizer.settings, **optimizer.given_2x}
+    if weight_decay is not None:
+        if "weight_decay" not in settings:
+            raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
+        settings["weight_decay"] = weight_decay
+    if type(optimizer) is Adam:
+        names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type")
+        return AdamW(**{name: settings[name] for name in names})
+    return optimizer if weight_decay is None else type(optimizer)(**settings)
 
 
 def _load_trained(forwards: Mapping[str, Forward], path: Path) -> None:
