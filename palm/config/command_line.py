@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from palm.config.problems import Problems
 from palm.config.values import Flag, Plain, Setting
@@ -41,17 +40,12 @@ def read_arguments(words: Sequence[str], ignore: Collection[str], problems: Prob
         if not word.startswith("--") or word.strip("-=") == "":
             problems.add(f"command line: {word!r} belongs to no option; write --name value")
             continue
-        name, value = _option(word, rest)
+        name, equals, value = word[2:].partition("=")
+        task, dot, setting = name.rpartition(".")
+        name = task + dot + setting.replace("-", "_")
+        given: Plain | Flag = Plain(value)
+        if not equals:
+            given = Plain(rest.pop(0)) if rest and not rest[0].startswith("--") else Flag()
         if name not in ignore:
-            found[name] = Setting(value, f"--{name}", Path.cwd())
+            found[name] = Setting(given, f"--{name}", Path.cwd())
     return found
-
-
-def _option(word: str, rest: list[str]) -> tuple[str, Any]:
-    """The option's name, and its value: after `=`, or the next word, which is taken off `rest`."""
-    name, equals, value = word[2:].partition("=")
-    task, dot, setting = name.rpartition(".")
-    name = task + dot + setting.replace("-", "_")
-    if equals:
-        return name, Plain(value)
-    return name, Plain(rest.pop(0)) if rest and not rest[0].startswith("--") else Flag()
