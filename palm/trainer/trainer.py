@@ -17,7 +17,7 @@ from palm.core.logging import logger
 from palm.core.storage import is_sealed, verify
 from palm.distributed import exhaust, from_first, num_ranks
 from palm.downloader import pretrained_directory
-from palm.engine.inference import InferenceModel, load_weights
+from palm.engine.inference import WEIGHTS, InferenceModel, load_weights
 from palm.engine.loop import Step, Training
 from palm.engine.model import share_parameters
 from palm.engine.task import Task, wiring_problems
@@ -201,7 +201,7 @@ class Trainer(TrainerBase):
         path = Path(model_path)
         forward = self.tied("load_predict_model")
         if is_sealed(path):
-            verify(path)
+            verify(path, (WEIGHTS,))
             load_weights(forward.backbone, forward.head, path)
         else:
             load_pretrain(forward.backbone, pretrained_directory(path))

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from helpers import hub
 from helpers.file_server import FileServer, file_server
-from helpers.shared import SHARED, needs_shared
+from helpers.shared import RECORDED_0, needs_shared
 from helpers.subword_files import write_byte_level
 from palm.backbone import BERT, ERNIE, Backbone, RoBERTa
 from palm.cli import main as command
@@ -202,7 +202,7 @@ def test_converted_weights_are_what_paddlepalm_has_and_transformers_reads_them(
 def test_paddlepalms_own_packed_parameters_arrive_with_their_values(
     server: FileServer, tmp_path: Path, kind: str
 ) -> None:
-    original = SHARED / "golden" / "0.2.1" / "formats" / f"pretrain_{kind}"
+    original = RECORDED_0 / "formats" / f"pretrain_{kind}"
     files = {"vocab.txt": VOCABULARY}
     for name in (f"{kind}_config.json", "params/__palmmodel__", "params/__palminfo__"):
         files[name] = (original / name).read_bytes()
