@@ -94,6 +94,7 @@ class Config:
         scope: str | None = None,
         provided: Collection[str] = (),
         required: bool = True,
+        from_backbone: bool = True,
     ) -> dict[str, Any]:
         """Keyword arguments for a class or function, converted to its annotations.
 
@@ -106,6 +107,8 @@ class Config:
             provided: parameters that the caller fills himself; they are left out.
             required: False where nothing has to be set and no file has to exist, as for the
                 settings of a training while predicting.
+            from_backbone: False for what the backbone's JSON, or a directory of weights, must not decide:
+                it comes with the weights, from others, and these settings name files and code.
         """
         if scope == "backbone" and required and self._backbone_gap:
             self.problem(self._backbone_gap)
@@ -113,7 +116,7 @@ class Config:
         for name, parameter in settings_of(consumer).items():
             if name in provided:
                 continue
-            found = self._found(parameter, scope)
+            found = self._found(parameter, scope, from_backbone)
             if found:
                 self._convert(found, parameter, result, required)
             elif required and parameter.default is REQUIRED:
@@ -168,7 +171,7 @@ class Config:
         """The resolved configuration in PALM's layout."""
         return printed(self.resolved())
 
-    def _layers(self, scope: str | None) -> list[SettingsLayer]:
+    def _layers(self, scope: str | None, from_backbone: bool = True) -> list[SettingsLayer]:
         """The layers that reach a scope, the strongest first."""
         layers: list[SettingsLayer] = []
         for source in (self._command_line, self._everything):
@@ -177,13 +180,13 @@ class Config:
             layers.append(source.everybody)
         if scope is not None and scope in self._files:
             layers.append(self._files[scope])
-        return layers if scope is None else [*layers, self._backbone]
+        return [*layers, self._backbone] if scope is not None and from_backbone else layers
 
-    def _found(self, parameter: Parameter, scope: str | None) -> list[Found]:
+    def _found(self, parameter: Parameter, scope: str | None, from_backbone: bool = True) -> list[Found]:
         """Where a parameter is set, the strongest first; all of it counts as used."""
         self._known[scope] |= set(parameter.spellings)
         found = []
-        for layer in self._layers(scope):
+        for layer in self._layers(scope, from_backbone):
             here = [Found(layer, s, layer.settings[s]) for s in parameter.spellings if s in layer.settings]
             layer.used |= {name for _, name, _ in here}
             self._check_spellings(here, parameter)
