@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,25 +143,34 @@ class Config:
         Its sections are `global`, `tasks` (by name) and `backbone`. `read_config` takes it in
         place of all files and of the command line, and gives the same arguments.
         """
-        sources = (self._everything, self._command_line)
-        everything = {
-            name: value for source in sources for name, value in source.everybody.received().items()
-        }
-        single = {
-            f"{task}.{name}": value
-            for source in sources
-            for task, layer in source.single.items()
-            for name, value in layer.received().items()
-        }
+        resolved = self._sections(SettingsLayer.received)
+        resolved["global"]["task_instance"] = self.tasks
         untouched = {
             name: json_ready(guessed(setting.value))
             for name, setting in self._backbone.settings.items()
             if name not in self._backbone.used
         }
+        resolved["backbone"] |= untouched
+        return resolved
+
+    def origins(self) -> dict[str, Any]:
+        """Where the values of `resolved` come from (`config.yaml:7`, `--batch_size`), in the same sections."""
+        return self._sections(SettingsLayer.origins)
+
+    def _sections(self, of: Callable[[SettingsLayer], dict[str, Any]]) -> dict[str, Any]:
+        """What a function says of every layer, by section; the command line comes after the files."""
+        sources = (self._everything, self._command_line)
+        everything = {name: value for source in sources for name, value in of(source.everybody).items()}
+        single = {
+            f"{task}.{name}": value
+            for source in sources
+            for task, layer in source.single.items()
+            for name, value in of(layer).items()
+        }
         return {
-            "global": everything | {"task_instance": self.tasks} | single,
-            "tasks": {task: layer.received() for task, layer in self._files.items()},
-            "backbone": self._backbone.received() | untouched,
+            "global": everything | single,
+            "tasks": {task: of(layer) for task, layer in self._files.items()},
+            "backbone": of(self._backbone),
         }
 
     def printed(self) -> str:

@@ -137,7 +137,9 @@ class Controller:
         training = self.training()
         resolved = self.config.resolved()
         if is_first():
-            write_text(settings.save_path / "resolved_config.yaml", yaml_text(resolved))
+            write_text(
+                settings.save_path / "resolved_config.yaml", yaml_text(resolved, self.config.origins())
+            )
         identity = self._identity(training)
         evaluator = self._evaluator(training, resolved)
         self._resume(training, identity)
