@@ -10,6 +10,8 @@ from palm.engine.task import Task
 from palm.export.convert import convert
 from palm.export.inspection import inspect_directory
 from palm.pretrained import load_backbone
+from palm.report.page import write_report
+from palm.report.plot import plot
 from palm.trainer import Trainer
 from palm.trainer.multi_head import MultiHeadTrainer
 
@@ -40,5 +42,7 @@ __all__ = [
     "metrics",
     "mixing",
     "optimizer",
+    "plot",
     "reader",
+    "write_report",
 ]

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from palm.cli import convert, download, evaluate, export, inspect, predict, train
+from palm.cli import convert, download, evaluate, export, inspect, plot, predict, report, train
 from palm.core.errors import PalmError
 from palm.core.logging import show_on_console
 from palm.core.version import __version__
@@ -15,6 +15,8 @@ from palm.distributed import record_failure
 COMMANDS = (
     *(train.COMMAND, predict.COMMAND, evaluate.COMMAND),
     *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
+    plot.COMMAND,
+    report.COMMAND,
 )
 
 

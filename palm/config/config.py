@@ -154,7 +154,7 @@ class Config:
         return resolved
 
     def origins(self) -> dict[str, Any]:
-        """Where the values of `resolved` come from (`config.yaml:7`, `--batch_size`), in the same sections."""
+        """Where the values of `resolved` come from (`config.yaml:7`, `--batch_size`), by section."""
         return self._sections(SettingsLayer.origins)
 
     def _sections(self, of: Callable[[SettingsLayer], dict[str, Any]]) -> dict[str, Any]:
