@@ -67,7 +67,8 @@ def yaml_text(data: Mapping[str, Any], origins: Mapping[str, Any] | None = None)
 
     Args:
         data: the values.
-        origins: where they come from, nested as the values are; becomes comments.
+        origins: where they come from, nested as the values are; becomes comments. That of a value that is
+            not there is left out.
     """
     text = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)
     if not origins:
@@ -81,6 +82,8 @@ def _add_comments(
     lines: list[str], places: Lines, data: Mapping[str, Any], origins: Mapping[str, Any]
 ) -> None:
     for name, origin in origins.items():
+        if name not in data:
+            continue
         if isinstance(origin, Mapping):
             if origin:
                 _add_comments(lines, places[name], data[name], origin)

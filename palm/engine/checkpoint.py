@@ -13,14 +13,16 @@ from torch import Tensor
 from palm.backbone import BACKBONES
 from palm.core.descriptions import described
 from palm.core.errors import StorageError
+from palm.core.foreign import reading
 from palm.core.logging import logger
 from palm.core.storage import (
     load_tensors,
     new_directory,
     numbered,
-    read_json,
+    read_object,
     save_tensors,
     under,
+    verified_json,
     verify,
     write_json,
 )
@@ -30,6 +32,8 @@ from palm.paradigm import HEADS
 from palm.reader import READERS
 
 FORMAT = "palm-checkpoint"
+STATE = "state.json"
+NEEDED = (STATE, "model.safetensors", "optimizer.safetensors")
 
 
 def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) -> None:
@@ -62,7 +66,7 @@ def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
             "components": _components(training, part),
             **training.state_dict(),
         }
-        write_json(part / "state.json", state)
+        write_json(part / STATE, state)
 
 
 def _components(training: Training, folder: Path) -> dict[str, Any]:
@@ -83,10 +87,12 @@ def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
     Raises:
         StorageError: missing, damaged, or of a run with another identity; nothing was changed.
     """
-    verify(folder)
-    state = read_json(folder / "state.json")
-    saved_run, steps_per_saved = _on_devices_of(identity, state["run"])
-    if differences := _differences(saved_run, identity):
+    verify(folder, (*NEEDED, *(["ema.safetensors"] if training.ema is not None else [])))
+    state = read_object(folder / STATE)
+    with reading(folder / STATE):
+        saved_run, steps_per_saved = _on_devices_of(identity, state["run"])
+        differences = _differences(saved_run, identity)
+    if differences:
         raise StorageError(
             f"{folder} is a checkpoint of another configuration:\n  "
             + "\n  ".join(differences)
@@ -154,15 +160,15 @@ def trained_weights(folder: Path) -> TrainedWeights:
     Raises:
         StorageError: missing or damaged.
     """
-    verify(folder)
+    files = verify(folder, NEEDED)
     weights = load_tensors(folder / "model.safetensors")
-    if (folder / "ema.safetensors").is_file():
+    if "ema.safetensors" in files:
         averages = load_tensors(folder / "ema.safetensors")
         weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
-    places = read_json(folder / "state.json")["heads"]
-    return TrainedWeights(
-        under("backbone", weights), {task: under(place, weights) for task, place in places.items()}
-    )
+    state = read_object(folder / STATE)
+    with reading(folder / STATE):
+        heads = {task: under(place, weights) for task, place in state["heads"].items()}
+    return TrainedWeights(under("backbone", weights), heads)
 
 
 def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None:
@@ -178,15 +184,15 @@ def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None
     found = []
     for folder in numbered(save_path, "step_").values():
         try:
-            state = read_json(folder / "state.json")
+            state = verified_json(folder, STATE)
+            with reading(folder / STATE):
+                if launch is None or state["launch"] == launch:
+                    found.append((_rows_seen(state), folder))
         except StorageError as error:
             logger.warning("passed over: %s", error)
-            continue
-        if launch is None or state["launch"] == launch:
-            found.append((_rows_seen(state), folder))
     for _, folder in sorted(found, reverse=True):
         try:
-            verify(folder)
+            verify(folder, NEEDED)
         except StorageError as error:
             logger.warning("passed over: %s", error)
             continue
