@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from palm.backbone import BACKBONES
 from palm.config import MODEL_NAME
 from palm.core.errors import PalmError
 from palm.core.logging import logger, show_on_console
 from palm.core.registry import did_you_mean
-from palm.downloader.folders import obtain
 from palm.downloader.models import HUGGING_FACE, MODELS, Model
 
 ITEMS = {"pretrain": MODELS}
@@ -32,7 +30,9 @@ def ls(item: str = "all", scope: str = "all") -> None:
         models = _chosen(kind, scope)
         logger.info("Available %s items:", kind)
         for model in models:
-            logger.info("  => %s%s", model.name, _remark(model))
+            remark = f" (Hugging Face: {model.repository})" if model.repository else ""
+            remark = remark if model.is_supported else " (its backbone is not supported)"
+            logger.info("  => %s%s", model.name, remark)
 
 
 def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: bool = True) -> Path:
@@ -57,6 +57,9 @@ def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: 
         PalmError: nothing is called that; says what there is.
         StorageError: the network, the server, what it sent or the disk will not do; says what to do.
     """
+    from palm.backbone import BACKBONES
+    from palm.downloader.folders import obtain
+
     show_on_console()
     models = _chosen(item, scope)
     folder = Path(path) / item
@@ -83,9 +86,3 @@ def _known(name: str, names: Iterable[str]) -> str:
             f"nothing to download is called {name!r}; known: {', '.join(names)}{did_you_mean(name, names)}"
         )
     return name
-
-
-def _remark(model: Model) -> str:
-    if not model.is_supported:
-        return " (its backbone is not supported)"
-    return f" (Hugging Face: {model.repository})" if model.repository else ""
