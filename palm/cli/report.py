@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from palm.cli.command import Command, Settings
+from palm.cli.command import Command, Settings, add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,12 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-predict", action="store_true", help="use only what the run wrote down, and predict nothing"
     )
+    add_trust(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     from palm.report.page import write_report
 
-    file = write_report(options.run, options.output, predict=not options.no_predict)
+    file = write_report(options.run, options.output, predict=not options.no_predict, trust=options.trust)
     sys.stdout.write(f"{file}\n")
 
 

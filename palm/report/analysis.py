@@ -104,7 +104,7 @@ class Analysis:
     groups: Sequence[tuple[str, Sequence[tuple[str, int, float]]]] = ()
 
 
-def analyses_of(run: Run, predict: bool = True) -> dict[str, Analysis | str]:
+def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ()) -> dict[str, Analysis | str]:
     """Task -> what its best or last saved model does on its dev data, or why nobody knows.
 
     What was found before, of the same model and data, is read from the run's folder.
@@ -112,22 +112,22 @@ def analyses_of(run: Run, predict: bool = True) -> dict[str, Analysis | str]:
     Args:
         run: is read, and gets the file `report_data.json`.
         predict: load models and predict where nothing is known yet.
-
-    Raises:
-        DataError: dev data with a row that cannot be used.
+        trust: as for `palm.load_model`.
     """
     file = run.folder / FILE
     known = _stored(file)
     found: dict[str, Analysis | str] = {}
     for task in run.history.tasks:
-        found[task] = _analysis(run, task, known.get(task), predict)
+        found[task] = _analysis(run, task, known.get(task), predict, trust)
     fresh = {task: each for task, each in found.items() if isinstance(each, Analysis)}
     if any(each is not known.get(task) for task, each in fresh.items()):
         write_json(file, {"version": VERSION, "tasks": {task: asdict(each) for task, each in fresh.items()}})
     return found
 
 
-def _analysis(run: Run, task: str, known: Analysis | None, predict: bool) -> Analysis | str:
+def _analysis(
+    run: Run, task: str, known: Analysis | None, predict: bool, trust: str | Sequence[str]
+) -> Analysis | str:
     model, dev_file = run.model(task), run.setting(task, "dev_file")
     if model is None:
         return "No model of this task is saved, so nothing was predicted."
@@ -143,17 +143,27 @@ def _analysis(run: Run, task: str, known: Analysis | None, predict: bool) -> Ana
         return "Nothing was predicted (--no-predict)."
     train_file = run.setting(task, "train_file")
     logger.info("%s: predicting %s with %s", task, path, model.folder)
-    return analyse(model, path, key, None if train_file is None else Path(str(train_file)))
+    try:
+        return analyse(model, path, key, None if train_file is None else Path(str(train_file)), trust)
+    except PalmError as error:  # the rest of the page is worth having
+        logger.warning("%s: nothing was predicted: %s", task, error)
+        return f"Nothing was predicted: {error}"
 
 
-def analyse(model: Model, dev_file: Path, key: str = "", train_file: Path | None = None) -> Analysis:
+def analyse(
+    model: Model,
+    dev_file: Path,
+    key: str = "",
+    train_file: Path | None = None,
+    trust: str | Sequence[str] = (),
+) -> Analysis:
     """Predict a file with labels, and say where the predictions are wrong.
 
     Raises:
-        StorageError: the model is damaged.
+        StorageError: the model is damaged, or names code that nobody trusts.
         DataError: a row that cannot be used, with its file and line.
     """
-    loaded = load_model(model.folder).to(device_of(torch.cuda.is_available(), "auto"))
+    loaded = load_model(model.folder, trust=trust).to(device_of(torch.cuda.is_available(), "auto"))
     reader = loaded.reader
     counts = counts_of(reader)
     metrics = [metric() for metric in metrics_of(loaded.head.metrics)]

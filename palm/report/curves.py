@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from palm.report.history import History
 
@@ -23,16 +23,16 @@ class Curve:
     points: Sequence[Point]
 
     def smoothed(self) -> Curve:
-        """Its exponential moving average over about a tenth of the points, but no fewer than five.
+        """The mean of about a tenth of the points around each, five at least; at the ends of those there are.
 
-        It is bias-corrected: the first value is the first point's, not drawn towards zero.
+        It is centred, so it does not lag behind a loss that falls quickly.
         """
-        decay = 1 - 2 / (max(5, len(self.points) / 10) + 1)
-        mean = weight = 0.0
+        half = max(2, len(self.points) // 20)
+        sums = [0.0, *accumulate(value for _, value in self.points)]
         found = []
-        for step, value in self.points:
-            mean, weight = decay * mean + (1 - decay) * value, decay * weight + (1 - decay)
-            found.append((step, mean / weight))
+        for number, (step, _) in enumerate(self.points):
+            first, end = max(0, number - half), min(len(self.points), number + half + 1)
+            found.append((step, (sums[end] - sums[first]) / (end - first)))
         return Curve(self.name, found)
 
     def thinned(self, most: int) -> Curve:

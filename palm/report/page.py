@@ -13,9 +13,10 @@ import torch
 
 from palm.core.errors import PalmError
 from palm.core.logging import logger
-from palm.core.storage import write_text
+from palm.core.storage import read_json, write_text
 from palm.core.version import __version__
 from palm.engine.evaluation import shown as shown_score
+from palm.engine.inference import DESCRIPTION
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
 from palm.report.curves import Curve
@@ -27,26 +28,33 @@ from palm.report.svg import Bars, Chart, Line, shown
 FILE = "report.html"
 
 
-def write_report(run: str | Path, output: str | Path | None = None, predict: bool = True) -> Path:
+def write_report(
+    run: str | Path,
+    output: str | Path | None = None,
+    predict: bool = True,
+    *,
+    trust: str | Sequence[str] = (),
+) -> Path:
     """Write a page that shows what a run was trained on, how it went, and where its models are wrong.
 
     Args:
         run: the run's folder, its `save_path`.
         output: the HTML file; `report.html` in the run's folder where None.
         predict: load the best model of every task (or its last) and predict its `dev_file`, unless that
-            was done before; without, the page says nothing of single rows.
+            was done before; without, the page says nothing of single rows. What cannot be predicted is told
+            on the page.
+        trust: as for `palm.load_model`.
 
     Returns:
         The file.
 
     Raises:
-        PalmError: jinja2 is missing.
-        StorageError: no history there, or a place that cannot be written.
-        DataError: dev data with a row that cannot be used.
+        PalmError: jinja2 is missing, or `output` cannot be written.
+        StorageError: no history there.
     """
     found = read_run(run)
     file = found.folder / FILE if output is None else Path(output)
-    text = page(found, analyses_of(found, predict))
+    text = page(found, analyses_of(found, predict, trust))
     try:
         write_text(file, text)
     except OSError as error:
@@ -84,10 +92,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         pace_charts=list(_pace_charts(history)),
         memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
         commands=list(_commands(run)),
-        versions={
-            "palm": history.start.palm or "unknown",
-            **history.start.versions,
-        },
+        versions=_versions(run),
         made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
     )
 
@@ -280,6 +285,15 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
             place = quote(str(model.folder))
             yield f"Evaluate {task} on other data", f"palm evaluate --model {place} --input FILE"
     yield "Make this page anew", f"palm report {folder}"
+
+
+def _versions(run: Run) -> dict[str, str]:
+    """What the run was made with, as far as its history and its models tell."""
+    told = {"palm": run.history.start.palm or "unknown"}
+    for model in run.models[:1]:
+        description = read_json(model.folder / DESCRIPTION)
+        told |= (description.get("training") or {}).get("versions", {})
+    return told | dict(run.history.start.versions)
 
 
 def _score(value: float | None) -> str:

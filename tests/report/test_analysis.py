@@ -12,6 +12,7 @@ import torch
 
 import palm
 from helpers import runs, tiny
+from helpers.saved import forge
 from palm.core.rng import generator
 from palm.engine.inference import InferenceModel
 from palm.engine.model import outputs_of
@@ -106,6 +107,18 @@ def test_dev_data_that_is_gone_is_named(run: Path) -> None:
     assert analyses_of(read_run(run))["cls"] == (
         "The dev data is no longer at /gone/dev.tsv, so nothing was predicted."
     )
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_rest_of_the_page(run: Path) -> None:
+    forge(
+        run / "cls" / "best_model",
+        "config.json",
+        lambda config: {**config, "reader": {**config["reader"], "name": "elsewhere.Reader"}},
+    )
+    found = analyses_of(read_run(run))
+    assert str(found["cls"]).startswith("Nothing was predicted: ")
+    assert "elsewhere.Reader" in str(found["cls"])
+    assert isinstance(found["mrc"], Analysis)
 
 
 def model_of(folder: Path, reader: palm.reader.Reader, head: palm.head.Head) -> InferenceModel:
