@@ -3,10 +3,10 @@
     python benchmarks/faults/mutations.py --count 100000 --keep bad
     python benchmarks/faults/mutations.py --flips
 
-Each mutation is read in a process of its own kind, with 10 seconds and 1 GB of memory above the file's size. What may
-come out: the right result, a result with other values (where the format has no checksum of them, a flipped bit is
-another number), or an error of palm. Anything else is a fault of palm: another exception, a process that dies, more
-time, more memory. Its bytes are kept. `--flips` flips every single bit of what describes saved models instead.
+Each mutation is read in another process, with 10 seconds and 1 GB of memory above the file's size. What may
+come out: the right result, a result with other values (where a format has no checksum of them, a flipped bit
+is another number), or an error of palm. Anything else is a fault of palm: another exception, a process that
+dies, more time, more memory. Its bytes are kept. `--flips` flips all bits of what describes saved models.
 """
 
 from __future__ import annotations
@@ -37,10 +37,47 @@ SECONDS, MEMORY = 10, 1 << 30
 OUTCOMES = ("right result", "other values", "palm error", "fault")
 
 HUGE = [
-    *(b"9" * 30, b"9" * 5000, b"-1", b"1e999", b"4294967295", b"9223372036854775807", b"18446744073709551616"),
-    *(b"null", b"true", b"[]", b"{}", b'""', b"0.5", b'"os.system"', b'{"file": "/etc/passwd"}', b'"../x"', b"NaN"),
-    *(b"\xff" * 4, b"\xff" * 8, b"\xff\xff\xff\x7f", b"\0" * 8, b"\xff" * 9 + b"\x01", b"\x80" * 12, b"\0\0\0\x40"),
-    *(b"[" * 3000, b'{"a":' * 3000, b"\\ud800", b"\xed\xa0\x80", b"&a [*a, *a]", b"<<: *d\n", b"\t", b"\n", b"\r"),
+    *(
+        b"9" * 30,
+        b"9" * 5000,
+        b"-1",
+        b"1e999",
+        b"4294967295",
+        b"9223372036854775807",
+        b"18446744073709551616",
+    ),
+    *(
+        b"null",
+        b"true",
+        b"[]",
+        b"{}",
+        b'""',
+        b"0.5",
+        b'"os.system"',
+        b'{"file": "/etc/passwd"}',
+        b'"../x"',
+        b"NaN",
+    ),
+    *(
+        b"\xff" * 4,
+        b"\xff" * 8,
+        b"\xff\xff\xff\x7f",
+        b"\0" * 8,
+        b"\xff" * 9 + b"\x01",
+        b"\x80" * 12,
+        b"\0\0\0\x40",
+    ),
+    *(
+        b"[" * 3000,
+        b'{"a":' * 3000,
+        b"\\ud800",
+        b"\xed\xa0\x80",
+        b"&a [*a, *a]",
+        b"<<: *d\n",
+        b"\t",
+        b"\n",
+        b"\r",
+    ),
 ]
 """What is put in the place of something: numbers, values of other kinds, and what has been a fault before."""
 
@@ -185,7 +222,9 @@ def _answer(connection: Connection) -> tuple[str, str, float]:
 def _worker(sample: Sample, seed: int) -> Iterator[Connection]:
     here, there = multiprocessing.Pipe()
     sys.stdout.flush()
-    process = multiprocessing.get_context("fork").Process(target=work, args=(there, sample, seed), daemon=True)
+    process = multiprocessing.get_context("fork").Process(
+        target=work, args=(there, sample, seed), daemon=True
+    )
     whole = sample.file.read_bytes()
     process.start()
     there.close()
@@ -224,22 +263,28 @@ def table(tallies: dict[str, Tally]) -> str:
     everything.slowest = max(one.slowest for one in tallies.values())
     for name, one in {**tallies, "all": everything}.items():
         counts = [one.outcomes.total(), *(one.outcomes[what] for what in OUTCOMES)]
-        lines.append(f"| {name} | " + " | ".join(f"{count:,}" for count in counts) + f" | {one.slowest:.2f} |")
+        lines.append(
+            f"| {name} | " + " | ".join(f"{count:,}" for count in counts) + f" | {one.slowest:.2f} |"
+        )
     return "\n".join(lines)
 
 
 def main() -> int:
     """0 if nothing was a fault, 1 otherwise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=2000, help="mutations of all formats together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", help="a format; may be repeated")
     parser.add_argument("--keep", type=Path, help="the folder for the bytes of faults")
-    parser.add_argument("--flips", action="store_true", help="flip every bit of manifests, config.json and state.json")
+    parser.add_argument(
+        "--flips", action="store_true", help="flip every bit of manifests, config.json and state.json"
+    )
     args = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     logging.disable(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
+    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
         with contextlib.redirect_stdout(nowhere):
             made = samples(Path(folder))
         made = [one for one in made if args.only is None or one.name in args.only]

@@ -229,7 +229,9 @@ def _vocabularies(folder: Path) -> Iterable[Sample]:
 
 
 def _pipelines() -> dict[str, tokenizers.Tokenizer]:
-    pieces = [(token, -float(number)) for number, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])]
+    pieces = [
+        (token, -float(number)) for number, token in enumerate(["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    ]
     pieces += [(token, -9.0) for token in ("▁red", "▁door", "▁a", "▁", *"abcdeo")]
     unigram = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 3, False))
     unigram.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
@@ -311,7 +313,7 @@ def _checkpoint(folder: Path) -> Path:
     _write_run(folder)
     controller = Controller(config, argv=[])
     training = controller.training()
-    save_checkpoint(training, folder / "out" / "step_1", controller._identity(training))
+    save_checkpoint(training, folder / "out" / "step_1")
     return folder / "out" / "step_1"
 
 
@@ -345,7 +347,11 @@ def _write_run(folder: Path) -> None:
 def _texts(folder: Path, vocabulary: Path) -> Iterable[Sample]:
     place = _folder(folder, "run")
     _write_run(place)
-    for title, name in (("YAML", "run.yaml"), ("task's YAML", "colour.yaml"), ("backbone's JSON", "backbone.json")):
+    for title, name in (
+        ("YAML", "run.yaml"),
+        ("task's YAML", "colour.yaml"),
+        ("backbone's JSON", "backbone.json"),
+    ):
         yield Sample(title, place / name, lambda: _of_run(place))
     labels = folder / "labels.json"
     labels.write_text(json.dumps({"red": 0, "blue": 1, "grün": 2}, indent=1), encoding="utf-8")

@@ -17,6 +17,9 @@ from palm.core.registry import did_you_mean
 
 logger = logging.getLogger("palm")
 
+AUTO = "auto"
+"""The `backbone` that the directory of pretrained weights names."""
+
 
 class Found(NamedTuple):
     """A setting in the layer that holds it."""
@@ -42,6 +45,8 @@ class Config:
         base: the folder that relative paths in the files count from.
         backbone_gap: what to report when the backbone is asked for, but its JSON is not there.
         problems: the report so far.
+        cached_vocab: the vocabulary in this machine's cache, where `backbone: auto` asked a model at Hugging
+            Face.
 
     Attributes:
         tasks: the names of the tasks, in order.
@@ -57,6 +62,7 @@ class Config:
         base: Path,
         backbone_gap: str | None,
         problems: Problems,
+        cached_vocab: str | None = None,
     ) -> None:
         self.tasks = list(tasks)
         self.base = base
@@ -67,6 +73,7 @@ class Config:
         self._backbone = backbone
         self._titles = titles
         self._problems = problems
+        self._cached_vocab = cached_vocab
         self._known: dict[str | None, set[str]] = {scope: set() for scope in titles}
         self._said: set[Any] = set()
         self._excused: set[str | None] = set()
@@ -161,10 +168,17 @@ class Config:
             for name, setting in self._backbone.settings.items()
             if name not in self._backbone.used
         }
+        everything |= {"task_instance": self.tasks} | single
+        backbone = self._backbone.received() | untouched
+        if self._cached_vocab is not None:  # elsewhere 'auto' finds it in that machine's cache
+            everything["backbone"] = AUTO
+            for section in (everything, backbone):
+                if section.get("vocab_path") == self._cached_vocab:
+                    del section["vocab_path"]
         return {
-            "global": everything | {"task_instance": self.tasks} | single,
+            "global": everything,
             "tasks": {task: layer.received() for task, layer in self._files.items()},
-            "backbone": self._backbone.received() | untouched,
+            "backbone": backbone,
         }
 
     def printed(self) -> str:

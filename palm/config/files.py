@@ -153,7 +153,11 @@ def _text(path: Path) -> str:
 
 
 def _located(text: str, shown: str, problems: Problems) -> Lines:
-    """The members of a valid JSON object, each with its line."""
+    """The members of a valid JSON object, each with its line.
+
+    The YAML loader knows lines as well, but not tabs between members, nor pairs of surrogates, and takes much
+    that is no JSON.
+    """
     found, decoder = Lines(), json.JSONDecoder()
     counted, line = 0, 1
     at = _next(text, text.index("{") + 1)
@@ -161,7 +165,10 @@ def _located(text: str, shown: str, problems: Problems) -> Lines:
         line, counted = line + text.count("\n", counted, at), at
         key, end = decoder.raw_decode(text, at)
         value, end = decoder.raw_decode(text, _next(text, end))
-        _enter(found, key, value, line, shown, problems)
+        if key in found:
+            problems.add(f"{shown}:{line}: {key!r} is set twice, first in line {found.lines[key]}")
+        else:
+            found[key], found.lines[key] = value, line
         at = _next(text, end)
     return found
 
@@ -171,14 +178,6 @@ def _next(text: str, at: int) -> int:
     while text[at] in " \t\r\n:,":
         at += 1
     return at
-
-
-def _enter(found: Lines, key: str, value: Any, line: int, shown: str, problems: Problems) -> None:
-    if key in found:
-        problems.add(f"{shown}:{line}: {key!r} is set twice, first in line {found.lines[key]}")
-    else:
-        found[key] = value
-        found.lines[key] = line
 
 
 class _Document:

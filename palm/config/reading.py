@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from palm.config.command_line import program_arguments, read_arguments
-from palm.config.config import Config
-from palm.config.conversion import FilePath, Mismatch, complaint, convert_value
+from palm.config.config import AUTO, Config
+from palm.config.conversion import FilePath, Mismatch, ModelPath, complaint, convert_value
 from palm.config.files import Lines, displayed, read_json, read_yaml
 from palm.config.layers import SettingsLayer, Source
 from palm.config.problems import Problems
-from palm.config.values import Setting, shown
+from palm.config.values import Plain, Setting, shown
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import did_you_mean
-
-AUTO = "auto"
-"""The `backbone` that the directory of pretrained weights names."""
 
 
 def read_config(
@@ -27,7 +26,8 @@ def read_config(
     argv: Sequence[str] | None = None,
     ignore: Collection[str] = (),
     needs_tasks: bool = True,
-    directory: Callable[[Path], Mapping[str, Any]] | None = None,
+    directory: Directory | None = None,
+    resolves_auto: bool = True,
 ) -> Config:
     """The configuration of a run.
 
@@ -42,8 +42,10 @@ def read_config(
         ignore: options of the command line that belong to the calling script.
         needs_tasks: False where it is no mistake to name none.
         directory: what a directory of pretrained weights says, as settings, the encoder's name in
-            `backbone` among them; asked about `pretrain_path` where `backbone` is 'auto'. Its settings
-            are the weakest. None leaves 'auto' as it is.
+            `backbone` among them; asked about `pretrain_path` where `backbone` is 'auto', and about the
+            option `--pretrain`. Its settings are the weakest. Of a model at Hugging Face it gives the exact
+            name as `pretrain_path`. None leaves both as they are.
+        resolves_auto: False leaves 'auto' as it is, unless there is `--pretrain`.
 
     Raises:
         ConfigError: a file is missing or unreadable, or it is not clear which tasks there are.
@@ -51,12 +53,15 @@ def read_config(
     """
     problems = Problems()
     words = program_arguments() if argv is None else argv
-    sources = _Sources(read_arguments(words, ignore, problems), problems, needs_tasks, directory)
+    asked = None if directory is None else functools.cache(directory)
+    sources = _Sources(read_arguments(words, ignore, problems), problems, needs_tasks, asked, resolves_auto)
+    sources.expand_pretrain()
     sources.open(config)
     return sources.joined(sources.folder(Path(task_dir)))
 
 
 Settings = dict[str, Setting]
+Directory = Callable[[Path | str], Mapping[str, Any]]
 
 
 class _Sources:
@@ -67,6 +72,7 @@ class _Sources:
         problems: the report.
         needs_tasks: whether it is a mistake to name no tasks.
         directory: see `read_config`.
+        resolves_auto: see `read_config`.
     """
 
     def __init__(
@@ -74,10 +80,11 @@ class _Sources:
         options: Settings,
         problems: Problems,
         needs_tasks: bool,
-        directory: Callable[[Path], Mapping[str, Any]] | None,
+        directory: Directory | None,
+        resolves_auto: bool,
     ) -> None:
         self.options = options
-        self.directory = directory
+        self.directory, self.resolves_auto = directory, resolves_auto
         self.needs_tasks = needs_tasks
         self.problems = problems
         self.failed = False
@@ -85,6 +92,22 @@ class _Sources:
         self.everything: Settings = {}
         self.inline: dict[str, Settings] = {}
         self.backbone: Settings | None = None
+        self.cached_vocab: str | None = None
+
+    def expand_pretrain(self) -> None:
+        """`--pretrain DIR` (or owner/name) stands for the settings of a run that starts from there alone."""
+        setting = self.options.get("pretrain")
+        if setting is None or self.directory is None:
+            return
+        del self.options["pretrain"]
+        if found := self._said_by_directory(setting, "pretrain"):
+            values = {"backbone": AUTO, "pretrain_path": setting.value, "backbone_config_path": Plain("none")}
+            values |= {name: found[name] for name in ("vocab_path", "do_lower_case")}
+            self.options |= {
+                name: Setting(value, f"{setting.origin}: {name}", setting.base)
+                for name, value in values.items()
+            }
+            self.resolves_auto = True
 
     def open(self, config: str | Path | Mapping[str, Any]) -> None:
         """Read the global file or dict, with the sections in it."""
@@ -153,6 +176,7 @@ class _Sources:
             base=self.base,
             backbone_gap=gap,
             problems=self.problems,
+            cached_vocab=self.cached_vocab,
         )
         config.value("task_instance")
         config.value("backbone_config_path")
@@ -230,24 +254,39 @@ class _Sources:
     def _directory_settings(self) -> Settings:
         """What the directory of pretrained weights says, where `backbone` is 'auto'."""
         setting = self._own("backbone")
-        if self.directory is None or setting is None or setting.value != AUTO:
+        if not (self.directory and self.resolves_auto) or setting is None or setting.value != AUTO:
             return {}
         where = self._own("pretrain_path")
         if where is None:
             self._fail(f"{setting.place('backbone')}: 'auto' needs pretrain_path, the directory that tells")
             return {}
+        found = self._said_by_directory(where, "pretrain_path")
+        if not found:
+            return {}
+        self._replace("backbone", setting, found.pop("backbone"))
+        path = convert_value(where, ModelPath)
+        title = path if isinstance(path, str) else displayed(path)
+        if "pretrain_path" in found:
+            title = found.pop("pretrain_path")
+            self._replace("pretrain_path", where, title)
+            self.cached_vocab = found["vocab_path"]
+        return {name: Setting(value, title, self.base) for name, value in found.items()}
+
+    def _replace(self, name: str, setting: Setting, value: Any) -> None:
+        """Give a setting of the whole run another value, where it stands."""
+        layer = self.options if name in self.options else self.everything
+        layer[name] = replace(setting, value=value)
+
+    def _said_by_directory(self, where: Setting, name: str) -> dict[str, Any]:
+        """What the directory says that a setting names; nothing if that fails, which goes into the report."""
+        assert self.directory is not None
         try:
-            path = convert_value(where, Path)
-            found = dict(self.directory(path))
+            return dict(self.directory(convert_value(where, ModelPath)))
         except Mismatch as error:
-            self._fail(complaint("pretrain_path", where, Path, error))
-            return {}
+            self._fail(complaint(name, where, ModelPath, error))
         except PalmError as error:
-            self._fail(*(f"{where.place('pretrain_path')}: {line}" for line in str(error).splitlines()))
-            return {}
-        layer = self.options if "backbone" in self.options else self.everything
-        layer["backbone"] = Setting(found.pop("backbone"), setting.origin, setting.base)
-        return {name: Setting(value, displayed(path), path) for name, value in found.items()}
+            self._fail(*(f"{where.place(name)}: {line}" for line in str(error).splitlines()))
+        return {}
 
     def _read(self, read: Callable[[Path, Problems], Lines], path: Path) -> Lines:
         """The content of a file; nothing if it cannot be read, which goes into the report."""

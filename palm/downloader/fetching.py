@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from email.message import Message
+from dataclasses import asdict, dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
 from palm.core.errors import StorageError
+from palm.core.storage import read_json, write_json
 from palm.core.version import __version__
-from palm.downloader.parts import CHANGED, ELSEWHERE, Known, Part
 
 TIMEOUT = 30.0
 """Seconds without a byte after which a connection counts as broken."""
 
 _BLOCK = 1 << 16
+_CHANGED = "the file has changed since its download began; run the same again, and it starts anew"
+_ELSEWHERE = "or name a mirror in the environment variable PALM_MIRROR"
 
 
-class FileMissingError(StorageError):
-    """The server has no such file."""
-
-
-def fetch(url: str, file: Path, known: Known | None = None) -> None:
-    """Download a file unless it is there; it appears whole and checked, or not at all.
+def fetch(url: str, file: Path) -> None:
+    """Download a file unless it is there; it appears whole or not at all.
 
     A connection that breaks off is taken up again for as long as each one brings something.
 
     Args:
         url: where it is.
         file: where it goes, in a folder that exists.
-        known: its size and checksum; without them, those that the server tells.
 
     Raises:
-        FileMissingError: there is nothing at that URL.
         StorageError: no connection, it broke off, or what came is not what was expected.
         OSError: the file cannot be written.
     """
     if file.exists():
         return
-    part = Part(file)
+    part = _Part(file)
     before = -1
     while not part.is_complete:
         if part.length <= before:
@@ -53,65 +48,47 @@ def fetch(url: str, file: Path, known: Known | None = None) -> None:
                 "bytes; run the same again, and it goes on from there"
             )
         before = part.length
-        _receive(url, part, known)
-    part.finish(url, known)
-
-
-def _receive(url: str, part: Part, known: Known | None) -> None:
-    """Append what one connection brings."""
-    redirects = _Redirects()
-    with _opened(url, part, redirects) as response:
-        part.begin(response, redirects.sha256)
-        if known and part.whole.size not in (None, known.size):
-            offered = part.whole.size
-            part.discard()
-            raise StorageError(
-                f"{url}: the server offers {offered} bytes, expected {known.size}: it is another file; "
-                f"try later, {ELSEWHERE}"
+        with _opened(url, part) as response:
+            part.begin(response)
+            progress: tqdm[NoReturn] = tqdm(
+                desc=file.name,
+                initial=part.length,
+                total=part.whole.size,
+                unit="B",
+                unit_scale=True,
+                unit_divisor=1024,
+                disable=None,
             )
-        with part.path.open("ab") as out, _progress(part) as progress:
-            for block in _blocks(response, part):
-                out.write(block)
-                progress.update(len(block))
+            with part.path.open("ab") as out, progress:
+                for block in _blocks(response, part):
+                    out.write(block)
+                    progress.update(len(block))
+    part.finish()
 
 
-def _opened(url: str, part: Part, redirects: _Redirects) -> HTTPResponse:
+def _opened(url: str, part: _Part) -> HTTPResponse:
     headers = {"User-Agent": f"palm/{__version__}", **part.range_headers()}
     try:
-        response: HTTPResponse = build_opener(redirects).open(Request(url, headers=headers), timeout=TIMEOUT)
+        response: HTTPResponse = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
         return response
     except HTTPError as error:
         error.close()
         if error.code == 404:
-            raise FileMissingError(f"{url}: the server has no such file; {ELSEWHERE[3:]}") from None
+            raise StorageError(f"{url}: the server has no such file; {_ELSEWHERE[3:]}") from None
         if error.code == 416:
             part.discard()
-            raise StorageError(f"{url}: {CHANGED}") from None
+            raise StorageError(f"{url}: {_CHANGED}") from None
         raise StorageError(
-            f"{url}: the server answered {error.code} ({error.reason}); try later, {ELSEWHERE}"
+            f"{url}: the server answered {error.code} ({error.reason}); try later, {_ELSEWHERE}"
         ) from None
     except (OSError, HTTPException, ValueError) as error:  # ValueError: not a URL at all
         reason = error.reason if isinstance(error, URLError) else error
         raise StorageError(
-            f"{url} cannot be reached: {reason}; look after the connection, {ELSEWHERE}"
+            f"{url} cannot be reached: {reason}; look after the connection, {_ELSEWHERE}"
         ) from None
 
 
-class _Redirects(HTTPRedirectHandler):
-    """Follows redirections; the one to a large file is where Hugging Face tells its SHA-256."""
-
-    sha256: str | None = None
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
-    ) -> Request | None:
-        linked = str(headers.get("X-Linked-ETag", "")).strip('"')
-        if re.fullmatch("[0-9a-f]{64}", linked):
-            self.sha256 = linked
-        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
-
-
-def _blocks(response: HTTPResponse, part: Part) -> Iterator[bytes]:
+def _blocks(response: HTTPResponse, part: _Part) -> Iterator[bytes]:
     """What arrives until the end, or until the connection breaks."""
     try:
         while block := response.read(_BLOCK):
@@ -121,13 +98,65 @@ def _blocks(response: HTTPResponse, part: Part) -> Iterator[bytes]:
     part.has_ended = True
 
 
-def _progress(part: Part) -> tqdm[NoReturn]:
-    return tqdm(
-        total=part.whole.size,
-        initial=part.length,
-        desc=part.file.name,
-        unit="B",
-        unit_scale=True,
-        unit_divisor=1024,
-        disable=None,
-    )
+@dataclass(frozen=True)
+class _Whole:
+    """What a server says of a whole file: its size, and how to know it again."""
+
+    size: int | None = None
+    validator: str | None = None
+
+
+class _Part:
+    """The beginning of a file in `<name>.part`, and in `<name>.part.json` what its server said.
+
+    Args:
+        file: where the whole is to be.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.path = file.with_name(f"{file.name}.part")
+        self.notes = file.with_name(f"{file.name}.part.json")
+        self.has_ended = False
+        try:
+            self.whole = _Whole(**read_json(self.notes))
+        except (StorageError, TypeError):  # there are none, or they are damaged
+            self.whole = _Whole()
+
+    @property
+    def length(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.has_ended if self.whole.size is None else self.length == self.whole.size
+
+    def range_headers(self) -> dict[str, str]:
+        """What asks for the rest, provided that the file is still the same; otherwise for all of it."""
+        if not self.length or not self.whole.size or not self.whole.validator:
+            return {}
+        return {"Range": f"bytes={self.length}-", "If-Range": self.whole.validator}
+
+    def begin(self, response: HTTPResponse) -> None:
+        """Take a response: the rest, as asked for, or the whole, which replaces what is there."""
+        if response.status != 206:
+            # A weak ETag says only that the content means the same; the rest of it may not fit what is there.
+            etag = response.headers.get("ETag")
+            is_weak = etag is None or etag.startswith("W/")
+            self.whole = _Whole(response.length, response.headers.get("Last-Modified") if is_weak else etag)
+            self.path.write_bytes(b"")
+            write_json(self.notes, asdict(self.whole))
+            return
+        size = self.whole.size or 0
+        if response.headers["Content-Range"] != f"bytes {self.length}-{size - 1}/{size}":
+            self.discard()
+            raise StorageError(f"{response.url}: {_CHANGED}")
+
+    def finish(self) -> None:
+        """Make it the file."""
+        self.path.replace(self.file)
+        self.notes.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.notes.unlink(missing_ok=True)

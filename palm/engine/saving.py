@@ -54,7 +54,7 @@ class TargetSaver:
         logger.info("%s: inference model saved at %s", task.name, path)
 
 
-def save_model(training: Training, task: Task, path: Path, run: dict[str, Any]) -> None:
+def save_model(training: Training, task: Task, path: Path, run: dict[str, Any] | None = None) -> None:
     """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
     with training.averaged():
         model_of(training, task).save(path, run)
@@ -67,20 +67,16 @@ class CheckpointSaver:
         training: whose state is saved.
         save_path: where.
         every: how often.
-        identity: what makes the run this run.
         keep: how many checkpoints are kept; 0 or less: all.
     """
 
-    def __init__(
-        self, training: Training, save_path: Path, every: int, identity: dict[str, Any], keep: int = -1
-    ) -> None:
-        self.training, self.save_path, self.every, self.identity = training, save_path, every, identity
-        self.keep = keep
+    def __init__(self, training: Training, save_path: Path, every: int, keep: int = -1) -> None:
+        self.training, self.save_path, self.every, self.keep = training, save_path, every, keep
 
     def __call__(self, step: Step) -> None:
         if self.every > 0 and step.number % self.every == 0:
             path = self.save_path / f"step_{step.number}"
-            save_checkpoint(self.training, path, self.identity)
+            save_checkpoint(self.training, path)
             logger.info("checkpoint saved at %s", path)
             keep_last(self.save_path, "step_", step.number, self.keep)
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
 from helpers.reader_files import SPECIAL, write_text, write_vocabulary
-from helpers.shared import SHARED, needs_shared
+from helpers.shared import RECORDED_0, needs_shared
 from palm.core.errors import DataError
 from palm.reader.text.tokenizer import WordPieceTokenizer, load_vocabulary
 
-RECORDED = SHARED / "golden/0.2.1/tokenization"
+RECORDED = RECORDED_0 / "tokenization"
 
 # The original takes a special token in a text for that token. Ours takes it for text, on purpose.
 WITH_SPECIAL_TOKENS = ["[CLS] hello [SEP]", "[MASK] the [MASK].", "[UNK] [PAD]", "[MASK]"]
