@@ -130,8 +130,8 @@ def verify(folder: Path, needed: Collection[str] = ()) -> Collection[str]:
     return entries.keys()
 
 
-def verified_json(folder: Path, name: str) -> Any:
-    """Read a JSON file of a sealed directory after a check of this file alone.
+def verified_object(folder: Path, name: str) -> dict[str, Any]:
+    """Read a JSON object of a sealed directory after a check of this file alone.
 
     Raises:
         StorageError: as `verify`.
@@ -141,7 +141,7 @@ def verified_json(folder: Path, name: str) -> Any:
         raise StorageError(f"{folder} is damaged: {MANIFEST} does not list {name}; use another")
     with reading(folder / MANIFEST):
         _check(folder, name, entries[name])
-    return read_json(folder / name)
+    return read_object(folder / name)
 
 
 def _check(folder: Path, name: str, entry: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from palm.core.storage import (
     read_object,
     save_tensors,
     under,
-    verified_json,
+    verified_object,
     verify,
     write_json,
 )
@@ -106,11 +106,12 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     saved = load_tensors(folder / "model.safetensors")
     own = training.model.state_dict()
     placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
-    training.model.load_state_dict(placed)
-    restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
-    if training.ema is not None:
-        training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
-    training.load_state_dict(state, steps_per_saved)
+    with reading(folder, " as a checkpoint of this run"):  # whole, but somebody else's
+        training.model.load_state_dict(placed)
+        restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
+        if training.ema is not None:
+            training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
+        training.load_state_dict(state, steps_per_saved)
     if any(factor != 1 for factor in steps_per_saved.values()):
         logger.info("step %d of other devices is step %d of these", state["step"], training.step)
 
@@ -119,13 +120,11 @@ def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What a checkpoint says beside its tensors.
 
     Raises:
-        StorageError: another version of palm wrote it, or it says nothing.
+        StorageError: another version of palm wrote it.
     """
-    with reading(folder / STATE):
-        kind, version = state["format"], state["version"]
-    if (kind, version) != (FORMAT, VERSION):
+    if (state.get("format"), state.get("version")) != (FORMAT, VERSION):
         raise StorageError(
-            f"{folder} holds {kind!r} version {version!r}, this palm reads "
+            f"{folder} holds {state.get('format')!r} version {state.get('version')!r}, this palm reads "
             f"{FORMAT!r} version {VERSION}; continue it with the palm that wrote it, or start a new run from "
             "its weights with load_pretrain"
         )
@@ -210,7 +209,7 @@ def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None
     found = []
     for folder in numbered(save_path, "step_").values():
         try:
-            state = _of_this_version(verified_json(folder, STATE), folder)
+            state = _of_this_version(verified_object(folder, STATE), folder)
             with reading(folder / STATE):
                 if launch is None or state["launch"] == launch:
                     steps, tasks = state["task_steps"], state["run"]["tasks"]
