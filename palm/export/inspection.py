@@ -12,13 +12,13 @@ from typing import Any
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.storage import numbered, read_json, under
+from palm.core.foreign import inside, reading
+from palm.core.storage import numbered, read_object, under
 from palm.engine import checkpoint, inference
 from palm.engine.saving import ON_THE_WAY
 from palm.export import description as export
-from palm.pretrained import read_directory
+from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import read_config
-from palm.pretrained.headers import read_headers
 from palm.reader.text.labels import Labels
 from palm.reader.text.subwords import load_tokenizer
 
@@ -37,7 +37,7 @@ LAYOUT_TITLES = {
 
 
 def inspect_directory(path: str | Path) -> Facts:
-    """Find out what a directory holds; weights are not loaded where their file has a header.
+    """Find out what a directory holds; of weights, only headers are read where their format allows it.
 
     Args:
         path: a saved model, a checkpoint, the `save_path` of a run, an exported directory, or pretrained
@@ -53,8 +53,9 @@ def inspect_directory(path: str | Path) -> Facts:
     folder = Path(path)
     if not folder.exists():
         raise StorageError(f"there is no directory {folder}")
-    found = (find(folder) for find in _FINDERS)
-    facts = next((facts for facts in found if facts is not None), None) or _pretrained(folder)
+    with reading(folder):
+        found = (find(folder) for find in _FINDERS)
+        facts = next((facts for facts in found if facts is not None), None) or _pretrained(folder)
     files = [file for file in ([folder] if folder.is_file() else folder.rglob("*")) if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     return {**facts, "files": {"number": len(files), "bytes": size}}
@@ -88,8 +89,10 @@ def _shown(value: Any) -> str:
 def _exported(folder: Path) -> Facts | None:
     if not (folder / export.FILE).is_file():
         return None
-    description = read_json(folder / export.FILE)
-    weights = {"parameters": _parameters(read_headers(folder))} if description["to"] == "hf" else {}
+    description = read_object(folder / export.FILE)
+    weights = (
+        {"parameters": _parameters(read_weights(folder, headers=True))} if description["to"] == "hf" else {}
+    )
     return {
         "format": f"{description['format']} to {description['to']}, version {description['version']}",
         **{
@@ -104,10 +107,10 @@ def _exported(folder: Path) -> Facts | None:
 
 
 def _model(folder: Path) -> Facts | None:
-    description = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    description = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
     if description.get("format") != inference.FORMAT:
         return None
-    headers = read_headers(folder)
+    headers = read_weights(folder, headers=True)
     return {
         "format": f"{description['format']}, version {description['version']}",
         "task": description["task"],
@@ -119,10 +122,10 @@ def _model(folder: Path) -> Facts | None:
 
 
 def _checkpoint(folder: Path) -> Facts | None:
-    state = read_json(folder / "state.json") if (folder / "state.json").is_file() else {}
+    state = read_object(folder / "state.json") if (folder / "state.json").is_file() else {}
     if state.get("format") != checkpoint.FORMAT:
         return None
-    headers = read_headers(folder)
+    headers = read_weights(folder, headers=True)
     components = state.get("components", {"backbone": {}, "tasks": {}})
     return {
         "format": f"{state['format']}, version {state['version']}",
@@ -219,7 +222,7 @@ def _commands(
 
 
 def _pretrained(folder: Path) -> Facts:
-    directory = read_directory(folder, read_headers)
+    directory = read_directory(folder, headers=True)
     config = read_config(directory.config_file)
     written = {"transformers": config.get("transformers_version"), "palm": config.get("palm_version")}
     given = directory.given
@@ -264,7 +267,7 @@ def _component(saved: Mapping[str, Any]) -> Facts:
 
 def _in(folder: Path, value: Any) -> Any:
     """A setting; a file of the directory as a path."""
-    return folder / value["file"] if isinstance(value, dict) and set(value) == {"file"} else value
+    return inside(folder, value["file"]) if isinstance(value, dict) and set(value) == {"file"} else value
 
 
 def _parameters(weights: Mapping[str, Tensor]) -> Facts:
