@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -241,7 +240,7 @@ def _event(line: str, place: str, is_last: bool) -> dict[str, Any]:
 
 def _built(kind: type[E], event: Mapping[str, Any], place: str) -> E:
     """An event's value; fields that this palm does not know are left out."""
-    names, needed = _fields(kind)
+    names, needed = _FIELDS[kind]
     values = {name: event[name] for name in names if name in event}
     if lacking := sorted(needed - values.keys()):
         raise StorageError(f"{place}: {event['event']!r} lacks {', '.join(lacking)}; restore the file")
@@ -251,9 +250,12 @@ def _built(kind: type[E], event: Mapping[str, Any], place: str) -> E:
     return kind(**values)
 
 
-@lru_cache
 def _fields(kind: type) -> tuple[list[str], set[str]]:
     """The names of a kind's fields, and of those that it cannot do without."""
     fields = dataclasses.fields(kind)
     needed = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
     return [field.name for field in fields], needed
+
+
+_FIELDS = {kind: _fields(kind) for kind in (*_EVENTS.values(), PlannedTask)}
+"""Computed once: a history may have a hundred thousand lines."""
