@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from palm.cli.command import Command, Settings
+from palm.cli.command import Command, Settings, add_overwrite
 from palm.core.errors import PalmError
 from palm.export import to_hugging_face, to_onnx
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
-        "palm export MODEL OUT --to hf\n"
+        "palm export MODEL OUT --to hf [--overwrite]\n"
         "       palm export MODEL OUT --to onnx [--rows FILE]\n"
         "       palm export CHECKPOINT OUT --to onnx --all-heads [--rows TASK=FILE ...]"
     )
@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tasks of a checkpoint as one ONNX graph. A graph is compared with PyTorch on rows of data first."
     )
     parser.add_argument("source", metavar="MODEL", help="a saved model, or the checkpoint of a run")
-    parser.add_argument("folder", metavar="OUT", help="the new folder; what stands there is replaced")
+    parser.add_argument("folder", metavar="OUT", help="the new folder")
+    add_overwrite(parser)
     parser.add_argument("--to", choices=["hf", "onnx"], required=True, help="for transformers, or ONNX")
     parser.add_argument("--all-heads", action="store_true", help="all tasks of a run in one ONNX graph")
     parser.add_argument(
@@ -36,11 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     if options.to == "onnx":
         rows = _files(options.rows) if options.all_heads else next(iter(options.rows), None)
-        to_onnx(options.source, options.folder, all_heads=options.all_heads, rows=rows)
+        to_onnx(
+            options.source,
+            options.folder,
+            all_heads=options.all_heads,
+            rows=rows,
+            overwrite=options.overwrite,
+        )
         return
     if options.all_heads or options.rows:
         raise PalmError("--all-heads and --rows go with --to onnx")
-    to_hugging_face(options.source, options.folder)
+    to_hugging_face(options.source, options.folder, options.overwrite)
 
 
 def _files(rows: list[str]) -> dict[str, Path]:

@@ -12,18 +12,10 @@ from torch import Tensor
 
 from palm.backbone import BACKBONES
 from palm.core.descriptions import described
+from palm.core.directories import new_directory
 from palm.core.errors import StorageError
 from palm.core.logging import logger
-from palm.core.storage import (
-    load_tensors,
-    new_directory,
-    numbered,
-    read_json,
-    save_tensors,
-    under,
-    verify,
-    write_json,
-)
+from palm.core.storage import load_tensors, numbered, read_json, save_tensors, under, verify, write_json
 from palm.distributed import full_tensors, is_first, launch_id, shard_like
 from palm.engine.loop import Training
 from palm.paradigm import HEADS
@@ -50,7 +42,7 @@ def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
     contents = {name: full_tensors(tensors) for name, tensors in files.items()}
     if not is_first():
         return
-    with new_directory(folder) as part:
+    with new_directory(folder, overwrite=True) as part:
         for name, tensors in contents.items():
             save_tensors(part / f"{name}.safetensors", tensors)
         state = {

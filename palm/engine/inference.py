@@ -14,19 +14,11 @@ from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.descriptions import described, rebuilt
+from palm.core.directories import new_directory
 from palm.core.errors import ConfigError, StorageError
 from palm.core.precision import checked, resolved
 from palm.core.rng import generator
-from palm.core.storage import (
-    load_into,
-    load_tensors,
-    new_directory,
-    read_json,
-    save_tensors,
-    under,
-    verify,
-    write_json,
-)
+from palm.core.storage import load_into, load_tensors, read_json, save_tensors, under, verify, write_json
 from palm.core.version import __version__
 from palm.distributed import (
     exhaust,
@@ -188,16 +180,17 @@ class InferenceModel:
                 value.update(extra)
         return decoded
 
-    def save(self, folder: Path, run: dict[str, Any] | None = None) -> None:
+    def save(self, folder: Path, run: dict[str, Any] | None = None, overwrite: bool = False) -> None:
         """Write one self-contained directory: weights, components and settings, vocabulary, labels.
 
         Args:
-            folder: appears whole or not at all; what stood there is replaced. Of several ranks, which
-                must all call this, rank 0 writes it.
+            folder: a new folder; appears whole or not at all. Of several ranks, which must all call
+                this, rank 0 writes it.
             run: the configuration of the run that trained it, kept for the record.
+            overwrite: replace a folder that palm wrote, and that holds nothing else.
 
         Raises:
-            StorageError: the place cannot be written; nothing is left half-written.
+            StorageError: the place is in use or cannot be written; nothing is left half-written.
         """
         parts: dict[str, torch.nn.Module] = {"backbone": self.backbone, "paradigm": self.head}
         weights = {
@@ -207,7 +200,7 @@ class InferenceModel:
         }
         if not is_first():
             return
-        with new_directory(folder) as part:
+        with new_directory(folder, overwrite) as part:
             save_tensors(part / "model.safetensors", weights)
             description = {
                 "format": FORMAT,

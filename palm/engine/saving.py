@@ -57,7 +57,7 @@ class TargetSaver:
 def save_model(training: Training, task: Task, path: Path, run: dict[str, Any]) -> None:
     """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
     with training.averaged():
-        model_of(training, task).save(path, run)
+        model_of(training, task).save(path, run, overwrite=True)
 
 
 class CheckpointSaver:

@@ -328,7 +328,9 @@ class TrainerBase(ABC):
             for task in run.tasks:
                 folder = path if len(run.tasks) == 1 else path / task.name
                 backbone = run.model.backbone
-                InferenceModel(task.name, task.reader, backbone, task.head, task.pred_batch_size).save(folder)
+                InferenceModel(task.name, task.reader, backbone, task.head, task.pred_batch_size).save(
+                    folder, overwrite=True
+                )
         logger.info("predict model has been saved at %s", path)
 
 
