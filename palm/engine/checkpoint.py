@@ -17,6 +17,7 @@ from palm.core.errors import StorageError
 from palm.core.logging import logger
 from palm.core.storage import load_tensors, numbered, read_json, save_tensors, under, verify, write_json
 from palm.distributed import full_tensors, is_first, launch_id, shard_like
+from palm.engine.differences import differences
 from palm.engine.loop import Training
 from palm.paradigm import HEADS
 from palm.reader import READERS
@@ -24,13 +25,16 @@ from palm.reader import READERS
 FORMAT = "palm-checkpoint"
 
 
-def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) -> None:
+def save_checkpoint(
+    training: Training, folder: Path, identity: dict[str, Any], run_id: str | None = None
+) -> None:
     """Write a run's weights, optimizer, averages and position to `folder`.
 
     Args:
         training: between two steps.
         folder: appears whole or not at all; of several ranks, which must all call this, rank 0 writes it.
         identity: what makes the run this run (see `resume`), JSON-ready.
+        run_id: which run it belongs to, where several may use one folder.
     """
     names = {parameter: name for name, parameter in training.model.named_parameters()}
     files = {
@@ -50,6 +54,7 @@ def save_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
             "version": 1,
             "run": identity,
             "launch": launch_id(),
+            "run_id": run_id,
             "heads": training.model.head_places,
             "components": _components(training, part),
             **training.state_dict(),
@@ -77,11 +82,11 @@ def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
     """
     verify(folder)
     state = read_json(folder / "state.json")
-    saved_run, steps_per_saved = _on_devices_of(identity, state["run"])
-    if differences := _differences(saved_run, identity):
+    saved_run, steps_per_saved = on_devices_of(identity, state["run"])
+    if lines := differences(saved_run, identity):
         raise StorageError(
             f"{folder} is a checkpoint of another configuration:\n  "
-            + "\n  ".join(differences)
+            + "\n  ".join(lines)
             + "\nRestore these settings to resume it, or start a new run from its weights with load_pretrain"
         )
     parameters = dict(training.model.named_parameters())
@@ -97,7 +102,7 @@ def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
         logger.info("step %d of other devices is step %d of these", state["step"], training.step)
 
 
-def _on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     """A saved identity as it would read on the devices of `run`, if nothing but these changed.
 
     Either the rows of a step are still the same, shared out otherwise; or every device still has the
@@ -157,7 +162,7 @@ def trained_weights(folder: Path) -> TrainedWeights:
     )
 
 
-def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None:
+def newest_checkpoint(save_path: Path, launch: str | None = None, run_id: str | None = None) -> Path | None:
     """The checkpoint under `save_path` whose run came farthest and that is whole.
 
     How far is counted in rows, since steps on many devices have more of them. Damaged checkpoints are
@@ -166,6 +171,7 @@ def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None
     Args:
         save_path: where checkpoints are.
         launch: only those that processes of this launch wrote (see `launch_id`).
+        run_id: only those of this run.
     """
     found = []
     for folder in numbered(save_path, "step_").values():
@@ -174,7 +180,9 @@ def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None
         except StorageError as error:
             logger.warning("passed over: %s", error)
             continue
-        if launch is None or state["launch"] == launch:
+        if (launch is None or state["launch"] == launch) and (
+            run_id is None or state.get("run_id") == run_id
+        ):
             found.append((_rows_seen(state), folder))
     for _, folder in sorted(found, reverse=True):
         try:
@@ -189,17 +197,6 @@ def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None
 def _rows_seen(state: dict[str, Any]) -> int:
     steps: dict[str, int] = state["task_steps"]
     return sum(steps[name] * _size(task) for name, task in state["run"]["tasks"].items())
-
-
-def _differences(saved: dict[str, Any], now: dict[str, Any], place: str = "") -> list[str]:
-    lines = []
-    for key in sorted({*saved, *now}):
-        old, new = saved.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            lines += _differences(old, new, f"{place}{key}.")
-        elif old != new:
-            lines.append(f"{place}{key}: {old!r} in the checkpoint, {new!r} in this run")
-    return lines
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Callable[[Tensor], str]) -> dict[str, Tensor]:

@@ -296,7 +296,7 @@ def test_a_checkpoint_with_other_batches_on_the_same_devices_is_refused(tmp_path
     run = tiny.config(tmp_path, "cls", num_epochs=1, save_every_n_steps=5)
     Controller(run, argv=[]).train()
     other = {**run, "batch_size": 5, "resume": str(tmp_path / "out" / "step_5")}
-    with pytest.raises(palm.StorageError, match=r"tasks.cls.batch_size: 4 in the checkpoint, 5 in this run"):
+    with pytest.raises(palm.StorageError, match=r"batch_size of task 'cls': 4 in the checkpoint, 5 now"):
         Controller(other, argv=[]).train()
     parts = {**run, "batch_size": 2, "gradient_accumulation_steps": 2, "resume": other["resume"]}
     Controller(parts, argv=[]).train()

@@ -182,9 +182,12 @@ def test_a_checkpoint_of_other_groups_is_refused(folder: Path) -> None:
 
     controller(save_every_n_steps=5).train()
     for settings, line in [
-        ({"freeze": 1}, "groups.freeze: None in the checkpoint, 1 in this run"),
-        ({"lr_scheduler": "polynomial", "lr_power": 3}, "schedule.lr_power: None in the checkpoint, 3.0"),
-        ({"optimizer": "lamb"}, "optimizer.name: 'adam' in the checkpoint, 'lamb' in this run"),
+        ({"freeze": 1}, "freeze: None in the checkpoint, 1 now"),
+        (
+            {"lr_scheduler": "polynomial", "lr_power": 3},
+            "lr_power of the lr_scheduler: None in the checkpoint, 3.0 now",
+        ),
+        ({"optimizer": "lamb"}, "optimizer: 'adam' in the checkpoint, 'lamb' now"),
     ]:
         with pytest.raises(palm.StorageError) as caught:
             controller(resume="auto", **settings).train()
