@@ -133,7 +133,9 @@ def test_a_run_by_tokens_resumes_to_the_bit_and_only_with_the_same_number(folder
         )
         assert whole.read_bytes() == resumed.read_bytes()
 
-    with pytest.raises(StorageError, match=r"max_tokens_per_batch of task .cls.: 50 in the checkpoint, 51 in"):
+    with pytest.raises(
+        StorageError, match=r"max_tokens_per_batch of task .cls.: 50 in the checkpoint, 51 now"
+    ):
         controller(folder, 51, "--resume", checkpoint).train()
 
 
