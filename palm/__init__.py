@@ -4,12 +4,12 @@ from palm.core.version import __version__  # isort: skip
 from palm import backbone, distribute, downloader, export, head, lr_sched, metrics, mixing, optimizer, reader
 from palm.controller import Controller
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
+from palm.downloader import load_backbone
 from palm.engine.evaluation import Evaluator
 from palm.engine.inference import InferenceModel, load_model
 from palm.engine.task import Task
 from palm.export.convert import convert
 from palm.export.inspection import inspect_directory
-from palm.pretrained import load_backbone
 from palm.trainer import Trainer
 from palm.trainer.multi_head import MultiHeadTrainer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from palm.cli.command import Command, Settings, add_overwrite
+from palm.cli.command import Command, Settings, add_overwrite, add_trust
 from palm.core.errors import PalmError
 from palm.export import to_hugging_face, to_onnx
 
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the data whose first rows are compared; what the run predicts or trains on where absent",
     )
+    add_trust(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
@@ -42,12 +43,13 @@ def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG00
             options.folder,
             all_heads=options.all_heads,
             rows=rows,
+            trust=options.trust,
             overwrite=options.overwrite,
         )
         return
     if options.all_heads or options.rows:
         raise PalmError("--all-heads and --rows go with --to onnx")
-    to_hugging_face(options.source, options.folder, options.overwrite)
+    to_hugging_face(options.source, options.folder, trust=options.trust, overwrite=options.overwrite)
 
 
 def _files(rows: list[str]) -> dict[str, Path]:

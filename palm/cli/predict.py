@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from palm.cli.command import Command, Settings, add_config
+from palm.cli.command import Command, Settings, add_config, add_trust, refuse_trust
 from palm.controller import Controller
 from palm.core.device import device_of
 from palm.core.errors import PalmError
@@ -16,7 +16,7 @@ from palm.engine.inference import load_model
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "palm predict CONFIG [--task NAME ...] [--inference_model_dir DIR] [--SETTING VALUE ...]\n"
-        "       palm predict --model DIR --input FILE --output DIR"
+        "       palm predict --model DIR --input FILE --output DIR [--trust MODULE ...]"
     )
     parser.description = (
         "Predict the pred_file of tasks of a configuration (all of them where none is named), "
@@ -28,12 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="the saved model")
     parser.add_argument("--input", type=Path, help="the data file to predict")
     parser.add_argument("--output", type=Path, help="the folder for the predictions")
+    add_trust(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:
     if options.config is None:
         _predict_file(options, settings)
         return
+    refuse_trust(options)
     controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
     for task in options.task or controller.config.tasks:
         controller.pred(task, options.inference_model_dir)
@@ -46,7 +48,7 @@ def _predict_file(options: argparse.Namespace, settings: Settings) -> None:
         raise PalmError(f"palm predict needs CONFIG, or --model, --input and --output; {wrong}")
     device = device_of(use_gpu=True)
     join(device)
-    load_model(options.model).to(device).predict_file(options.input, options.output)
+    load_model(options.model, trust=options.trust).to(device).predict_file(options.input, options.output)
 
 
 COMMAND = Command("predict", "predict with trained tasks", add_arguments, run, takes_settings=True)

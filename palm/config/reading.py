@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from palm.config.command_line import program_arguments, read_arguments
-from palm.config.config import Config
-from palm.config.conversion import FilePath, Mismatch, complaint, convert_value
+from palm.config.config import AUTO, Config
+from palm.config.conversion import FilePath, Mismatch, ModelPath, complaint, convert_value
 from palm.config.files import Lines, displayed, read_json, read_yaml
 from palm.config.layers import SettingsLayer, Source
 from palm.config.problems import Problems
 from palm.config.values import Setting, shown
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import did_you_mean
-
-AUTO = "auto"
-"""The `backbone` that the directory of pretrained weights names."""
 
 
 def read_config(
@@ -27,7 +25,7 @@ def read_config(
     argv: Sequence[str] | None = None,
     ignore: Collection[str] = (),
     needs_tasks: bool = True,
-    directory: Callable[[Path], Mapping[str, Any]] | None = None,
+    directory: Directory | None = None,
 ) -> Config:
     """The configuration of a run.
 
@@ -43,7 +41,8 @@ def read_config(
         needs_tasks: False where it is no mistake to name none.
         directory: what a directory of pretrained weights says, as settings, the encoder's name in
             `backbone` among them; asked about `pretrain_path` where `backbone` is 'auto'. Its settings
-            are the weakest. None leaves 'auto' as it is.
+            are the weakest. Of a model at Hugging Face it gives the exact name as `pretrain_path`.
+            None leaves 'auto' as it is.
 
     Raises:
         ConfigError: a file is missing or unreadable, or it is not clear which tasks there are.
@@ -57,6 +56,7 @@ def read_config(
 
 
 Settings = dict[str, Setting]
+Directory = Callable[[Path | str], Mapping[str, Any]]
 
 
 class _Sources:
@@ -74,7 +74,7 @@ class _Sources:
         options: Settings,
         problems: Problems,
         needs_tasks: bool,
-        directory: Callable[[Path], Mapping[str, Any]] | None,
+        directory: Directory | None,
     ) -> None:
         self.options = options
         self.directory = directory
@@ -85,6 +85,7 @@ class _Sources:
         self.everything: Settings = {}
         self.inline: dict[str, Settings] = {}
         self.backbone: Settings | None = None
+        self.cached_vocab: str | None = None
 
     def open(self, config: str | Path | Mapping[str, Any]) -> None:
         """Read the global file or dict, with the sections in it."""
@@ -153,6 +154,7 @@ class _Sources:
             base=self.base,
             backbone_gap=gap,
             problems=self.problems,
+            cached_vocab=self.cached_vocab,
         )
         config.value("task_instance")
         config.value("backbone_config_path")
@@ -237,17 +239,26 @@ class _Sources:
             self._fail(f"{setting.place('backbone')}: 'auto' needs pretrain_path, the directory that tells")
             return {}
         try:
-            path = convert_value(where, Path)
+            path = convert_value(where, ModelPath)
             found = dict(self.directory(path))
         except Mismatch as error:
-            self._fail(complaint("pretrain_path", where, Path, error))
+            self._fail(complaint("pretrain_path", where, ModelPath, error))
             return {}
         except PalmError as error:
             self._fail(*(f"{where.place('pretrain_path')}: {line}" for line in str(error).splitlines()))
             return {}
-        layer = self.options if "backbone" in self.options else self.everything
-        layer["backbone"] = Setting(found.pop("backbone"), setting.origin, setting.base)
-        return {name: Setting(value, displayed(path), path) for name, value in found.items()}
+        self._replace("backbone", setting, found.pop("backbone"))
+        title = path if isinstance(path, str) else displayed(path)
+        if "pretrain_path" in found:
+            title = found.pop("pretrain_path")
+            self._replace("pretrain_path", where, title)
+            self.cached_vocab = found["vocab_path"]
+        return {name: Setting(value, title, self.base) for name, value in found.items()}
+
+    def _replace(self, name: str, setting: Setting, value: Any) -> None:
+        """Give a setting of the whole run another value, where it stands."""
+        layer = self.options if name in self.options else self.everything
+        layer[name] = replace(setting, value=value)
 
     def _read(self, read: Callable[[Path, Problems], Lines], path: Path) -> Lines:
         """The content of a file; nothing if it cannot be read, which goes into the report."""

@@ -32,6 +32,7 @@ from palm.distributed import (
     record_failure,
     report_missing_ranks,
 )
+from palm.downloader.hub import pretrained_directory, settings_of_model
 from palm.engine.build import build_optimizer, moving_parameters
 from palm.engine.checkpoint import load_checkpoint, newest_checkpoint
 from palm.engine.ema import ExponentialMovingAverage
@@ -44,7 +45,6 @@ from palm.engine.saving import BestSaver, CheckpointSaver, TargetSaver
 from palm.engine.task import Task
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import load_pretrain
-from palm.pretrained.directory import settings_of_directory
 from palm.reader import Predictions
 from palm.reader.rows.cache import DataCache
 
@@ -102,8 +102,8 @@ class Controller:
         """Start from pretrained weights instead of random ones.
 
         Args:
-            pretrain_path: a directory in any layout that `palm.load_backbone` reads; the setting
-                `pretrain_path` where absent.
+            pretrain_path: a directory in any layout that `palm.load_backbone` reads, or the name of a model
+                at Hugging Face, `owner/name`; the setting `pretrain_path` where absent.
 
         Raises:
             ConfigError: neither is given.
@@ -114,7 +114,7 @@ class Controller:
         if path is None:
             raise ConfigError(["load_pretrain needs a directory: as its argument or as pretrain_path"])
         logger.info("Loading pretraining parameters from %s...", path)
-        load_pretrain(parts.backbone, self._found(path))
+        load_pretrain(parts.backbone, pretrained_directory(self._found(path)))
         self._pretrained = True
 
     def train(self) -> None:
@@ -394,7 +394,7 @@ class Controller:
 
 
 def _with_pretrained(argv: Sequence[str]) -> tuple[list[str], dict[str, Any] | None]:
-    """`--pretrain DIR` stands for the settings that make a run start from that directory, and no other."""
+    """`--pretrain DIR` (or owner/name) stands for the settings of a run that starts from there."""
     words: list[str] = []
     rest = list(argv)
     found = None
@@ -404,15 +404,15 @@ def _with_pretrained(argv: Sequence[str]) -> tuple[list[str], dict[str, Any] | N
             words.append(name + equals + value)
             continue
         folder = value or rest.pop(0)
-        found = settings_of_directory(folder)
+        found = settings_of_model(folder)
         words += ["--backbone", AUTO, "--pretrain_path", folder, "--backbone_config_path", "none"]
         words += [f"--{name}={found[name]}" for name in ("vocab_path", "do_lower_case")]
     return words, found
 
 
-def _directory(found: dict[str, Any] | None) -> Callable[[Path], dict[str, Any]]:
+def _directory(found: dict[str, Any] | None) -> Callable[[Path | str], dict[str, Any]]:
     """What answers for the directory that `backbone: auto` asks: what `--pretrain` heard of it before."""
-    return settings_of_directory if found is None else lambda path: found  # noqa: ARG005
+    return settings_of_model if found is None else lambda path: found  # noqa: ARG005
 
 
 def _values(arguments: dict[str, Any]) -> dict[str, Any]:

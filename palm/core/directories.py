@@ -12,7 +12,7 @@ from pathlib import Path
 from palm.core.disk import aside_name, heal, left_by_the_dead, put_in_place, temporary_name, writing
 from palm.core.errors import StorageError
 from palm.core.logging import logger
-from palm.core.storage import MANIFEST, read_json, seal
+from palm.core.storage import MANIFEST, manifest_of, seal
 
 SHOWN = 3
 """How many foreign files a message names."""
@@ -114,11 +114,9 @@ def discard(folder: Path) -> None:
 def _listed(folder: Path) -> set[str]:
     """The files that a folder's manifest lists; none where it is no manifest."""
     try:
-        entries = read_json(folder / MANIFEST)
+        return set(manifest_of(folder))
     except StorageError:
         return set()
-    is_list = isinstance(entries, dict) and all(isinstance(entry, dict) for entry in entries.values())
-    return {str(name) for name in entries} if is_list else set()
 
 
 def _remove_listed(folder: Path) -> None:

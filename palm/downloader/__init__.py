@@ -1,6 +1,7 @@
 """Published pretrained models, from their names to folders that palm can read."""
 
+from palm.downloader.hub import load_backbone, pretrained_directory
 from palm.downloader.items import download, ls
 from palm.downloader.models import MODELS, Model
 
-__all__ = ["MODELS", "Model", "download", "ls"]
+__all__ = ["MODELS", "Model", "download", "load_backbone", "ls", "pretrained_directory"]

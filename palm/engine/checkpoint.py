@@ -14,8 +14,18 @@ from palm.backbone import BACKBONES
 from palm.core.descriptions import described
 from palm.core.directories import new_directory
 from palm.core.errors import StorageError
+from palm.core.foreign import reading
 from palm.core.logging import logger
-from palm.core.storage import load_tensors, numbered, read_json, save_tensors, under, verify, write_json
+from palm.core.storage import (
+    load_tensors,
+    numbered,
+    read_object,
+    save_tensors,
+    under,
+    verified_json,
+    verify,
+    write_json,
+)
 from palm.distributed import full_tensors, is_first, launch_id, shard_like
 from palm.engine.differences import differences
 from palm.engine.loop import Training
@@ -23,6 +33,8 @@ from palm.paradigm import HEADS
 from palm.reader import READERS
 
 FORMAT = "palm-checkpoint"
+STATE = "state.json"
+NEEDED = (STATE, "model.safetensors", "optimizer.safetensors")
 
 
 def save_checkpoint(
@@ -59,7 +71,7 @@ def save_checkpoint(
             "components": _components(training, part),
             **training.state_dict(),
         }
-        write_json(part / "state.json", state)
+        write_json(part / STATE, state)
 
 
 def _components(training: Training, folder: Path) -> dict[str, Any]:
@@ -80,10 +92,12 @@ def load_checkpoint(training: Training, folder: Path, identity: dict[str, Any]) 
     Raises:
         StorageError: missing, damaged, or of a run with another identity; nothing was changed.
     """
-    verify(folder)
-    state = read_json(folder / "state.json")
-    saved_run, steps_per_saved = on_devices_of(identity, state["run"])
-    if lines := differences(saved_run, identity):
+    verify(folder, (*NEEDED, *(["ema.safetensors"] if training.ema is not None else [])))
+    state = read_object(folder / STATE)
+    with reading(folder / STATE):
+        saved_run, steps_per_saved = on_devices_of(identity, state["run"])
+        lines = differences(saved_run, identity)
+    if lines:
         raise StorageError(
             f"{folder} is a checkpoint of another configuration:\n  "
             + "\n  ".join(lines)
@@ -151,15 +165,15 @@ def trained_weights(folder: Path) -> TrainedWeights:
     Raises:
         StorageError: missing or damaged.
     """
-    verify(folder)
+    files = verify(folder, NEEDED)
     weights = load_tensors(folder / "model.safetensors")
-    if (folder / "ema.safetensors").is_file():
+    if "ema.safetensors" in files:
         averages = load_tensors(folder / "ema.safetensors")
         weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
-    places = read_json(folder / "state.json")["heads"]
-    return TrainedWeights(
-        under("backbone", weights), {task: under(place, weights) for task, place in places.items()}
-    )
+    state = read_object(folder / STATE)
+    with reading(folder / STATE):
+        heads = {task: under(place, weights) for task, place in state["heads"].items()}
+    return TrainedWeights(under("backbone", weights), heads)
 
 
 def newest_checkpoint(save_path: Path, launch: str | None = None, run_id: str | None = None) -> Path | None:
@@ -176,17 +190,15 @@ def newest_checkpoint(save_path: Path, launch: str | None = None, run_id: str | 
     found = []
     for folder in numbered(save_path, "step_").values():
         try:
-            state = read_json(folder / "state.json")
+            state = verified_json(folder, STATE)
+            with reading(folder / STATE):
+                if (launch is None or state["launch"] == launch) and run_id in (None, state["run_id"]):
+                    found.append((_rows_seen(state), folder))
         except StorageError as error:
             logger.warning("passed over: %s", error)
-            continue
-        if (launch is None or state["launch"] == launch) and (
-            run_id is None or state.get("run_id") == run_id
-        ):
-            found.append((_rows_seen(state), folder))
     for _, folder in sorted(found, reverse=True):
         try:
-            verify(folder)
+            verify(folder, NEEDED)
         except StorageError as error:
             logger.warning("passed over: %s", error)
             continue

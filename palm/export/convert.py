@@ -11,6 +11,7 @@ from palm.backbone import Backbone
 from palm.core.checks import choice_problems, raise_any
 from palm.core.directories import check_target, new_directory
 from palm.core.logging import logger
+from palm.downloader import pretrained_directory
 from palm.export.tokenizer_files import input_names, save_tokenizer
 from palm.pretrained import ModelDirectory, Report, read_directory
 from palm.pretrained.loading import fill_backbone
@@ -28,7 +29,7 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: b
     """Write an encoder's weights, sizes and vocabulary as another program wants them, bit by bit the same.
 
     Args:
-        source: a directory that `palm.load_backbone` reads.
+        source: what `palm.load_backbone` reads.
         folder: a new folder; appears whole or not at all.
         to: 'hf' for Hugging Face's `transformers`, 'palm' for our own names.
         overwrite: replace a folder that palm wrote, and that holds nothing else.
@@ -44,7 +45,7 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: b
     raise_any(choice_problems(tuple(WRITERS), to=to))
     folder = Path(folder)
     check_target(folder, overwrite)
-    directory = read_directory(source)
+    directory = read_directory(pretrained_directory(source))
     backbone = directory.build()
     report = fill_backbone(backbone, directory.given, directory.path)
     weights = {name: directory.given.weights[name] for name in report.loaded}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,15 @@ from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
 
 
-def to_hugging_face(model_dir: str | Path, folder: str | Path, overwrite: bool = False) -> None:
+def to_hugging_face(
+    model_dir: str | Path, folder: str | Path, *, trust: str | Sequence[str] = (), overwrite: bool = False
+) -> None:
     """Write a trained task as a directory that `transformers` loads, pipelines included.
 
     Args:
         model_dir: a saved model, `<save_path>/<task>/infer_model`.
         folder: a new folder; appears whole or not at all.
+        trust: as for `palm.load_model`.
         overwrite: replace a folder that palm wrote, and that holds nothing else.
 
     Raises:
@@ -36,7 +39,7 @@ def to_hugging_face(model_dir: str | Path, folder: str | Path, overwrite: bool =
     """
     folder = Path(folder)
     check_target(folder, overwrite)
-    model = saved_model(Path(model_dir)).model
+    model = saved_model(Path(model_dir), trust).model
     name, head = layout_of_head(model.head)
     family = family_of(model.backbone)
     if problem := _problem(name, model, family, head):

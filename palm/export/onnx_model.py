@@ -37,6 +37,7 @@ def to_onnx(
     all_heads: bool = False,
     rows: str | Path | Mapping[str, str | Path] | None = None,
     tolerance: float = 1e-4,
+    trust: str | Sequence[str] = (),
     overwrite: bool = False,
 ) -> dict[str, Check]:
     """Write a trained task, or all tasks of a run, as one ONNX graph with its tokenizer.
@@ -49,8 +50,9 @@ def to_onnx(
         folder: a new folder; appears whole or not at all.
         all_heads: one graph with the heads of all tasks on one encoder.
         rows: the data file whose first rows are compared, or task -> file; where absent, the file that
-            the run had, if it is there still, else made-up tokens.
+            the run had, if it and `source` are still where they were, else made-up tokens.
         tolerance: the largest absolute difference of any output.
+        trust: as for `palm.load_model`.
         overwrite: replace a folder that palm wrote, and that holds nothing else.
 
     Returns:
@@ -68,7 +70,7 @@ def to_onnx(
         )
     folder = Path(folder)
     check_target(folder, overwrite)
-    tasks = tasks_of_run(Path(source)) if all_heads else [saved_model(Path(source))]
+    tasks = tasks_of_run(Path(source), trust) if all_heads else [saved_model(Path(source), trust)]
     tasks = _with_rows(tasks, rows)
     graph = _graph([trained.model for trained in tasks])
     with new_directory(folder, overwrite) as part:

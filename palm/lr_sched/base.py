@@ -20,7 +20,7 @@ class Schedule(Component, ABC):
         """The factor of the learning rate in a step, counted from 0 over all tasks."""
 
 
-LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule")
+LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule", Schedule)
 
 HORIZON = ("warmup_steps", "num_train_steps")
 """Parameters of schedules that the run gives; all others are settings."""

@@ -232,4 +232,4 @@ class Reader(Component, ABC):
         return seed
 
 
-READERS: Registry[type[Reader]] = Registry("reader")
+READERS: Registry[type[Reader]] = Registry("reader", Reader)

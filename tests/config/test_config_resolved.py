@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers.shared import SHARED, needs_shared
+from helpers.shared import RECORDED_0, needs_shared
 from palm.config import Config, FilePath, read_config, yaml_text
 
 
@@ -138,7 +138,7 @@ def test_it_is_printed_in_palms_layout(tmp_path: Path) -> None:
 
 @needs_shared
 def test_the_second_demo_is_printed_as_palm_printed_it() -> None:
-    runs = SHARED / "golden" / "0.2.1" / "runs"
+    runs = RECORDED_0 / "runs"
 
     def whole(
         task_instance: list[str],

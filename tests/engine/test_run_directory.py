@@ -46,6 +46,8 @@ def checkpoint(path: Path, step: int, run_id: str, **settings: Any) -> Path:
     with new_directory(path / f"step_{step}", overwrite=True) as part:
         state = {"run_id": run_id, "task_steps": {"cls": step}, "run": identity(**settings)}
         write_json(part / "state.json", state)
+        for name in ("model", "optimizer"):
+            (part / f"{name}.safetensors").touch()
     return path / f"step_{step}"
 
 

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from helpers.reader_files import LITERAL_SEP, STAND_IN, rng_of_row
-from helpers.shared import SHARED
+from helpers.shared import RECORDED_0, RECORDED_2
 from palm.reader import Reader, Rows
 
-READERS = SHARED / "golden/0.2.1/readers"
+READERS = RECORDED_0 / "readers"
 
 
 VOCAB = READERS / "data/vocab.txt"
 
 
-MRC_POST = SHARED / "golden/0.2.1/mrc_post"
+MRC_POST = RECORDED_0 / "mrc_post"
 
 
-LATER = SHARED / "golden/2.0.2/readers"
+LATER = RECORDED_2 / "readers"
 
 
 SEP_ID, HOUSE_ID = 102, 2160

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
+RECORDED_0 = SHARED / "golden" / "0.2.1"
+RECORDED_2 = SHARED / "golden" / "2.0.2"
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 needs_shared = pytest.mark.skipif(

@@ -13,14 +13,14 @@ import torch
 import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text
-from helpers.shared import SHARED, needs_shared
+from helpers.shared import RECORDED_0, RECORDED_2, needs_shared
 from palm.backbone import ERNIE
 from palm.controller import Controller
 from palm.paradigm import Match
 from palm.pretrained import to_ours
 from palm.reader import MatchReader
 
-LATER = SHARED / "golden" / "2.0.2"
+LATER = RECORDED_2
 HEAD = {"cls_out_w_pr": "out.weight", "cls_out_b_pr": "out.bias"}
 
 
@@ -101,7 +101,7 @@ def test_the_loss_is_the_missing_part_of_the_margin() -> None:
 @needs_shared
 def test_batches_equal_those_of_paddlepalm_2() -> None:
     recording = json.loads((LATER / "readers" / "readers.json").read_text(encoding="utf-8"))
-    vocab = SHARED / "golden" / "0.2.1" / "readers" / "data" / "vocab.txt"
+    vocab = RECORDED_0 / "readers" / "data" / "vocab.txt"
     reader = MatchReader(vocab, 14, do_lower_case=True, learning_strategy="pairwise")
     rows = encoded(reader, LATER / "readers" / "pair.tsv", with_targets=True)
     for number, batch in enumerate(recording["match pairwise max_len14"]):

@@ -21,7 +21,7 @@ from helpers.golden_forward import (
     sampled,
     theirs,
 )
-from helpers.shared import SHARED, needs_shared
+from helpers.shared import RECORDED_2, needs_shared
 from palm.backbone import BERT, ERNIE
 from palm.core.errors import ConfigError, WiringError
 from palm.paradigm import HEADS, MRC, Classify, Head, MaskLM, Match
@@ -73,7 +73,7 @@ def test_predictions_losses_and_gradients_equal_the_originals(
 @needs_shared
 @pytest.mark.parametrize("kind_of_head", ["bertcls", "cls", "match", "mrc", "mlm"])
 def test_predictions_and_losses_equal_those_of_paddlepalm_2(kind_of_head: str) -> None:
-    folder = SHARED / "golden" / "2.0.2" / "extra_heads"
+    folder = RECORDED_2 / "extra_heads"
     batch = {name: torch.from_numpy(value) for name, value in np.load(folder / "inputs.npz").items()}
     batch["input_mask"] = batch["input_mask"].squeeze(-1).bool()
     params = {

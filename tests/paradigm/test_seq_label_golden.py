@@ -16,7 +16,7 @@ from torch import Tensor
 
 from helpers.golden_forward import sampled, theirs
 from helpers.reader_files import write_text
-from helpers.shared import GOLDEN, SHARED, minilm, needs_shared
+from helpers.shared import GOLDEN, RECORDED_2, minilm, needs_shared
 from palm.backbone import ERNIE, Backbone
 from palm.core.errors import DataError
 from palm.paradigm import SequenceLabel
@@ -105,7 +105,7 @@ def test_without_the_crf_the_labels_are_the_originals_predictions() -> None:
 @needs_shared
 @pytest.mark.parametrize("lower", [True, False])
 def test_tokens_and_labels_of_first_pieces_equal_the_originals(lower: bool, tmp_path) -> None:
-    folder = SHARED / "golden" / "2.0.2" / "seqlabel_reader"
+    folder = RECORDED_2 / "seqlabel_reader"
     text = (folder / "data.tsv").read_text(encoding="utf-8")
     # A label outside of the map is "O" in the original, an error here.
     path = write_text(tmp_path, "data.tsv", text.replace("B-MISC", "O"))
@@ -131,7 +131,7 @@ def test_tokens_and_labels_of_first_pieces_equal_the_originals(lower: bool, tmp_
 
 @needs_shared
 def test_the_originals_unknown_label_is_refused_with_its_place() -> None:
-    folder = SHARED / "golden" / "2.0.2" / "seqlabel_reader"
+    folder = RECORDED_2 / "seqlabel_reader"
     reader = SequenceLabelReader(minilm() / "vocab.txt", 32, folder / "label_map.json")
     with pytest.raises(DataError, match=r"data.tsv:12: the label 'B-MISC' is not in the label_map"):
         list(reader.read(folder / "data.tsv", with_targets=True))

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from helpers.foreign_files import SIZES, google, known, paddlenlp, write_variables
-from helpers.shared import GOLDEN, SHARED, minilm, needs_shared
+from helpers.shared import GOLDEN, RECORDED_0, minilm, needs_shared
 from palm.backbone import BERT, ERNIE, RoBERTa
 from palm.core.errors import StorageError
 from palm.pretrained import from_ours, load_backbone, load_pretrain, read_directory, read_weights, to_ours
@@ -28,7 +28,7 @@ from palm.pretrained.directory import settings_of_directory
 from palm.pretrained.formats.protobuf import fields
 
 CHECKPOINT = GOLDEN / "tensorflow" / "bert_model.ckpt"
-RUN = SHARED / "golden" / "0.2.1" / "formats" / "run"
+RUN = RECORDED_0 / "formats" / "run"
 
 
 def assert_known(path: Path) -> None:

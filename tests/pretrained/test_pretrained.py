@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from helpers.golden_forward import FOLDER, arrays, backbone_of, batch_of, sampled
-from helpers.shared import SHARED, minilm, needs_shared
+from helpers.shared import RECORDED_0, minilm, needs_shared
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.pretrained import Report, from_ours, load_backbone, load_pretrain, read_weights, to_ours
@@ -90,7 +90,7 @@ def test_a_real_bert_equals_transformers_on_a_padded_batch_of_sentences() -> Non
 
 @needs_shared
 def test_a_real_bert_equals_what_paddlepalm_made_of_it() -> None:
-    with np.load(SHARED / "golden" / "0.2.1" / "minilm" / "minilm_forward.npz") as file:
+    with np.load(RECORDED_0 / "minilm" / "minilm_forward.npz") as file:
         golden = {name: torch.from_numpy(file[name]) for name in file.files}
     inputs = {
         name: golden[f"in/{name}"].squeeze(-1)

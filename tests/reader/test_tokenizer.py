@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 
 from helpers.reader_files import SPECIAL, write_text, write_vocabulary
-from helpers.shared import SHARED, needs_shared
+from helpers.shared import RECORDED_0, needs_shared
 from palm.core.errors import DataError
 from palm.reader.text.tokenizer import WordPieceTokenizer, load_vocabulary
 
-RECORDED = SHARED / "golden/0.2.1/tokenization"
+RECORDED = RECORDED_0 / "tokenization"
 
 # The original takes a special token in a text for that token. Ours takes it for text, on purpose.
 WITH_SPECIAL_TOKENS = ["[CLS] hello [SEP]", "[MASK] the [MASK].", "[UNK] [PAD]", "[MASK]"]
@@ -158,7 +158,7 @@ def test_missing_special_tokens_are_named_together(tmp_path: Path) -> None:
 
 def test_a_vocabulary_that_is_not_text_or_not_there_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"[PAD]\n\xff\xfe")
-    with pytest.raises(DataError, match="binary: the vocabulary is not UTF-8 text"):
+    with pytest.raises(DataError, match="binary: cannot read the vocabulary: it is not UTF-8 text"):
         WordPieceTokenizer(tmp_path / "binary")
     with pytest.raises(DataError, match="nowhere: cannot read the vocabulary"):
         WordPieceTokenizer(tmp_path / "nowhere")

@@ -13,9 +13,9 @@ import torch
 import palm
 from helpers import article, tiny
 from helpers.article import HIDDEN
-from helpers.shared import SHARED, needs_shared
+from helpers.shared import RECORDED_2, needs_shared
 
-SAMPLING = SHARED / "golden" / "2.0.2" / "sampling" / "sampling.json"
+SAMPLING = RECORDED_2 / "sampling" / "sampling.json"
 
 
 @pytest.fixture

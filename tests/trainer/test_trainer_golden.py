@@ -16,12 +16,12 @@ from torch import Tensor, nn
 import palm
 from helpers import tiny
 from helpers.article import write_files
-from helpers.shared import SHARED, needs_shared
+from helpers.shared import RECORDED_2, needs_shared
 from palm.pretrained.names import from_ours, to_ours
 
 pytestmark = needs_shared
 
-LATER = SHARED / "golden" / "2.0.2"
+LATER = RECORDED_2
 HEAD_NAMES = {
     "cls_out_w": "out.weight",
     "fc_0.w_0": "out.weight",
