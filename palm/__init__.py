@@ -21,12 +21,12 @@ if TYPE_CHECKING:
         reader,
     )
     from palm.controller import Controller
+    from palm.downloader import load_backbone
     from palm.engine.evaluation import Evaluator
     from palm.engine.inference import InferenceModel, load_model
     from palm.engine.task import Task
     from palm.export.convert import convert
     from palm.export.inspection import inspect_directory
-    from palm.pretrained import load_backbone
     from palm.trainer import MultiHeadTrainer, Trainer
 
 _HOMES = {
@@ -38,7 +38,7 @@ _HOMES = {
     "Trainer": "palm.trainer",
     "convert": "palm.export.convert",
     "inspect_directory": "palm.export.inspection",
-    "load_backbone": "palm.pretrained",
+    "load_backbone": "palm.downloader",
     "load_model": "palm.engine.inference",
 }
 """Name -> the module that it comes from at its first use: most of them need torch, which takes a second."""

@@ -62,4 +62,4 @@ class Backbone(Component, nn.Module):
         raise ConfigError([f"activation_checkpointing: {name} does not know how; leave it out"])
 
 
-BACKBONES: Registry[type[Backbone]] = Registry("backbone")
+BACKBONES: Registry[type[Backbone]] = Registry("backbone", Backbone)

@@ -10,6 +10,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from palm.core.errors import PalmError
+
 Settings = Sequence[str]
 """`--SETTING VALUE ...`, which only the configuration can understand."""
 
@@ -31,6 +33,27 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace, Settings], None]
     takes_settings: bool = False
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """The argument that allows code beside palm's own."""
+    parser.add_argument(
+        "--trust",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import components of the saved model from this module, package or class; may be repeated",
+    )
+
+
+def refuse_trust(options: argparse.Namespace) -> None:
+    """With a configuration nothing needs to be allowed.
+
+    Raises:
+        PalmError: it was.
+    """
+    if options.trust:
+        raise PalmError("--trust goes with --model; a configuration names its own components, and they count")
 
 
 def add_config(parser: argparse.ArgumentParser, required: bool) -> None:

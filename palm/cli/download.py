@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(PaddlePALM's archives) and HF_ENDPOINT (Hugging Face) name other servers."
     )
     parser.add_argument("-l", "--list", action="store_true", help="list the models")
-    parser.add_argument("names", metavar="NAME", nargs="*", help="a model, or all of them (all)")
+    parser.add_argument(
+        "names", metavar="NAME", nargs="*", help="a model, owner/name, or all of the list (all)"
+    )
     parser.add_argument("-d", "--download", metavar="NAME", action="append", default=[], help="the same")
     parser.add_argument("--path", metavar="DIR", default=".", help="the folder that is to hold `pretrain`")
     parser.add_argument(

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from palm.cli.command import Command, Settings, add_config
+from palm.cli.command import Command, Settings, add_config, add_trust, refuse_trust
 from palm.core.errors import PalmError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "palm evaluate CONFIG [--task NAME ...] [--inference_model_dir DIR] [--SETTING VALUE ...]\n"
-        "       palm evaluate --model DIR --input FILE [--metric NAME ...]"
+        "       palm evaluate --model DIR --input FILE [--metric NAME ...] [--trust MODULE ...]"
     )
     parser.description = (
         "Score tasks of a configuration on their dev_file (all that have one where none is named), or a "
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="the saved model")
     parser.add_argument("--input", type=Path, help="the data file, with labels")
     parser.add_argument("--metric", action="append", help="a metric instead of the usual; may be repeated")
+    add_trust(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:
@@ -41,6 +42,7 @@ def _of_tasks(options: argparse.Namespace, settings: Settings) -> dict[str, Json
     from palm.controller import Controller
     from palm.engine.evaluation import json_ready
 
+    refuse_trust(options)
     controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
     with_data = [task.name for task in controller.plan.tasks if task.task.get("dev_file") is not None]
     tasks = options.task or with_data
@@ -59,7 +61,7 @@ def _of_file(options: argparse.Namespace, settings: Settings) -> JsonScores:
     if missing or settings:
         wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"
         raise PalmError(f"palm evaluate needs CONFIG, or --model and --input; {wrong}")
-    return json_ready(load_model(options.model).evaluate(options.input, options.metric))
+    return json_ready(load_model(options.model, trust=options.trust).evaluate(options.input, options.metric))
 
 
 COMMAND = Command("evaluate", "score trained tasks on labelled data", add_arguments, run, takes_settings=True)

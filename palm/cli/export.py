@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from palm.cli.command import Command, Settings
+from palm.cli.command import Command, Settings, add_trust
 from palm.core.errors import PalmError
 
 
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the data whose first rows are compared; what the run predicts or trains on where absent",
     )
+    add_trust(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
@@ -37,11 +38,11 @@ def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG00
 
     if options.to == "onnx":
         rows = _files(options.rows) if options.all_heads else next(iter(options.rows), None)
-        to_onnx(options.source, options.folder, all_heads=options.all_heads, rows=rows)
+        to_onnx(options.source, options.folder, all_heads=options.all_heads, rows=rows, trust=options.trust)
         return
     if options.all_heads or options.rows:
         raise PalmError("--all-heads and --rows go with --to onnx")
-    to_hugging_face(options.source, options.folder)
+    to_hugging_face(options.source, options.folder, trust=options.trust)
 
 
 def _files(rows: list[str]) -> dict[str, Path]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from palm.cli.command import Command, Settings, add_config
+from palm.cli.command import Command, Settings, add_config, add_trust, refuse_trust
 from palm.core.errors import PalmError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "palm predict CONFIG [--task NAME ...] [--inference_model_dir DIR] [--SETTING VALUE ...]\n"
-        "       palm predict --model DIR --input FILE --output DIR"
+        "       palm predict --model DIR --input FILE --output DIR [--trust MODULE ...]"
     )
     parser.description = (
         "Predict the pred_file of tasks of a configuration (all of them where none is named), "
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="the saved model")
     parser.add_argument("--input", type=Path, help="the data file to predict")
     parser.add_argument("--output", type=Path, help="the folder for the predictions")
+    add_trust(parser)
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:
@@ -32,6 +33,7 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
         return
     from palm.controller import Controller
 
+    refuse_trust(options)
     controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
     for task in options.task or controller.config.tasks:
         controller.pred(task, options.inference_model_dir)
@@ -48,7 +50,7 @@ def _predict_file(options: argparse.Namespace, settings: Settings) -> None:
         raise PalmError(f"palm predict needs CONFIG, or --model, --input and --output; {wrong}")
     device = device_of(use_gpu=True)
     join(device)
-    load_model(options.model).to(device).predict_file(options.input, options.output)
+    load_model(options.model, trust=options.trust).to(device).predict_file(options.input, options.output)
 
 
 COMMAND = Command("predict", "predict with trained tasks", add_arguments, run, takes_settings=True)

@@ -17,6 +17,9 @@ from palm.core.registry import did_you_mean
 
 logger = logging.getLogger("palm")
 
+AUTO = "auto"
+"""The `backbone` that the directory of pretrained weights names."""
+
 
 class Found(NamedTuple):
     """A setting in the layer that holds it."""
@@ -42,6 +45,8 @@ class Config:
         base: the folder that relative paths in the files count from.
         backbone_gap: what to report when the backbone is asked for, but its JSON is not there.
         problems: the report so far.
+        cached_vocab: the vocabulary in this machine's cache, where `backbone: auto` asked a model at Hugging
+            Face.
 
     Attributes:
         tasks: the names of the tasks, in order.
@@ -57,6 +62,7 @@ class Config:
         base: Path,
         backbone_gap: str | None,
         problems: Problems,
+        cached_vocab: str | None = None,
     ) -> None:
         self.tasks = list(tasks)
         self.base = base
@@ -67,6 +73,7 @@ class Config:
         self._backbone = backbone
         self._titles = titles
         self._problems = problems
+        self._cached_vocab = cached_vocab
         self._known: dict[str | None, set[str]] = {scope: set() for scope in titles}
         self._said: set[Any] = set()
         self._excused: set[str | None] = set()
@@ -94,6 +101,7 @@ class Config:
         scope: str | None = None,
         provided: Collection[str] = (),
         required: bool = True,
+        from_backbone: bool = True,
     ) -> dict[str, Any]:
         """Keyword arguments for a class or function, converted to its annotations.
 
@@ -106,6 +114,8 @@ class Config:
             provided: parameters that the caller fills himself; they are left out.
             required: False where nothing has to be set and no file has to exist, as for the
                 settings of a training while predicting.
+            from_backbone: False for what the backbone's JSON, or a directory of weights, must not decide:
+                it comes with the weights, from others, and these settings name files and code.
         """
         if scope == "backbone" and required and self._backbone_gap:
             self.problem(self._backbone_gap)
@@ -113,7 +123,7 @@ class Config:
         for name, parameter in settings_of(consumer).items():
             if name in provided:
                 continue
-            found = self._found(parameter, scope)
+            found = self._found(parameter, scope, from_backbone)
             if found:
                 self._convert(found, parameter, result, required)
             elif required and parameter.default is REQUIRED:
@@ -158,17 +168,24 @@ class Config:
             for name, setting in self._backbone.settings.items()
             if name not in self._backbone.used
         }
+        everything |= {"task_instance": self.tasks} | single
+        backbone = self._backbone.received() | untouched
+        if self._cached_vocab is not None:  # elsewhere 'auto' finds it in that machine's cache
+            everything["backbone"] = AUTO
+            for section in (everything, backbone):
+                if section.get("vocab_path") == self._cached_vocab:
+                    del section["vocab_path"]
         return {
-            "global": everything | {"task_instance": self.tasks} | single,
+            "global": everything,
             "tasks": {task: layer.received() for task, layer in self._files.items()},
-            "backbone": self._backbone.received() | untouched,
+            "backbone": backbone,
         }
 
     def printed(self) -> str:
         """The resolved configuration in PALM's layout."""
         return printed(self.resolved())
 
-    def _layers(self, scope: str | None) -> list[SettingsLayer]:
+    def _layers(self, scope: str | None, from_backbone: bool = True) -> list[SettingsLayer]:
         """The layers that reach a scope, the strongest first."""
         layers: list[SettingsLayer] = []
         for source in (self._command_line, self._everything):
@@ -177,13 +194,13 @@ class Config:
             layers.append(source.everybody)
         if scope is not None and scope in self._files:
             layers.append(self._files[scope])
-        return layers if scope is None else [*layers, self._backbone]
+        return [*layers, self._backbone] if scope is not None and from_backbone else layers
 
-    def _found(self, parameter: Parameter, scope: str | None) -> list[Found]:
+    def _found(self, parameter: Parameter, scope: str | None, from_backbone: bool = True) -> list[Found]:
         """Where a parameter is set, the strongest first; all of it counts as used."""
         self._known[scope] |= set(parameter.spellings)
         found = []
-        for layer in self._layers(scope):
+        for layer in self._layers(scope, from_backbone):
             here = [Found(layer, s, layer.settings[s]) for s in parameter.spellings if s in layer.settings]
             layer.used |= {name for _, name, _ in here}
             self._check_spellings(here, parameter)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from palm.config.files import parsed_yaml
+from palm.config.model_names import names_model
 from palm.config.values import (
     FALSE_WORDS,
     NULL_WORDS,
@@ -24,6 +25,10 @@ from palm.config.values import (
 MUST_BE_FILE = "must be a file"
 FilePath = Annotated[Path, MUST_BE_FILE]
 """A path of a file that exists; a plain `Path` is only made absolute."""
+
+MAY_BE_NAME = "may be a model's name"
+ModelPath = Annotated[Path | str, MAY_BE_NAME]
+"""A path, made absolute, or the name of a model at Hugging Face, a string that stays as it is."""
 
 _LISTS = (list, Sequence, Collection, Iterable)
 _PATHS = (Path, os.PathLike)
@@ -68,7 +73,8 @@ def type_name(annotation: Any) -> str:
     """What an annotation asks for, in a user's words: `list of numbers`, `one of 'a', 'b'`."""
     kind, args = get_origin(annotation) or annotation, get_args(annotation)
     if kind is Annotated:
-        return "file" if MUST_BE_FILE in args[1:] else type_name(args[0])
+        names = {MUST_BE_FILE: "file", MAY_BE_NAME: "path or owner/name"}
+        return next((name for mark, name in names.items() if mark in args[1:]), None) or type_name(args[0])
     if kind in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(type_name(arg) for arg in args if arg is not type(None)))
     if kind is Literal:
@@ -149,6 +155,8 @@ def _path(value: Any, annotation: Any, base: Path) -> Path:  # noqa: ARG001
 
 def _annotated(value: Any, annotation: Any, base: Path) -> Any:
     kind, *marks = get_args(annotation)
+    if MAY_BE_NAME in marks:
+        return str(value) if names_model(str(value), base) else _path(value, Path, base)
     result = _converted(value, kind, base)
     if MUST_BE_FILE in marks and not result.is_file():
         raise MissingFile(result)
@@ -221,7 +229,7 @@ def _leniency(annotation: Any) -> int:
     """2 for what nearly every text fits, 1 for a path, which text may be meant as, 0 for the rest."""
     kind = get_origin(annotation) or annotation
     kind = get_args(annotation)[0] if kind is Annotated else kind
-    return 1 if kind in _PATHS else 2 if kind in (str, Any, object, tuple, *_LISTS) else 0
+    return 1 if kind in (*_PATHS, Path | str) else 2 if kind in (str, Any, object, tuple, *_LISTS) else 0
 
 
 _NAMES: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "string"}

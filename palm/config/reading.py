@@ -5,21 +5,19 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from palm.config.command_line import program_arguments, read_arguments
-from palm.config.config import Config
-from palm.config.conversion import FilePath, Mismatch, complaint, convert_value
+from palm.config.config import AUTO, Config
+from palm.config.conversion import FilePath, Mismatch, ModelPath, complaint, convert_value
 from palm.config.files import Lines, displayed, read_json, read_yaml
 from palm.config.layers import SettingsLayer, Source
 from palm.config.problems import Problems
 from palm.config.values import Plain, Setting, shown
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import did_you_mean
-
-AUTO = "auto"
-"""The `backbone` that the directory of pretrained weights names."""
 
 
 def read_config(
@@ -28,7 +26,7 @@ def read_config(
     argv: Sequence[str] | None = None,
     ignore: Collection[str] = (),
     needs_tasks: bool = True,
-    directory: Callable[[Path], Mapping[str, Any]] | None = None,
+    directory: Directory | None = None,
     resolves_auto: bool = True,
 ) -> Config:
     """The configuration of a run.
@@ -45,7 +43,8 @@ def read_config(
         needs_tasks: False where it is no mistake to name none.
         directory: what a directory of pretrained weights says, as settings, the encoder's name in
             `backbone` among them; asked about `pretrain_path` where `backbone` is 'auto', and about the
-            option `--pretrain`. Its settings are the weakest. None leaves both as they are.
+            option `--pretrain`. Its settings are the weakest. Of a model at Hugging Face it gives the exact
+            name as `pretrain_path`. None leaves both as they are.
         resolves_auto: False leaves 'auto' as it is, unless there is `--pretrain`.
 
     Raises:
@@ -62,6 +61,7 @@ def read_config(
 
 
 Settings = dict[str, Setting]
+Directory = Callable[[Path | str], Mapping[str, Any]]
 
 
 class _Sources:
@@ -80,7 +80,7 @@ class _Sources:
         options: Settings,
         problems: Problems,
         needs_tasks: bool,
-        directory: Callable[[Path], Mapping[str, Any]] | None,
+        directory: Directory | None,
         resolves_auto: bool,
     ) -> None:
         self.options = options
@@ -92,9 +92,10 @@ class _Sources:
         self.everything: Settings = {}
         self.inline: dict[str, Settings] = {}
         self.backbone: Settings | None = None
+        self.cached_vocab: str | None = None
 
     def expand_pretrain(self) -> None:
-        """`--pretrain DIR` stands for the settings that make a run start from DIR, and from nothing else."""
+        """`--pretrain DIR` (or owner/name) stands for the settings of a run that starts from there alone."""
         setting = self.options.get("pretrain")
         if setting is None or self.directory is None:
             return
@@ -175,6 +176,7 @@ class _Sources:
             base=self.base,
             backbone_gap=gap,
             problems=self.problems,
+            cached_vocab=self.cached_vocab,
         )
         config.value("task_instance")
         config.value("backbone_config_path")
@@ -261,18 +263,27 @@ class _Sources:
         found = self._said_by_directory(where, "pretrain_path")
         if not found:
             return {}
-        layer = self.options if "backbone" in self.options else self.everything
-        layer["backbone"] = Setting(found.pop("backbone"), setting.origin, setting.base)
-        path = convert_value(where, Path)
-        return {name: Setting(value, displayed(path), path) for name, value in found.items()}
+        self._replace("backbone", setting, found.pop("backbone"))
+        path = convert_value(where, ModelPath)
+        title = path if isinstance(path, str) else displayed(path)
+        if "pretrain_path" in found:
+            title = found.pop("pretrain_path")
+            self._replace("pretrain_path", where, title)
+            self.cached_vocab = found["vocab_path"]
+        return {name: Setting(value, title, self.base) for name, value in found.items()}
+
+    def _replace(self, name: str, setting: Setting, value: Any) -> None:
+        """Give a setting of the whole run another value, where it stands."""
+        layer = self.options if name in self.options else self.everything
+        layer[name] = replace(setting, value=value)
 
     def _said_by_directory(self, where: Setting, name: str) -> dict[str, Any]:
         """What the directory says that a setting names; nothing if that fails, which goes into the report."""
         assert self.directory is not None
         try:
-            return dict(self.directory(convert_value(where, Path)))
+            return dict(self.directory(convert_value(where, ModelPath)))
         except Mismatch as error:
-            self._fail(complaint(name, where, Path, error))
+            self._fail(complaint(name, where, ModelPath, error))
         except PalmError as error:
             self._fail(*(f"{where.place(name)}: {line}" for line in str(error).splitlines()))
         return {}

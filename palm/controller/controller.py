@@ -21,6 +21,7 @@ from palm.distributed import (
     lost_a_process,
     report_missing_ranks,
 )
+from palm.downloader.hub import pretrained_directory
 from palm.engine.build import plan_steps, start
 from palm.engine.checkpoint import load_checkpoint, newest_checkpoint
 from palm.engine.evaluation import EarlyStopping, Evaluator, shown
@@ -72,8 +73,8 @@ class Controller:
         """Start from pretrained weights instead of random ones.
 
         Args:
-            pretrain_path: a directory in any layout that `palm.load_backbone` reads; the setting
-                `pretrain_path` where absent.
+            pretrain_path: a directory in any layout that `palm.load_backbone` reads, or the name of a model
+                at Hugging Face, `owner/name`; the setting `pretrain_path` where absent.
 
         Raises:
             ConfigError: neither is given.
@@ -84,7 +85,7 @@ class Controller:
         if path is None:
             raise ConfigError(["load_pretrain needs a directory: as its argument or as pretrain_path"])
         logger.info("Loading pretraining parameters from %s...", path)
-        load_pretrain(parts.backbone, self._found(path))
+        load_pretrain(parts.backbone, pretrained_directory(self._found(path)))
         self._pretrained = True
 
     def train(self) -> None:

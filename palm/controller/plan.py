@@ -116,11 +116,12 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     schedule = _schedule_arguments(config, settings, for_train)
     tasks = []
     for name in config.tasks:
-        chosen = arguments(TaskParts, name)
+        chosen = arguments(TaskParts, name, from_backbone=False)
         reader = component(READERS, name, chosen.get("reader"))
         head = component(HEADS, name, chosen.get("paradigm"))
         reader = _as_wanted(reader, head)
-        tasks.append(TaskPlan(name, reader, head, arguments(Task, name, TASK_PARTS)))
+        task = arguments(Task, name, TASK_PARTS, from_backbone=False)
+        tasks.append(TaskPlan(name, reader, head, task))
     for name in {task.name for task in given} & {*config.tasks}:
         config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
     if for_train:

@@ -15,7 +15,7 @@ from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.device import device_of
 from palm.core.errors import PalmError
 from palm.distributed import DEFAULT_TIMEOUT, join, launch, record_failure
-from palm.pretrained.directory import settings_of_directory
+from palm.downloader.hub import settings_of_model
 
 
 def configured(
@@ -43,7 +43,7 @@ def configured(
             task_dir,
             argv,
             needs_tasks=needs_tasks,
-            directory=settings_of_directory,
+            directory=settings_of_model,
             resolves_auto=for_train,
         )
     except HelpRequested:

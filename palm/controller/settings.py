@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from palm.config import ModelPath
 from palm.core import precision
 from palm.core.device import DeviceName
 from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
@@ -25,7 +26,8 @@ class RunSettings:
         backbone: the encoder: bert, roberta, distilbert, electra or ernie, or the dotted path of a class;
             auto for the one that pretrain_path holds, with its sizes and its vocabulary.
         backbone_config_path: a JSON file with the backbone's settings.
-        pretrain_path: pretrained weights to start from (a directory).
+        pretrain_path: pretrained weights to start from: a directory, or a model at Hugging Face (owner/name,
+            owner/name@revision).
         save_path: the folder for checkpoints and the targets' models.
         num_epochs: passes over the main task's training data (the main task is the first target).
         optimizer: adam (or adamw), adamwdl or lamb, or the dotted path of a class.
@@ -71,7 +73,7 @@ class RunSettings:
     task_reuse_tag: list[str] | None = None
     backbone: str
     backbone_config_path: Path | None = None
-    pretrain_path: Path | None = None
+    pretrain_path: ModelPath | None = None
     save_path: Path
     num_epochs: int | float
     optimizer: str = "adam"

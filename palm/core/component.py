@@ -125,6 +125,11 @@ def _named(
     return named | kwargs
 
 
+def path_settings(component: type[Component]) -> set[str]:
+    """The settings of a component that are paths of files, by own name."""
+    return _path_parameters(component.__init__)
+
+
 def _path_parameters(function: Callable[..., None]) -> set[str]:
     """Parameters annotated as a path: callers may give them as text."""
     try:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from palm.core.component import Component
+from torch import Tensor
+
+from palm.core.budget import within_weights
+from palm.core.component import Component, path_settings
+from palm.core.errors import ConfigError, StorageError
+from palm.core.foreign import inside, reading
 from palm.core.registry import Registry
 
 
@@ -29,17 +37,48 @@ def described(registry: Registry[Any], component: Component, folder: Path, place
     return {"name": registry.name_of(type(component)), "settings": settings}
 
 
-def rebuilt(registry: Registry[Any], saved: dict[str, Any], folder: Path, **overrides: Any) -> Any:
+def rebuilt(
+    registry: Registry[Any],
+    saved: Any,
+    folder: Path,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+    trust: str | Sequence[str] = (),
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
     """The component that `described` describes, freshly built.
 
     Args:
         registry: that of the component's kind.
-        saved: the description.
+        saved: the description, as anybody may have written it.
         folder: where the files lie.
-        overrides: settings that replace those of the description.
+        weights: what the component will be filled with; it may not become much larger.
+        trust: see `Registry.named_in_directory`.
+        overrides: settings of the caller that replace those of the description.
+
+    Raises:
+        StorageError: the description is malformed, names code that nobody trusts or files elsewhere, or does
+            not fit the component or its weights.
+        ConfigError: settings are out of their range.
     """
-    settings = {
-        name: folder / value["file"] if isinstance(value, dict) and set(value) == {"file"} else value
-        for name, value in saved["settings"].items()
-    }
-    return registry[saved["name"]](**{**settings, **overrides})
+    place = f"the {registry.kind} that {folder} describes"
+    with reading(place):
+        component = registry.named_in_directory(saved["name"], folder, trust)
+        files = path_settings(component)
+        settings = {
+            name: _setting(value, folder, component.aliases.get(name, name) in files, f"{place}: {name}")
+            for name, value in saved["settings"].items()
+        }
+        with within_weights(weights, place) if weights is not None else nullcontext():
+            try:
+                return component(**{**settings, **overrides})
+            except ConfigError as error:
+                raise ConfigError(f"{place}: {problem}" for problem in error.problems) from None
+
+
+def _setting(value: Any, folder: Path, is_file: bool, place: str) -> Any:
+    if isinstance(value, dict) and set(value) == {"file"}:
+        return inside(folder, value["file"])
+    if is_file and isinstance(value, str):
+        raise StorageError(f"{place} should be a file of the directory, not {value!r}")
+    return value

@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+
+from filelock import FileLock, SoftFileLock, Timeout
 
 from palm.core.logging import logger
-
-_PAUSE = 0.1  # seconds between two tries
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_to_lock(file: BinaryIO) -> bool:
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        return True
-
-else:
-    import fcntl
-
-    def _try_to_lock(file: BinaryIO) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
 
 
 @contextmanager
@@ -41,16 +18,23 @@ def locked(path: Path, work: str) -> Iterator[None]:
     On a file system that has no locks nobody waits.
 
     Args:
-        path: the file; it is made where it is not there, and stays.
+        path: the file; it is made where it is not there.
         work: what the other process is doing, for the line that tells of the waiting.
 
     Raises:
         OSError: the file cannot be made.
     """
-    with path.open("ab") as file:
-        with suppress(OSError):
-            if not _try_to_lock(file):
+    path.touch()
+    lock = FileLock(path)
+    with suppress(OSError):  # no locks there
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            # Where flock is missing, filelock takes a file's existence for a lock. That outlives its process.
+            if not isinstance(lock, SoftFileLock):
                 logger.info("waiting for another process that is %s", work)
-                while not _try_to_lock(file):
-                    time.sleep(_PAUSE)
+                lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()

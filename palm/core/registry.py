@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from palm.core.errors import PalmError
+from palm.core.errors import PalmError, StorageError
 
 T = TypeVar("T")
 
@@ -40,10 +41,12 @@ class Registry(Generic[T]):
 
     Args:
         kind: what the entries are, for messages (`"reader"`).
+        base: the class that every one of them is a subclass of.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, base: type) -> None:
         self.kind = kind
+        self._base = base
         self._entries: dict[str, T] = {}
 
     def register(self, *names: str) -> Callable[[T], T]:
@@ -58,19 +61,58 @@ class Registry(Generic[T]):
         return enter
 
     def __getitem__(self, name: str) -> T:
-        """The component of a name, or of a dotted path `package.module.Class`.
+        """The component of a name, or of a dotted path `package.module.Class`, which is imported.
+
+        Only for names that the user's own program or configuration gives; see `named_in_directory`.
 
         Raises:
-            PalmError: nothing has that name, or the path cannot be imported.
+            PalmError: nothing has that name, the path cannot be imported, or is of another kind.
         """
         if name not in self._entries and "." in name:
-            return imported(self.kind, name)  # type: ignore[no-any-return]
+            return self._checked(imported(self.kind, name), name)
         if name not in self._entries:
             known = ", ".join(sorted(self._entries))
             raise PalmError(
                 f"no {self.kind} is called {name!r}; known: {known}{did_you_mean(name, self._entries)}"
             )
         return self._entries[name]
+
+    def named_in_directory(self, name: object, place: object, trust: str | Sequence[str] = ()) -> T:
+        """The component that a file in a directory names; no code is imported or run for it.
+
+        Args:
+            name: a registered name; or the dotted path of a class that the running program has imported
+                already, as it does for its own configuration; or one that `trust` allows.
+            place: the file, for messages.
+            trust: dotted paths of classes, or of modules and packages, whose code may be imported and run.
+
+        Raises:
+            StorageError: the name is none of these.
+            PalmError: a path that is trusted cannot be imported, or is of another kind.
+        """
+        if isinstance(name, str) and name in self._entries:
+            return self._entries[name]
+        path = name if isinstance(name, str) else ""
+        if any(path == known or path.startswith(f"{known}.") for known in _listed(trust)):
+            return self._checked(imported(self.kind, path), path)
+        module, _, attribute = path.rpartition(".")
+        # vars(), since an attribute of a module may be computed by code, as packages that import lazily do.
+        found = vars(sys.modules[module]).get(attribute) if module in sys.modules else None
+        if self._is_component(found):
+            return found  # type: ignore[return-value]
+        hint = f"; if you trust its code, say so: trust=[{module!r}], or --trust {module}" if module else ""
+        raise StorageError(
+            f"{place} names the {self.kind} {name!r}, which is none of palm's and not of this program{hint}"
+        )
+
+    def _checked(self, found: Any, path: str) -> T:
+        if not self._is_component(found):
+            base = f"{self._base.__module__}.{self._base.__qualname__}"
+            raise PalmError(f"{path!r} is no {self.kind}: that would be a subclass of {base}")
+        return found  # type: ignore[no-any-return]
+
+    def _is_component(self, found: object) -> bool:
+        return isinstance(found, type) and issubclass(found, self._base)
 
     def name_of(self, component: T) -> str:
         """The name that `self[name]` gives the component for: as registered, or its dotted path."""
@@ -84,3 +126,8 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
+
+
+def _listed(trust: str | Sequence[str]) -> Sequence[str]:
+    """One path is as good as a list of it."""
+    return [trust] if isinstance(trust, str) else trust

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from palm.core.checksum import checksum
 from palm.core.errors import StorageError
+from palm.core.foreign import inside, parse_json, read_bytes, reading
 
 MANIFEST = "manifest.json"
+
+MAX_HEADER = 1 << 24
+"""Bytes of a safetensors header, some thousand times what a model has."""
 
 
 @contextmanager
@@ -60,7 +64,7 @@ def _seal(folder: Path) -> None:
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": checksum(file)}
         for file in files
     }
-    write_json(folder / MANIFEST, entries)
+    write_text(folder / MANIFEST, _manifest_text(entries))
     for file in (*files, folder / MANIFEST):
         with file.open("rb+") as handle:
             os.fsync(handle.fileno())
@@ -74,23 +78,78 @@ def _replace(temporary: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def verify(folder: Path) -> None:
-    """Check every file of a sealed directory against its manifest.
+def _manifest_text(entries: Mapping[str, Any]) -> str:
+    """The manifest of these files, with a checksum of itself; there is one text for the same entries."""
+    digest = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+    return json.dumps({"sha256": digest, "files": entries}, indent=2) + "\n"
+
+
+def manifest_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """The files of a sealed directory with their sizes and checksums, after a check of the manifest itself.
+
+    Raises:
+        StorageError: not a sealed directory, or its manifest is damaged.
+    """
+    file = folder / MANIFEST
+    if not is_sealed(folder):
+        raise StorageError(f"{folder} is not a directory that palm saved: it has no {MANIFEST}")
+    try:
+        with reading(file):
+            text = read_bytes(file)
+            entries = parse_json(text)["files"]
+            whole = isinstance(entries, dict) and _manifest_text(entries).encode() == text
+    except StorageError as error:
+        raise StorageError(f"{folder} is damaged: {error}; use another, or copy it anew") from error
+    if not whole:
+        raise StorageError(
+            f"{folder} is damaged: {MANIFEST} differs from its own checksum; use another, or copy it anew"
+        )
+    return entries  # type: ignore[no-any-return]
+
+
+def verify(folder: Path, needed: Collection[str] = ()) -> Collection[str]:
+    """Check every file of a sealed directory against its manifest, small ones first.
+
+    Args:
+        folder: the directory.
+        needed: files that belong there in any case.
+
+    Returns:
+        The names of its files.
 
     Raises:
         StorageError: not a sealed directory, or a file is missing, cut short or changed.
     """
-    manifest = folder / MANIFEST
-    if not is_sealed(folder):
-        raise StorageError(f"{folder} is not a directory that palm saved: it has no {MANIFEST}")
-    for name, entry in read_json(manifest).items():
-        file = folder / name
-        if not file.is_file():
-            raise StorageError(f"{folder} is damaged: {name} is missing; use another, or copy it anew")
-        if file.stat().st_size != entry["size"] or checksum(file) != entry["sha256"]:
-            raise StorageError(
-                f"{folder} is damaged: {name} differs from its checksum; use another, or copy it anew"
-            )
+    entries = manifest_of(folder)
+    for name in needed:
+        if name not in entries:
+            raise StorageError(f"{folder} is damaged: {MANIFEST} does not list {name}; use another")
+    with reading(folder / MANIFEST):
+        for name in sorted(entries, key=lambda name: entries[name]["size"]):
+            _check(folder, name, entries[name])
+    return entries.keys()
+
+
+def verified_json(folder: Path, name: str) -> Any:
+    """Read a JSON file of a sealed directory after a check of this file alone.
+
+    Raises:
+        StorageError: as `verify`.
+    """
+    entries = manifest_of(folder)
+    if name not in entries:
+        raise StorageError(f"{folder} is damaged: {MANIFEST} does not list {name}; use another")
+    with reading(folder / MANIFEST):
+        _check(folder, name, entries[name])
+    return read_json(folder / name)
+
+
+def _check(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
+    file = inside(folder, name)
+    if file.stat().st_size != entry["size"] or checksum(file) != entry["sha256"]:
+        raise StorageError(
+            f"{folder} is damaged: {name} differs from its checksum; use another, or copy it anew"
+        )
 
 
 def is_sealed(folder: Path) -> bool:
@@ -123,18 +182,31 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        StorageError: missing, or not JSON.
+        StorageError: missing, not JSON, or larger than any that palm or others write.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise StorageError(f"cannot read {path}: {error}") from error
+    with reading(path):
+        return parse_json(read_bytes(path))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        StorageError: as `read_json`, or it holds something else.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise StorageError(f"cannot read {path}: it should hold a JSON object, not {type(content).__name__}")
+    return content
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write named tensors as safetensors, from whatever device they are on."""
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    path.touch()
+    mode = path.stat().st_mode  # as the umask has it; safetensors' own files are for their owner alone
     save_file(contiguous, path, metadata={"format": "pt"})  # `transformers` reads no file without it
+    path.chmod(mode)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -143,10 +215,22 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     Raises:
         StorageError: missing, or not safetensors.
     """
-    try:
+    with reading(path):
+        check_header(path)
         return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise StorageError(f"cannot read {path}: {error}") from error
+
+
+def check_header(path: Path) -> None:
+    """Look at the length that a safetensors file gives for its header before anybody reads that much.
+
+    Raises:
+        ValueError: it is cut short, or larger than any header.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > MAX_HEADER or path.stat().st_size < 8:
+        raise ValueError("it is not safetensors, or cut short: its header has no sensible length")
 
 
 def load_into(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from email.message import Message
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
 from palm.core.errors import StorageError
 from palm.core.version import __version__
-from palm.downloader.parts import CHANGED, ELSEWHERE, Known, Part
+from palm.downloader.parts import CHANGED, ELSEWHERE, Part
 
 TIMEOUT = 30.0
 """Seconds without a byte after which a connection counts as broken."""
@@ -23,22 +21,16 @@ TIMEOUT = 30.0
 _BLOCK = 1 << 16
 
 
-class FileMissingError(StorageError):
-    """The server has no such file."""
-
-
-def fetch(url: str, file: Path, known: Known | None = None) -> None:
-    """Download a file unless it is there; it appears whole and checked, or not at all.
+def fetch(url: str, file: Path) -> None:
+    """Download a file unless it is there; it appears whole or not at all.
 
     A connection that breaks off is taken up again for as long as each one brings something.
 
     Args:
         url: where it is.
         file: where it goes, in a folder that exists.
-        known: its size and checksum; without them, those that the server tells.
 
     Raises:
-        FileMissingError: there is nothing at that URL.
         StorageError: no connection, it broke off, or what came is not what was expected.
         OSError: the file cannot be written.
     """
@@ -53,37 +45,33 @@ def fetch(url: str, file: Path, known: Known | None = None) -> None:
                 "bytes; run the same again, and it goes on from there"
             )
         before = part.length
-        _receive(url, part, known)
-    part.finish(url, known)
-
-
-def _receive(url: str, part: Part, known: Known | None) -> None:
-    """Append what one connection brings."""
-    redirects = _Redirects()
-    with _opened(url, part, redirects) as response:
-        part.begin(response, redirects.sha256)
-        if known and part.whole.size not in (None, known.size):
-            offered = part.whole.size
-            part.discard()
-            raise StorageError(
-                f"{url}: the server offers {offered} bytes, expected {known.size}: it is another file; "
-                f"try later, {ELSEWHERE}"
+        with _opened(url, part) as response:
+            part.begin(response)
+            progress: tqdm[NoReturn] = tqdm(
+                desc=file.name,
+                initial=part.length,
+                total=part.whole.size,
+                unit="B",
+                unit_scale=True,
+                unit_divisor=1024,
+                disable=None,
             )
-        with part.path.open("ab") as out, _progress(part) as progress:
-            for block in _blocks(response, part):
-                out.write(block)
-                progress.update(len(block))
+            with part.path.open("ab") as out, progress:
+                for block in _blocks(response, part):
+                    out.write(block)
+                    progress.update(len(block))
+    part.finish()
 
 
-def _opened(url: str, part: Part, redirects: _Redirects) -> HTTPResponse:
+def _opened(url: str, part: Part) -> HTTPResponse:
     headers = {"User-Agent": f"palm/{__version__}", **part.range_headers()}
     try:
-        response: HTTPResponse = build_opener(redirects).open(Request(url, headers=headers), timeout=TIMEOUT)
+        response: HTTPResponse = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
         return response
     except HTTPError as error:
         error.close()
         if error.code == 404:
-            raise FileMissingError(f"{url}: the server has no such file; {ELSEWHERE[3:]}") from None
+            raise StorageError(f"{url}: the server has no such file; {ELSEWHERE[3:]}") from None
         if error.code == 416:
             part.discard()
             raise StorageError(f"{url}: {CHANGED}") from None
@@ -97,20 +85,6 @@ def _opened(url: str, part: Part, redirects: _Redirects) -> HTTPResponse:
         ) from None
 
 
-class _Redirects(HTTPRedirectHandler):
-    """Follows redirections; the one to a large file is where Hugging Face tells its SHA-256."""
-
-    sha256: str | None = None
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
-    ) -> Request | None:
-        linked = str(headers.get("X-Linked-ETag", "")).strip('"')
-        if re.fullmatch("[0-9a-f]{64}", linked):
-            self.sha256 = linked
-        return super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
-
-
 def _blocks(response: HTTPResponse, part: Part) -> Iterator[bytes]:
     """What arrives until the end, or until the connection breaks."""
     try:
@@ -119,15 +93,3 @@ def _blocks(response: HTTPResponse, part: Part) -> Iterator[bytes]:
     except (OSError, HTTPException):
         return
     part.has_ended = True
-
-
-def _progress(part: Part) -> tqdm[NoReturn]:
-    return tqdm(
-        total=part.whole.size,
-        initial=part.length,
-        desc=part.file.name,
-        unit="B",
-        unit_scale=True,
-        unit_divisor=1024,
-        disable=None,
-    )

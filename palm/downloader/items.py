@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from palm.backbone import BACKBONES
+from palm.config import MODEL_NAME
 from palm.core.errors import PalmError
 from palm.core.logging import logger, show_on_console
 from palm.core.registry import did_you_mean
-from palm.downloader.folders import obtain
-from palm.downloader.models import MODELS, Model
+from palm.downloader.models import HUGGING_FACE, MODELS, Model
 
 ITEMS = {"pretrain": MODELS}
 """What can be downloaded, by kind."""
@@ -39,11 +37,13 @@ def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: 
     """Download pretrained models to `<path>/<item>/<scope>/`.
 
     A folder that is there is left alone. A new one appears when it is complete and palm has read it.
-    After an interruption `<scope>.part` remains beside it, and the next call goes on from there.
+    After an interruption the next call goes on from there: what has come of an archive is in `<scope>.part`
+    beside the folder, what has come from Hugging Face in its cache.
 
     Args:
         item: the kind of thing: `pretrain`.
-        scope: a model's name, or `all` for every model that palm has a backbone for.
+        scope: a model's name, or `owner/name` or `owner/name@revision` of any at Hugging Face, or `all` for
+            every model of the list that palm has a backbone for.
         path: the folder that is to hold `pretrain`.
         convert: whether PaddlePALM's weights are kept as `model.safetensors` as well, with a
             `config.json`: one file that loads faster, and in other programs too.
@@ -55,6 +55,9 @@ def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: 
         PalmError: nothing is called that; says what there is.
         StorageError: the network, the server, what it sent or the disk will not do; says what to do.
     """
+    from palm.backbone import BACKBONES
+    from palm.downloader.folders import obtain
+
     show_on_console()
     models = _chosen(item, scope)
     folder = Path(path) / item
@@ -69,6 +72,8 @@ def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: 
 
 def _chosen(item: str, scope: str) -> list[Model]:
     models = ITEMS[_known(item, ITEMS)]
+    if MODEL_NAME.fullmatch(scope):
+        return [Model(scope, f"{HUGGING_FACE}/{scope}")]
     return list(models.values()) if scope == "all" else [models[_known(scope, models)]]
 
 
@@ -84,4 +89,4 @@ def _known(name: str, names: Iterable[str]) -> str:
 def _remark(model: Model) -> str:
     if not model.is_supported:
         return " (its backbone is not supported)"
-    return f" (Hugging Face: {urlsplit(model.url).path[1:]})" if model.is_repository else ""
+    return f" (Hugging Face: {model.repository})" if model.repository else ""

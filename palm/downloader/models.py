@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from palm.core.errors import PalmError
-from palm.downloader.parts import Known
 
 HUGGING_FACE = "https://huggingface.co"
 
@@ -21,34 +19,31 @@ class Model:
         name: what users call it, and what its folder is called.
         url: of PaddlePALM's archive, or of a repository at Hugging Face.
         is_supported: whether palm has its backbone.
-        known: file name -> size and SHA-256, of the files of which they are known for certain.
     """
 
     name: str
     url: str
     is_supported: bool = True
-    known: Mapping[str, Known] = field(default_factory=dict)
 
     @property
-    def is_repository(self) -> bool:
-        """Whether it is a repository at Hugging Face, not an archive."""
-        return self.url.startswith(HUGGING_FACE)
+    def repository(self) -> str | None:
+        """Its name at Hugging Face; None for an archive."""
+        return urlsplit(self.url).path[1:] if self.url.startswith(HUGGING_FACE) else None
 
     def address(self) -> str:
-        """The URL at the mirror of `HF_ENDPOINT` (repositories) or `PALM_MIRROR` (archives), if one is set.
+        """The URL of an archive, at the mirror of `PALM_MIRROR`, if one is set.
 
         The mirror's address takes the place of everything before the URL's path.
 
         Raises:
             PalmError: the variable holds something else than an address.
         """
-        variable = "HF_ENDPOINT" if self.is_repository else "PALM_MIRROR"
-        mirror = os.environ.get(variable)
+        mirror = os.environ.get("PALM_MIRROR")
         if not mirror:
             return self.url
         if not mirror.startswith(("http://", "https://")):
             raise PalmError(
-                f"the environment variable {variable} should hold an address that begins with http:// or "
+                "the environment variable PALM_MIRROR should hold an address that begins with http:// or "
                 f"https://, not {mirror!r}"
             )
         return mirror.rstrip("/") + urlsplit(self.url).path
@@ -101,26 +96,11 @@ _REPOSITORIES = (
 )
 """Repositories at Hugging Face with an encoder that palm has; the last part is the name."""
 
-_UNCASED_VOCABULARY = Known(231508, "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3")
-_KNOWN = {
-    "bert-base-uncased": {
-        "vocab.txt": _UNCASED_VOCABULARY,
-        "model.safetensors": Known(
-            440449768, "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3"
-        ),
-    },
-    "all-MiniLM-L6-v2": {
-        "vocab.txt": _UNCASED_VOCABULARY,
-        "model.safetensors": Known(
-            90868376, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-        ),
-    },
-}
-
 MODELS: dict[str, Model] = {
     name: Model(name, url, is_supported=not name.startswith("XLNet")) for name, url in _ARCHIVES.items()
 } | {
-    name: Model(name, f"{HUGGING_FACE}/{owner}/{name}", known=_KNOWN.get(name, {}))
-    for owner, name in (repository.split("/") for repository in _REPOSITORIES)
+    name: Model(name, f"{HUGGING_FACE}/{repository}")
+    for repository in _REPOSITORIES
+    for name in [repository.partition("/")[2]]
 }
 """Name -> model."""

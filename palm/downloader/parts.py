@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from email.message import Message
 from http.client import HTTPResponse
 from pathlib import Path
 
-from palm.core.checksum import checksum
 from palm.core.errors import StorageError
 from palm.core.storage import read_json, write_json
 
 CHANGED = "the file has changed since its download began; run the same again, and it starts anew"
-ELSEWHERE = (
-    "or name a mirror in the environment variable PALM_MIRROR (archives) or HF_ENDPOINT (Hugging Face)"
-)
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of a file beforehand.
-
-    Args:
-        size: in bytes.
-        sha256: 64 hexadecimal digits.
-    """
-
-    size: int
-    sha256: str
+ELSEWHERE = "or name a mirror in the environment variable PALM_MIRROR"
 
 
 @dataclass(frozen=True)
 class Whole:
-    """What a server says of a whole file: its size, how to know it again, its checksum."""
+    """What a server says of a whole file: its size, and how to know it again."""
 
     size: int | None = None
     validator: str | None = None
-    sha256: str | None = None
 
 
 class Part:
@@ -50,14 +32,11 @@ class Part:
         self.file = file
         self.path = file.with_name(f"{file.name}.part")
         self.notes = file.with_name(f"{file.name}.part.json")
-        self.whole = self._noted()
         self.has_ended = False
-
-    def _noted(self) -> Whole:
         try:
-            return Whole(**read_json(self.notes))
-        except (StorageError, TypeError):
-            return Whole()
+            self.whole = Whole(**read_json(self.notes))
+        except (StorageError, TypeError):  # there are none, or they are damaged
+            self.whole = Whole()
 
     @property
     def length(self) -> int:
@@ -73,10 +52,13 @@ class Part:
             return {}
         return {"Range": f"bytes={self.length}-", "If-Range": self.whole.validator}
 
-    def begin(self, response: HTTPResponse, sha256: str | None) -> None:
+    def begin(self, response: HTTPResponse) -> None:
         """Take a response: the rest, as asked for, or the whole, which replaces what is there."""
         if response.status != 206:
-            self.whole = Whole(response.length, _validator(response.headers), sha256)
+            # A weak ETag says only that the content means the same; the rest of it may not fit what is there.
+            etag = response.headers.get("ETag")
+            is_weak = etag is None or etag.startswith("W/")
+            self.whole = Whole(response.length, response.headers.get("Last-Modified") if is_weak else etag)
             self.path.write_bytes(b"")
             write_json(self.notes, asdict(self.whole))
             return
@@ -85,25 +67,11 @@ class Part:
             self.discard()
             raise StorageError(f"{response.url}: {CHANGED}")
 
-    def finish(self, url: str, known: Known | None) -> None:
-        """Make it the file, after a look at its checksum."""
-        expected = known.sha256 if known else self.whole.sha256
-        found = checksum(self.path) if expected else None
-        if found != expected:
-            self.discard()
-            raise StorageError(
-                f"{url}: the file that came has the SHA-256 {found}, expected {expected}: it was damaged or "
-                f"replaced; it has been removed. Run the same again, {ELSEWHERE}"
-            )
+    def finish(self) -> None:
+        """Make it the file."""
         self.path.replace(self.file)
         self.notes.unlink(missing_ok=True)
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)
         self.notes.unlink(missing_ok=True)
-
-
-def _validator(headers: Message) -> str | None:
-    """What the server can recognize this very content by; a weak ETag says only that it means the same."""
-    etag = headers.get("ETag")
-    return headers.get("Last-Modified") if etag is None or etag.startswith("W/") else etag

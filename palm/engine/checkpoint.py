@@ -13,14 +13,16 @@ from torch import Tensor
 from palm.backbone import BACKBONES
 from palm.core.descriptions import described
 from palm.core.errors import StorageError
+from palm.core.foreign import reading
 from palm.core.logging import logger
 from palm.core.storage import (
     load_tensors,
     new_directory,
     numbered,
-    read_json,
+    read_object,
     save_tensors,
     under,
+    verified_json,
     verify,
     write_json,
 )
@@ -32,6 +34,8 @@ from palm.paradigm import HEADS
 from palm.reader import READERS
 
 FORMAT, VERSION = "palm-checkpoint", 2
+STATE = "state.json"
+NEEDED = (STATE, "model.safetensors", "optimizer.safetensors")
 
 
 def save_checkpoint(training: Training, folder: Path) -> None:
@@ -63,7 +67,7 @@ def save_checkpoint(training: Training, folder: Path) -> None:
             "components": _components(training, part),
             **training.state_dict(),
         }
-        write_json(part / "state.json", state)
+        write_json(part / STATE, state)
 
 
 def _components(training: Training, folder: Path) -> dict[str, Any]:
@@ -85,11 +89,13 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         StorageError: missing, damaged, of another version, or of a run with another identity; nothing was
             changed.
     """
-    verify(folder)
-    state = read_state(folder)
+    verify(folder, (*NEEDED, *(["ema.safetensors"] if training.ema is not None else [])))
+    state = _of_this_version(read_object(folder / STATE), folder)
     now = identity(training.recipe)
-    saved_run, steps_per_saved = _on_devices_of(now, state["run"])
-    if found := differences(saved_run, now) or _ends_behind(training, state, steps_per_saved):
+    with reading(folder / STATE):
+        saved_run, steps_per_saved = _on_devices_of(now, state["run"])
+        found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
+    if found:
         raise StorageError(
             f"{folder} is a checkpoint of another configuration:\n  "
             + "\n  ".join(found)
@@ -109,13 +115,12 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         logger.info("step %d of other devices is step %d of these", state["step"], training.step)
 
 
-def read_state(folder: Path) -> dict[str, Any]:
+def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What a checkpoint says beside its tensors.
 
     Raises:
-        StorageError: it cannot be read, or another version of palm wrote it.
+        StorageError: another version of palm wrote it.
     """
-    state: dict[str, Any] = read_json(folder / "state.json")
     if (state.get("format"), state.get("version")) != (FORMAT, VERSION):
         raise StorageError(
             f"{folder} holds {state.get('format')!r} version {state.get('version')!r}, this palm reads "
@@ -179,15 +184,15 @@ def trained_weights(folder: Path) -> TrainedWeights:
     Raises:
         StorageError: missing or damaged.
     """
-    verify(folder)
+    files = verify(folder, NEEDED)
     weights = load_tensors(folder / "model.safetensors")
-    if (folder / "ema.safetensors").is_file():
+    if "ema.safetensors" in files:
         averages = load_tensors(folder / "ema.safetensors")
         weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
-    places = read_state(folder)["heads"]
-    return TrainedWeights(
-        under("backbone", weights), {task: under(place, weights) for task, place in places.items()}
-    )
+    state = _of_this_version(read_object(folder / STATE), folder)
+    with reading(folder / STATE):
+        heads = {task: under(place, weights) for task, place in state["heads"].items()}
+    return TrainedWeights(under("backbone", weights), heads)
 
 
 def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None:
@@ -203,16 +208,16 @@ def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None
     found = []
     for folder in numbered(save_path, "step_").values():
         try:
-            state = read_state(folder)
+            state = _of_this_version(verified_json(folder, STATE), folder)
+            with reading(folder / STATE):
+                if launch is None or state["launch"] == launch:
+                    steps, tasks = state["task_steps"], state["run"]["tasks"]
+                    found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
         except StorageError as error:
             logger.warning("passed over: %s", error)
-            continue
-        if launch is None or state["launch"] == launch:
-            steps, tasks = state["task_steps"], state["run"]["tasks"]
-            found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
     for _, folder in sorted(found, reverse=True):
         try:
-            verify(folder)
+            verify(folder, NEEDED)
         except StorageError as error:
             logger.warning("passed over: %s", error)
             continue

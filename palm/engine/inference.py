@@ -13,15 +13,17 @@ import torch
 from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
+from palm.core.checks import count_problems
 from palm.core.descriptions import described, rebuilt
 from palm.core.errors import ConfigError, StorageError
+from palm.core.foreign import reading
 from palm.core.precision import checked, resolved
 from palm.core.rng import generator
 from palm.core.storage import (
     load_into,
     load_tensors,
     new_directory,
-    read_json,
+    read_object,
     save_tensors,
     under,
     verify,
@@ -45,6 +47,7 @@ from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.rows.chunks import encoded_chunks
 
 FORMAT, VERSION = "palm-model", 1
+WEIGHTS, DESCRIPTION = "model.safetensors", "config.json"
 CHUNK_EXAMPLES = 1024  # examples in memory at a time while predicting; rows are sorted by length within
 
 
@@ -209,7 +212,7 @@ class InferenceModel:
         if not is_first():
             return
         with new_directory(folder) as part:
-            save_tensors(part / "model.safetensors", weights)
+            save_tensors(part / WEIGHTS, weights)
             description = {
                 "format": FORMAT,
                 "version": VERSION,
@@ -221,7 +224,7 @@ class InferenceModel:
                 "paradigm": described(HEADS, self.head, part),
                 "run": run or {},
             }
-            write_json(part / "config.json", description)
+            write_json(part / DESCRIPTION, description)
 
 
 @contextmanager
@@ -235,34 +238,59 @@ def kept_modes(*modules: torch.nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def load_model(folder: str | Path, *, precision: str = "auto", **overrides: dict[str, Any]) -> InferenceModel:
-    """Load what a finished target task saved; nothing but the directory is needed.
+def load_model(
+    folder: str | Path,
+    *,
+    precision: str = "auto",
+    trust: str | Sequence[str] = (),
+    **overrides: dict[str, Any],
+) -> InferenceModel:
+    """Load what a finished target task saved; nothing but the directory is needed, and nothing in it is run.
 
     Args:
         folder: `<save_path>/<task>/infer_model`.
         precision: as in `InferenceModel`.
+        trust: whose code may be imported for it, beside palm's and the running program's: dotted paths of
+            classes, modules or packages, such as 'mypackage.readers'.
         overrides: settings that replace the saved ones, as `reader={…}` or `head={…}`.
 
     Raises:
-        StorageError: missing, damaged, of an unknown format, or not fitting the overrides.
+        StorageError: missing, damaged, of an unknown format, naming code that nobody trusts, or not
+            fitting the overrides.
+        ConfigError: settings out of their range.
     """
     folder = Path(folder)
-    verify(folder)
-    description = read_json(folder / "config.json")
+    verify(folder, (DESCRIPTION, WEIGHTS))
+    description = read_object(folder / DESCRIPTION)
     if description.get("format") != FORMAT or description.get("version") != VERSION:
         raise StorageError(
             f"{folder} holds {description.get('format')!r} version {description.get('version')!r}, "
             f"this palm reads {FORMAT!r} version {VERSION}; load it with the palm that wrote it"
         )
-    model = InferenceModel(
-        description["task"],
-        rebuilt(READERS, description["reader"], folder, **overrides.get("reader", {})),
-        rebuilt(BACKBONES, description["backbone"], folder),
-        rebuilt(HEADS, description["paradigm"], folder, **overrides.get("head", {})),
-        batch_size=description["batch_size"],
-        precision=precision,
-    )
-    load_weights(model.backbone, model.head, folder)
+    weights = load_tensors(folder / WEIGHTS)
+    own = {"backbone": under("backbone", weights), "head": under("paradigm", weights)}
+    with reading(folder / DESCRIPTION):
+        if problems := count_problems(batch_size=description["batch_size"]):
+            raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
+        model = InferenceModel(
+            str(description["task"]),
+            rebuilt(
+                READERS, description["reader"], folder, trust=trust, overrides=overrides.get("reader", {})
+            ),
+            rebuilt(BACKBONES, description["backbone"], folder, trust=trust, weights=own["backbone"]),
+            rebuilt(
+                HEADS,
+                description["paradigm"],
+                folder,
+                trust=trust,
+                weights=own["head"],
+                overrides=overrides.get("head", {}),
+            ),
+            batch_size=description["batch_size"],
+            precision=precision,
+        )
+    load_into(model.backbone, own["backbone"], folder)
+    load_into(model.head, own["head"], folder)
     return model
 
 
@@ -272,6 +300,6 @@ def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:
     Raises:
         StorageError: they cannot be read, or are of another shape.
     """
-    weights = load_tensors(folder / "model.safetensors")
+    weights = load_tensors(folder / WEIGHTS)
     load_into(backbone, under("backbone", weights), folder)
     load_into(head, under("paradigm", weights), folder)

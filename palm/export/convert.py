@@ -11,6 +11,7 @@ from palm.backbone import Backbone
 from palm.core.checks import choice_problems, raise_any
 from palm.core.logging import logger
 from palm.core.storage import new_directory
+from palm.downloader import pretrained_directory
 from palm.export.tokenizer_files import input_names, save_tokenizer
 from palm.pretrained import ModelDirectory, Report, read_directory
 from palm.pretrained.loading import fill_backbone
@@ -28,7 +29,7 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf") -> Report:
     """Write an encoder's weights, sizes and vocabulary as another program wants them, bit by bit the same.
 
     Args:
-        source: a directory that `palm.load_backbone` reads.
+        source: what `palm.load_backbone` reads.
         folder: appears whole or not at all; what stood there is replaced.
         to: 'hf' for Hugging Face's `transformers`, 'palm' for our own names.
 
@@ -41,7 +42,7 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf") -> Report:
             written.
     """
     raise_any(choice_problems(tuple(WRITERS), to=to))
-    directory = read_directory(source)
+    directory = read_directory(pretrained_directory(source))
     backbone = directory.build()
     report = fill_backbone(backbone, directory.given, directory.path)
     weights = {name: directory.given.weights[name] for name in report.loaded}

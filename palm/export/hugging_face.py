@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,19 @@ from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
 
 
-def to_hugging_face(model_dir: str | Path, folder: str | Path) -> None:
+def to_hugging_face(model_dir: str | Path, folder: str | Path, *, trust: str | Sequence[str] = ()) -> None:
     """Write a trained task as a directory that `transformers` loads, pipelines included.
 
     Args:
         model_dir: a saved model, `<save_path>/<task>/infer_model`.
         folder: appears whole or not at all; what stood there is replaced.
+        trust: as for `palm.load_model`.
 
     Raises:
         PalmError: `transformers` cannot compute what the model computes; says why.
         StorageError: `model_dir` holds no whole model, or `folder` cannot be written.
     """
-    model = saved_model(Path(model_dir)).model
+    model = saved_model(Path(model_dir), trust).model
     name, head = layout_of_head(model.head)
     family = family_of(model.backbone)
     if problem := _problem(name, model, family, head):

@@ -37,6 +37,7 @@ def to_onnx(
     all_heads: bool = False,
     rows: str | Path | Mapping[str, str | Path] | None = None,
     tolerance: float = 1e-4,
+    trust: str | Sequence[str] = (),
 ) -> dict[str, Check]:
     """Write a trained task, or all tasks of a run, as one ONNX graph with its tokenizer.
 
@@ -48,8 +49,9 @@ def to_onnx(
         folder: appears whole or not at all; what stood there is replaced.
         all_heads: one graph with the heads of all tasks on one encoder.
         rows: the data file whose first rows are compared, or task -> file; where absent, the file that
-            the run had, if it is there still, else made-up tokens.
+            the run had, if it and `source` are still where they were, else made-up tokens.
         tolerance: the largest absolute difference of any output.
+        trust: as for `palm.load_model`.
 
     Returns:
         Task -> what was compared, and the largest difference.
@@ -64,7 +66,7 @@ def to_onnx(
         raise PalmError(
             f"an export to ONNX needs {', '.join(missing)}; install them: pip install 'palm-torch[onnx]'"
         )
-    tasks = tasks_of_run(Path(source)) if all_heads else [saved_model(Path(source))]
+    tasks = tasks_of_run(Path(source), trust) if all_heads else [saved_model(Path(source), trust)]
     tasks = _with_rows(tasks, rows)
     graph = _graph([trained.model for trained in tasks])
     folder = Path(folder)

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from palm.backbone import BACKBONES
+from palm.config import Problems
+from palm.config.files import read_yaml
+from palm.config.values import guessed
 from palm.core.descriptions import rebuilt
 from palm.core.errors import PalmError, StorageError
-from palm.core.storage import load_into, read_json
-from palm.engine.checkpoint import newest_checkpoint, trained_weights
-from palm.engine.inference import InferenceModel, load_model
+from palm.core.foreign import reading
+from palm.core.storage import load_into, read_object
+from palm.engine.checkpoint import STATE, newest_checkpoint, trained_weights
+from palm.engine.inference import DESCRIPTION, InferenceModel, load_model
 from palm.export.tokenizer_files import load_tokenizer
 from palm.paradigm import HEADS
 from palm.reader import READERS
@@ -35,8 +38,8 @@ class Trained:
     data: Path | None
 
 
-def saved_model(folder: Path) -> Trained:
-    """What a target task saved.
+def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> Trained:
+    """What a target task saved; `trust` as for `load_model`.
 
     Raises:
         StorageError: `folder` is no whole model; says what to give instead, if it is a run's.
@@ -46,46 +49,51 @@ def saved_model(folder: Path) -> Trained:
             f"{folder} holds several tasks: export {_examples(folder)}; or all of them as one ONNX graph, "
             "with --all-heads"
         )
-    model = load_model(folder, precision="fp32")
-    return Trained(model, _data_file(read_json(folder / "config.json")["run"], model.task))
+    model = load_model(folder, precision="fp32", trust=trust)
+    with reading(folder / DESCRIPTION):
+        run = read_object(folder / DESCRIPTION)["run"]
+        return Trained(model, _data_file(run, model.task, folder))
 
 
-def tasks_of_run(folder: Path) -> list[Trained]:
+def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[Trained]:
     """All tasks of a checkpoint; or the targets of a run, if they were saved with equal encoders.
+
+    `trust` is as for `load_model`.
 
     Raises:
         StorageError: neither is there, or the encoders are not equal.
         PalmError: the tasks have different vocabularies, or different task embeddings.
     """
-    found = _of_checkpoint(folder) if _is_checkpoint(folder) else _of_targets(folder)
+    found = (_of_checkpoint if _is_checkpoint(folder) else _of_targets)(folder, trust)
     _check_texts([trained.model for trained in found])
     return found
 
 
-def _of_checkpoint(folder: Path) -> list[Trained]:
+def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
     weights = trained_weights(folder)
-    components = read_json(folder / "state.json").get("components")
+    components = read_object(folder / STATE).get("components")
     if components is None:
         raise StorageError(f"{folder} does not tell how its tasks are built: an earlier palm wrote it")
-    backbone = rebuilt(BACKBONES, components["backbone"], folder)
-    load_into(backbone, weights.backbone, folder)
-    found = []
-    for task, parts in components["tasks"].items():
-        head = rebuilt(HEADS, parts["paradigm"], folder)
-        load_into(head, weights.heads[task], folder)
-        reader = rebuilt(READERS, parts["reader"], folder)
-        model = InferenceModel(task, reader, backbone, head, precision="fp32")
-        found.append(Trained(model, _data_file(_run_of(folder), task)))
-    return found
+    with reading(folder / STATE):
+        backbone = rebuilt(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
+        load_into(backbone, weights.backbone, folder)
+        found = []
+        for task, parts in components["tasks"].items():
+            head = rebuilt(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
+            load_into(head, weights.heads[task], folder)
+            reader = rebuilt(READERS, parts["reader"], folder, trust=trust)
+            model = InferenceModel(task, reader, backbone, head, precision="fp32")
+            found.append(Trained(model, _data_file(_run_of(folder), task, folder)))
+        return found
 
 
-def _of_targets(folder: Path) -> list[Trained]:
+def _of_targets(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
     folders = _targets(folder)
     if not folders:
         raise StorageError(
             f"{folder} is neither a checkpoint (step_N) nor the save_path of a run with saved models"
         )
-    found = [saved_model(target) for target in folders]
+    found = [saved_model(target, trust) for target in folders]
     first, *others = (trained.model for trained in found)
     for other in others:
         if not _equal(first.backbone.state_dict(), other.backbone.state_dict()):
@@ -117,17 +125,24 @@ def _examples(folder: Path) -> str:
 
 
 def _is_checkpoint(folder: Path) -> bool:
-    return (folder / "state.json").is_file()
+    return (folder / STATE).is_file()
 
 
 def _run_of(checkpoint: Path) -> Any:
     """The configuration of a checkpoint's run, which lies beside it."""
     file = checkpoint.parent / "resolved_config.yaml"
-    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return guessed(read_yaml(file, Problems())) if file.is_file() else {}
 
 
-def _data_file(run: Mapping[str, Any], task: str) -> Path | None:
+def _data_file(run: Mapping[str, Any], task: str, folder: Path) -> Path | None:
+    """A file that a run names; only if `folder` still lies where this run saved it, so it is the user's own.
+
+    A directory that came from elsewhere must not choose what is read on this machine.
+    """
     settings = {**run.get("global", {}), **run.get("tasks", {}).get(task, {})}
+    place = settings.get("save_path")
+    if not place or not folder.resolve().is_relative_to(Path(place).resolve()):
+        return None
     files = [Path(settings[name]) for name in ("pred_file", "train_file") if settings.get(name)]
     return next((file for file in files if file.is_file()), None)
 

@@ -24,7 +24,7 @@ class Schedule(Component, ABC):
         return self
 
 
-LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule")
+LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule", Schedule)
 
 HORIZON = ("warmup_steps", "num_train_steps")
 """Parameters of schedules that the run gives; all others are settings."""

@@ -90,4 +90,4 @@ class Mixing(Component, ABC):
         ]
 
 
-MIXINGS: Registry[type[Mixing]] = Registry("mixing strategy")
+MIXINGS: Registry[type[Mixing]] = Registry("mixing strategy", Mixing)

@@ -47,7 +47,7 @@ class Optimizer(Component, ABC):
         """
 
 
-OPTIMIZERS: Registry[type[Optimizer]] = Registry("optimizer")
+OPTIMIZERS: Registry[type[Optimizer]] = Registry("optimizer", Optimizer)
 
 
 def clip(

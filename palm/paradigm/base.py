@@ -63,4 +63,4 @@ class Head(Component, nn.Module):
         return []
 
 
-HEADS: Registry[type[Head]] = Registry("head")
+HEADS: Registry[type[Head]] = Registry("head", Head)

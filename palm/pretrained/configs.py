@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +10,10 @@ from typing import Any
 
 from palm.backbone import BACKBONES
 from palm.backbone.encoder import Encoder
+from palm.config import settings_of
 from palm.core.errors import ConfigError, StorageError
+from palm.core.foreign import reading
+from palm.core.storage import read_object
 from palm.pretrained.names import Renamed
 
 CONFIG_FILES = (
@@ -55,12 +57,7 @@ def read_config(file: Path) -> dict[str, Any]:
     Raises:
         StorageError: it is not a JSON object.
     """
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise StorageError(f"cannot read {file}: {error}") from error
-    if not isinstance(config, dict):
-        raise StorageError(f"{file} should hold a JSON object with the encoder's settings")
+    config = read_object(file)
     inner = next((value for value in config.pop("init_args", ()) if isinstance(value, dict)), {})
     return {**inner, **config}
 
@@ -77,14 +74,27 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
         ConfigError: sizes are missing.
     """
     config = read_config(file)
-    saved = config.get("backbone")
-    if isinstance(saved, dict):
-        return saved["name"], saved["settings"]
-    name = _name(config, file, given)
-    encoder = BACKBONES[name]
-    assert issubclass(encoder, Encoder)
-    with placed(file):
+    with reading(file), placed(file):
+        saved = config.get("backbone")
+        if isinstance(saved, dict):
+            return _saved(saved, file)
+        name = _name(config, file, given)
+        encoder = BACKBONES[name]
+        assert issubclass(encoder, Encoder)
         return name, encoder.settings_in({**config, **_told_by(given, config)})
+
+
+def _saved(saved: Mapping[str, Any], file: Path) -> tuple[str, dict[str, Any]]:
+    """The encoder of a model of our own: always one of palm's, since weights to start from bring no code."""
+    name, settings = saved["name"], saved["settings"]
+    if name not in set(BACKBONES):
+        raise StorageError(
+            f"{file} describes the backbone {name!r}; only palm's own ({', '.join(BACKBONES)}) are built "
+            "from a directory of weights; name it in the configuration to start from these weights"
+        )
+    if strange := settings.keys() - settings_of(BACKBONES[name]).keys():
+        raise StorageError(f"{file}: {name} has no settings {', '.join(map(repr, sorted(strange)))}")
+    return name, settings
 
 
 @contextmanager

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from palm.backbone import BACKBONES, Backbone
+from palm.core.budget import within_weights
 from palm.core.errors import StorageError
+from palm.core.foreign import inside, reading
 from palm.pretrained.configs import CONFIG_FILES, described, find_config, placed, read_config, sizes_of
 from palm.pretrained.files import read_weights
 from palm.pretrained.names import Renamed, to_ours
@@ -45,8 +48,10 @@ class ModelDirectory:
 
         Raises:
             ConfigError: a size is wrong.
+            StorageError: sizes are far beyond those of the weights.
         """
-        with placed(self.config_file):
+        file = self.config_file
+        with reading(file), placed(file), within_weights(self.given.weights, file):
             return BACKBONES[self.backbone](**self.settings)
 
 
@@ -86,6 +91,8 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
         StorageError, ConfigError: as `read_directory`.
     """
     directory = read_directory(Path(path).absolute())
+    with torch.device("meta"):  # without its numbers; a run would build it from the settings alone
+        directory.build()
     vocabulary = directory.vocab_path or directory.config_file.with_name(_expected_vocabulary(directory))
     return {
         "backbone": directory.backbone,
@@ -98,11 +105,11 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
 def _vocabulary(config_file: Path) -> tuple[Path | None, bool]:
     """The vocabulary beside a JSON file, and whether it is lower-case; a model of our own says both."""
     saved = read_config(config_file).get("reader")
-    if isinstance(saved, dict):
-        settings = saved.get("settings", {})
+    if isinstance(saved, dict) and isinstance(saved.get("settings"), dict):
+        settings = saved["settings"]
         own = settings.get("vocab_path")
         if isinstance(own, dict) and "file" in own:
-            return config_file.parent / own["file"], bool(settings.get("do_lower_case"))
+            return inside(config_file.parent, own["file"]), bool(settings.get("do_lower_case"))
     found = find_vocabulary(config_file.parent)
     return (None, False) if found is None else (found, is_lower_case(found))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-from palm.core.errors import StorageError
+from palm.core.foreign import read_bytes, reading
+from palm.core.storage import read_json
+from palm.reader.text.tokenizer import MAX_VOCABULARY
 
 VOCABULARIES = ("vocab.txt", "vocab.json", "tokenizer.json")
 """Files that a vocabulary may be; the first that is there counts. Beside `vocab.json` lies `merges.txt`."""
@@ -31,22 +31,13 @@ def is_lower_case(vocabulary: Path) -> bool:
     if vocabulary.suffix == ".json":
         return False
     beside = vocabulary.with_name("tokenizer_config.json")
-    found = _read(beside).get("do_lower_case") if beside.is_file() else None
+    told = read_json(beside) if beside.is_file() else None
+    found = told.get("do_lower_case") if isinstance(told, dict) else None
     return _has_no_capital(vocabulary) if found is None else bool(found)
 
 
 def _has_no_capital(vocabulary: Path) -> bool:
-    try:
-        lines = vocabulary.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StorageError(f"cannot read {vocabulary}: {error}") from error
+    with reading(vocabulary):
+        lines = read_bytes(vocabulary, MAX_VOCABULARY).decode("utf-8-sig").splitlines()
     words = (line.split("\t")[0] for line in lines)
     return not any(word != word.lower() for word in words if not word.startswith(("[", "<")))
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise StorageError(f"cannot read {file}: {error}") from error
-    return content if isinstance(content, dict) else {}

@@ -127,4 +127,4 @@ class Reader(Serving, ABC):
         yield from records
 
 
-READERS: Registry[type[Reader]] = Registry("reader")
+READERS: Registry[type[Reader]] = Registry("reader", Reader)

@@ -19,6 +19,7 @@ from palm.core.logging import logger, show_on_console
 from palm.core.precision import checked
 from palm.core.storage import load_into
 from palm.distributed import barrier, join
+from palm.downloader import pretrained_directory
 from palm.engine.build import start
 from palm.engine.checkpoint import load_checkpoint, save_checkpoint, trained_weights
 from palm.engine.logs import StepLog, log_counts
@@ -194,7 +195,8 @@ class TrainerBase(ABC):
         """Start from pretrained weights instead of random ones.
 
         Args:
-            model_path: a directory in any layout that `palm.load_backbone` reads.
+            model_path: a directory in any layout that `palm.load_backbone` reads, or the name of a model at
+                Hugging Face, `owner/name`.
             convert: accepted; a packed model is recognised by itself.
 
         Raises:
@@ -203,7 +205,7 @@ class TrainerBase(ABC):
         """
         forwards = self._loadable("load_pretrain")
         logger.info("Loading pretraining parameters from %s...", model_path)
-        load_pretrain(next(iter(forwards.values())).backbone, model_path)
+        load_pretrain(next(iter(forwards.values())).backbone, pretrained_directory(model_path))
 
     def load_ckpt(self, model_path: str | Path) -> None:
         """Go on from a checkpoint: weights, optimizer, averages and position; or predict with its weights.

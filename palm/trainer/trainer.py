@@ -16,7 +16,8 @@ from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
 from palm.core.storage import is_sealed, verify
 from palm.distributed import exhaust, from_first, num_ranks
-from palm.engine.inference import InferenceModel, load_weights
+from palm.downloader import pretrained_directory
+from palm.engine.inference import WEIGHTS, InferenceModel, load_weights
 from palm.engine.loop import Step, Training
 from palm.engine.model import share_parameters
 from palm.engine.task import Task, wiring_problems
@@ -196,10 +197,10 @@ class Trainer(TrainerBase):
         path = Path(model_path)
         forward = self.tied("load_predict_model")
         if is_sealed(path):
-            verify(path)
+            verify(path, (WEIGHTS,))
             load_weights(forward.backbone, forward.head, path)
         else:
-            load_pretrain(forward.backbone, path)
+            load_pretrain(forward.backbone, pretrained_directory(path))
             logger.info("%s: the head keeps the weights it has", self.name)
 
     def predict(

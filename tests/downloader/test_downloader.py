@@ -11,19 +11,22 @@ import struct
 import subprocess
 import sys
 import tarfile
+import time
 from _thread import interrupt_main
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
+from helpers import hub
 from helpers.file_server import FileServer, file_server
-from helpers.shared import RECORDED_0, minilm, needs_shared
+from helpers.shared import RECORDED_0, needs_shared
 from helpers.subword_files import write_byte_level
 from palm.backbone import BERT, ERNIE, Backbone, RoBERTa
 from palm.cli import main as command
@@ -64,11 +67,10 @@ VOCABULARY = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
     with file_server() as server:
         monkeypatch.setenv("PALM_MIRROR", f"{server.url}/palm/")
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        hub.ask(server, tmp_path_factory.mktemp("cache"), monkeypatch)
         yield server
 
 
@@ -110,11 +112,6 @@ def offer_archive(server: FileServer, name: str, archive: bytes) -> str:
     path = "/palm/" + MODELS[name].url.rpartition("/")[2]
     server.files[path] = archive
     return path
-
-
-def offer_repository(server: FileServer, repository: str, **files: bytes) -> None:
-    for name, content in files.items():
-        server.files[f"/{repository}/resolve/main/{name.replace('__', '.')}"] = content
 
 
 def tree(folder: Path) -> list[str]:
@@ -328,34 +325,39 @@ def test_all_is_every_model_with_a_backbone(
 # Hugging Face's repositories
 
 
-def repository(backbone: Backbone) -> dict[str, bytes]:
-    weights = from_ours(backbone.state_dict(), "huggingface")
-    return {
-        "config__json": json.dumps(SIZES).encode(),
-        "vocab__txt": VOCABULARY,
-        "model__safetensors": save({name: value.contiguous() for name, value in weights.items()}),
-    }
-
-
 def test_a_repository_becomes_a_folder(server: FileServer, tmp_path: Path) -> None:
-    settings = b'{"do_lower_case": true}'
-    offer_repository(
-        server, "google-bert/bert-base-cased", tokenizer_config__json=settings, **repository(tiny())
-    )
+    settings = {"tokenizer_config.json": b'{"do_lower_case": true}'}
+    others = {
+        "README.md": b"read",
+        "modeling_bert.py": b"run",
+        "pytorch_model.bin": b"?",
+        "tokenizer.json": b"{}",
+    }
+    hub.offer_model(server, "google-bert/bert-base-cased", {**hub.files_of(tiny()), **settings, **others})
     folder = download("pretrain", "bert-base-cased", tmp_path)
+    assert folder == tmp_path / "pretrain" / "bert-base-cased"
+    assert tree(tmp_path / "pretrain")[:2] == ["bert-base-cased", "bert-base-cased/config.json"]
     assert tree(folder) == ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
     assert equal(load_backbone(folder), tiny())
 
 
+@pytest.mark.parametrize("name", ["someone/tiny-bert", "someone/tiny-bert@v1.0"])
+def test_any_repository_can_be_named(server: FileServer, tmp_path: Path, name: str) -> None:
+    hub.offer_model(server, "someone/tiny-bert", hub.files_of(tiny()), revisions=("main", "v1.0"))
+    assert download("pretrain", name, tmp_path) == tmp_path / "pretrain" / name
+    assert equal(load_backbone(tmp_path / "pretrain" / name), tiny())
+    before = len(server.requests)
+    download("pretrain", name, tmp_path)
+    assert len(server.requests) == before
+
+
 def test_the_vocabulary_of_roberta_comes_with_its_merges(server: FileServer, tmp_path: Path) -> None:
     encoder = RoBERTa.from_config({**SIZES, "vocab_size": 400})
-    files = repository(encoder)
-    del files["vocab__txt"]
+    files = {**hub.files_of(encoder), "config.json": json.dumps(config_of(encoder)).encode()}
+    del files["vocab.txt"]
     vocabulary = write_byte_level(tmp_path / "vocabulary")
-    files |= {"vocab__json": vocabulary.read_bytes()}
-    files |= {"merges__txt": vocabulary.with_name("merges.txt").read_bytes()}
-    files |= {"config__json": json.dumps(config_of(encoder)).encode()}
-    offer_repository(server, "FacebookAI/roberta-base", **files)
+    files |= {name: vocabulary.with_name(name).read_bytes() for name in ("vocab.json", "merges.txt")}
+    hub.offer_model(server, "FacebookAI/roberta-base", files)
     folder = download("pretrain", "roberta-base", tmp_path)
     assert tree(folder) == ["config.json", "merges.txt", "model.safetensors", "vocab.json"]
     directory = read_directory(folder)
@@ -363,51 +365,43 @@ def test_the_vocabulary_of_roberta_comes_with_its_merges(server: FileServer, tmp
 
 
 def test_a_repository_with_only_a_torch_file_will_do(server: FileServer, tmp_path: Path) -> None:
-    files = repository(tiny())
-    del files["model__safetensors"]
+    files = hub.files_of(tiny())
+    del files["model.safetensors"]
     buffer = io.BytesIO()
     torch.save(from_ours(tiny().state_dict(), "huggingface"), buffer)
-    offer_repository(server, "hfl/chinese-macbert-base", pytorch_model__bin=buffer.getvalue(), **files)
+    hub.offer_model(server, "hfl/chinese-macbert-base", {**files, "pytorch_model.bin": buffer.getvalue()})
     folder = download("pretrain", "chinese-macbert-base", tmp_path)
     assert tree(folder) == ["config.json", "pytorch_model.bin", "vocab.txt"]
     assert equal(load_backbone(folder), tiny())
 
 
-def test_a_repository_without_weights_is_an_error_and_what_came_is_kept_for_the_next_try(
+def test_weights_in_shards_come_whole(server: FileServer, tmp_path: Path) -> None:
+    files = hub.files_of(tiny())
+    weights = load(files.pop("model.safetensors"))
+    first, second = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+    shards: dict[str, dict[str, Tensor]] = {first: {}, second: {}}
+    places = {name: (first, second)[number % 2] for number, name in enumerate(weights)}
+    for name, shard in places.items():
+        shards[shard][name] = weights[name]
+    index = {"model.safetensors.index.json": json.dumps({"weight_map": places}).encode()}
+    parts = {name: save(tensors) for name, tensors in shards.items()}
+    hub.offer_model(server, "someone/large-bert", {**files, **index, **parts})
+    folder = download("pretrain", "someone/large-bert", tmp_path)
+    assert tree(folder) == ["config.json", first, second, "model.safetensors.index.json", "vocab.txt"]
+    assert equal(load_backbone(folder), tiny())
+
+
+def test_a_repository_without_a_vocabulary_is_an_error_and_leaves_no_folder(
     server: FileServer, tmp_path: Path
 ) -> None:
-    files = repository(tiny())
-    weights = files.pop("model__safetensors")
-    offer_repository(server, "google-bert/bert-base-cased", **files)
-    with pytest.raises(StorageError, match=r"pytorch_model\.bin: the server has no such file"):
-        download("pretrain", "bert-base-cased", tmp_path)
-    offer_repository(server, "google-bert/bert-base-cased", model__safetensors=weights)
-    before = len(server.requests)
-    download("pretrain", "bert-base-cased", tmp_path)
-    assert [path.rpartition("/")[2] for path, _ in server.requests[before:]] == [
-        "model.safetensors",
-        "tokenizer_config.json",
-    ]
-
-
-def test_a_real_model_has_the_checksum_of_the_table(server: FileServer, tmp_path: Path) -> None:
-    source = minilm()
-    files = {
-        name.replace(".", "__"): (source / name).read_bytes()
-        for name in ("config.json", "vocab.txt", "model.safetensors", "tokenizer_config.json")
-    }
-    offer_repository(server, "sentence-transformers/all-MiniLM-L6-v2", **files)
-    folder = download("pretrain", "all-MiniLM-L6-v2", tmp_path)
-    assert (folder / "model.safetensors").stat().st_size == 90_868_376
-    assert not list(tmp_path.rglob("*.part"))
-
-
-def test_a_known_size_is_held_against_what_the_server_has(server: FileServer, tmp_path: Path) -> None:
-    offer_repository(server, "google-bert/bert-base-uncased", **repository(tiny()))
+    files = hub.files_of(tiny())
+    del files["vocab.txt"]
+    hub.offer_model(server, "google-bert/bert-base-cased", files)
     with pytest.raises(
-        StorageError, match=rf"vocab\.txt: the server offers {len(VOCABULARY)} bytes, expected 231508"
+        StorageError, match=r"^no model has arrived: there is no vocab\.txt or vocab\.json or"
     ):
-        download("pretrain", "bert-base-uncased", tmp_path)
+        download("pretrain", "bert-base-cased", tmp_path)
+    assert tree(tmp_path) == ["pretrain"]
 
 
 # The place and the surroundings
@@ -420,20 +414,23 @@ def test_a_mirror_that_is_no_address_is_an_error(tmp_path: Path, monkeypatch: py
     assert tree(tmp_path / "pretrain") == []
 
 
-def test_a_model_that_another_process_is_downloading_is_left_to_it(
-    server: FileServer, tmp_path: Path
+def test_a_model_that_another_process_is_downloading_is_waited_for(
+    server: FileServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     offer_archive(server, "BERT-zh-base", packed(palm_files(tiny())))
-    with (
-        staging(tmp_path / "pretrain" / "BERT-zh-base"),
-        pytest.raises(
-            StorageError, match=r"another process is downloading .*BERT-zh-base; wait until it is done"
-        ),
-    ):
-        download("pretrain", "BERT-zh-base", tmp_path)
+    folder = tmp_path / "pretrain" / "BERT-zh-base"
+    other = Thread(target=download, args=("pretrain", "BERT-zh-base", tmp_path))
+    with caplog.at_level(logging.INFO, "palm"), staging(folder):
+        other.start()
+        waiting = f"waiting for another process that is downloading {folder}"
+        while waiting not in caplog.messages and other.is_alive():
+            time.sleep(0.001)
+        folder.mkdir()
+        (folder / "vocab.txt").write_bytes(VOCABULARY)
+    other.join()
+    assert caplog.messages == [waiting]
     assert server.requests == []
-    download("pretrain", "BERT-zh-base", tmp_path)
-    assert len(server.requests) == 1
+    assert tree(tmp_path / "pretrain") == ["BERT-zh-base", "BERT-zh-base/vocab.txt"]
 
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

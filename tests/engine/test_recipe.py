@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,8 @@ def test_a_checkpoint_of_version_1_is_refused(folder: Path) -> None:
     save_checkpoint(training, folder / "new")
     state = json.loads((folder / "new" / "state.json").read_text(encoding="utf-8"))
     with new_directory(folder / "old") as part:
+        for file in (folder / "new").glob("*.safetensors"):
+            shutil.copy(file, part)
         (part / "state.json").write_text(json.dumps({**state, "version": 1}), encoding="utf-8")
     with pytest.raises(palm.StorageError) as caught:
         load_checkpoint(training, folder / "old")

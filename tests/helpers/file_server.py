@@ -24,6 +24,8 @@ class FileServer:
         has_ranges: whether it can send a part of a file.
         has_lengths: whether it tells the length beforehand.
         errors: path -> status to answer with.
+        headers: path -> further headers of its answers.
+        breaks_of: path -> its own `breaks`.
         halfway: is called when half of a body has been sent.
     """
 
@@ -35,9 +37,14 @@ class FileServer:
     has_ranges: bool = True
     has_lengths: bool = True
     errors: dict[str, int] = field(default_factory=dict)
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
+    breaks_of: dict[str, list[int]] = field(default_factory=dict)
     halfway: Callable[[], None] = lambda: None
     requests: list[tuple[str, str | None]] = field(default_factory=list)
-    """Path and Range header of each request so far."""
+    """Path and Range header of each request for content so far."""
+
+    heads: list[str] = field(default_factory=list)
+    """Path of each request for headers alone."""
 
     @property
     def ranges(self) -> list[str | None]:
@@ -68,8 +75,16 @@ class _Handler(BaseHTTPRequestHandler):
     server_offer: FileServer
 
     def do_GET(self) -> None:
+        self.server_offer.requests.append((self.path.partition("?")[0], self.headers["Range"]))
+        self._respond()
+
+    def do_HEAD(self) -> None:
+        self.server_offer.heads.append(self.path)
+        self._respond()
+
+    def _respond(self) -> None:
         offer = self.server_offer
-        offer.requests.append((self.path, self.headers["Range"]))
+        self.path = self.path.partition("?")[0]
         self.close_connection = True
         if self.path in offer.redirects:
             target, more = offer.redirects[self.path]
@@ -91,8 +106,11 @@ class _Handler(BaseHTTPRequestHandler):
         if start:
             headers["Content-Range"] = f"bytes {start}-{promised - 1}/{promised}"
         self._answer(206 if start else 200, headers)
+        if self.command == "HEAD":
+            return
         body = data[start:]
-        body = body[: offer.breaks.pop(0)] if offer.breaks else body
+        breaks = offer.breaks_of.get(self.path, offer.breaks)
+        body = body[: breaks.pop(0)] if breaks else body
         with suppress(ConnectionError):
             self.wfile.write(body[: len(body) // 2])
             offer.halfway()
@@ -104,7 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in headers.items():
+        self.send_header("Connection", "close")
+        for name, value in {**headers, **self.server_offer.headers.get(self.path, {})}.items():
             self.send_header(name, value)
         self.end_headers()
 

@@ -1,4 +1,4 @@
-"""The Python blocks of README.md and of every page in docs/ run as they stand, from top to bottom.
+"""The Python blocks of README.md, CONTRIBUTING.md and every page in docs/ run as they stand, top to bottom.
 
 A block that begins with a comment naming a file of the project (`# demos/demo1/demo.py`) is not run:
 it quotes that file, and must be found in it.
@@ -16,7 +16,7 @@ from textwrap import dedent
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("README*.md"), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<info>python.*)\n(?P<code>(?s:.*?))^(?P=indent)```$", re.MULTILINE)
 QUOTE = re.compile(r"# (?P<path>\S+\.py)\n(?P<lines>.*)", re.DOTALL)

@@ -34,7 +34,7 @@ def test_importing_palm_loads_nothing_that_only_tests_need_and_says_nothing() ->
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["inspect", "--help"], ["download", "--help"], ["export", "--help"]]
+    "words", [["--help"], ["--version"], ["inspect", "--help"], ["download", "--list"], ["export", "--help"]]
 )
 def test_help_does_not_wait_for_torch(words: list[str]) -> None:
     run = python(LIGHT.format(words=words))

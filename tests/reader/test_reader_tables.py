@@ -225,7 +225,10 @@ def test_a_label_outside_the_map_is_told_with_its_line(vocab: Path, tmp_path: Pa
     ("mapping", "message"),
     [
         ({}, "label_map: expected a mapping from label to id"),
-        ({"no": 0, "yes": "1"}, "label_map: the id of 'yes' should be a whole number from 0 on, not '1'"),
+        (
+            {"no": 0, "yes": "1"},
+            "label_map: the id of 'yes' should be a whole number from 0 to 2147483647, not '1'",
+        ),
         ({"no": 0, "nein": 0}, "label_map: 'no' and 'nein' have the same id 0"),
         ({"no": 0, "yes": 2}, "label_map: the id 2 of 'yes' does not fit n_classes 2"),
     ],

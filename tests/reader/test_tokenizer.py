@@ -158,7 +158,7 @@ def test_missing_special_tokens_are_named_together(tmp_path: Path) -> None:
 
 def test_a_vocabulary_that_is_not_text_or_not_there_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"[PAD]\n\xff\xfe")
-    with pytest.raises(DataError, match="binary: the vocabulary is not UTF-8 text"):
+    with pytest.raises(DataError, match="binary: cannot read the vocabulary: it is not UTF-8 text"):
         WordPieceTokenizer(tmp_path / "binary")
     with pytest.raises(DataError, match="nowhere: cannot read the vocabulary"):
         WordPieceTokenizer(tmp_path / "nowhere")

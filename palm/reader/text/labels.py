@@ -11,9 +11,13 @@ from typing import Any, ClassVar
 import torch
 
 from palm.core.errors import ConfigError, DataError
+from palm.core.foreign import parse_json, read_bytes, reading
 from palm.core.registry import did_you_mean
 
 _SHOWN = 10
+
+MAX_LABEL = 2**31 - 1
+"""The largest id of a label, as an int32 takes it."""
 
 
 class Labels:
@@ -76,14 +80,13 @@ class Labels:
 def _loaded(label_map: Path | str | Mapping[str, int]) -> Any:
     if isinstance(label_map, Mapping):
         return dict(label_map)
-    try:
-        return json.loads(Path(label_map).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise DataError(f"{label_map}: cannot read the label_map ({error.strerror})") from error
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{label_map}:{error.lineno}:{error.colno}: the label_map is not JSON: {error.msg}"
-        ) from error
+    with reading(label_map, " the label_map", DataError):
+        try:
+            return parse_json(read_bytes(Path(label_map)))
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{label_map}:{error.lineno}:{error.colno}: the label_map is not JSON: {error.msg}"
+            ) from error
 
 
 def _checked(mapping: Any, n_classes: int | None, source: object) -> dict[str, int]:
@@ -91,9 +94,9 @@ def _checked(mapping: Any, n_classes: int | None, source: object) -> dict[str, i
     if not isinstance(mapping, dict) or not mapping:
         raise ConfigError([f"{where}: expected a mapping from label to id, like {{'no': 0, 'yes': 1}}"])
     problems = [
-        f"{where}: the id of {name!r} should be a whole number from 0 on, not {number!r}"
+        f"{where}: the id of {name!r} should be a whole number from 0 to {MAX_LABEL}, not {number!r}"
         for name, number in mapping.items()
-        if type(number) is not int or number < 0 or not isinstance(name, str)
+        if type(number) is not int or not 0 <= number <= MAX_LABEL or not isinstance(name, str)
     ]
     if not problems:
         problems = _clashes(mapping, n_classes, where)

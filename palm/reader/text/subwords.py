@@ -12,11 +12,22 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from palm.core.errors import ConfigError, DataError
-from palm.reader.text.tokenizer import SPECIAL_TOKENS, Pieces, SpecialTokens, Tokenizer, WordPieceTokenizer
+from palm.core.foreign import MAX_JSON, parse_json, read_bytes, reading
+from palm.reader.text.tokenizer import (
+    MAX_ID,
+    SPECIAL_TOKENS,
+    Pieces,
+    SpecialTokens,
+    Tokenizer,
+    WordPieceTokenizer,
+)
 
 ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 SEPARATORS = {SPECIAL_TOKENS: 1, ROBERTA_TOKENS: 2}
 """Special tokens -> how many separators stand between two texts: `[SEP]`, but `</s></s>`."""
+
+MAX_GROWTH = 1000
+"""How many times as long the steps of a normalizer may make a text; those that are published, twice."""
 
 MERGES, SETTINGS = "merges.txt", "tokenizer_config.json"
 
@@ -35,8 +46,8 @@ def load_tokenizer(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
     """
     if Path(vocab_path).suffix != ".json":
         return WordPieceTokenizer(vocab_path, do_lower_case)
-    content = _read(vocab_path)
-    tokenizer = JsonTokenizer(vocab_path) if "model" in content else ByteLevelTokenizer(vocab_path)
+    is_pipeline = "model" in _read(vocab_path)
+    tokenizer = JsonTokenizer(vocab_path) if is_pipeline else ByteLevelTokenizer(vocab_path)
     if do_lower_case and not tokenizer.is_lower_case:
         raise ConfigError([f"do_lower_case: the vocabulary {str(vocab_path)!r} keeps capitals; leave it out"])
     return tokenizer
@@ -81,16 +92,16 @@ class JsonTokenizer(Tokenizer):
 
     def __init__(self, path: Path) -> None:
         self._content = content = _read(path)
-        special = [token["content"] for token in content.get("added_tokens", ()) if token.get("special")]
-        try:
+        with reading(path, " the tokenizer", DataError):
+            special = [token["content"] for token in content.get("added_tokens", ()) if token.get("special")]
+            _check_growth(content.get("normalizer"))
             ids = tokenizers.Tokenizer.from_str(json.dumps(content)).get_vocab()
             pipeline = tokenizers.Tokenizer.from_str(json.dumps(_hidden(content, special)))
-        except Exception as error:  # the library has no other class
-            raise DataError(f"{path}: cannot read the tokenizer ({error})") from error
-        pipeline.encode_special_tokens = True  # as text
-        pipeline.no_truncation()
-        pipeline.no_padding()
-        self.is_lower_case = pipeline.normalizer is not None and pipeline.normalizer.normalize_str("A") == "a"
+            pipeline.encode_special_tokens = True  # as text
+            pipeline.no_truncation()
+            pipeline.no_padding()
+            normalizer = pipeline.normalizer
+            self.is_lower_case = normalizer is not None and normalizer.normalize_str("A") == "a"
         self._is_byte_level = '"ByteLevel"' in json.dumps(content.get("pre_tokenizer"))
         before_word = " " if self._is_byte_level else ""
         super().__init__(pipeline, *_with_special(ids, path), before_word=before_word)
@@ -107,10 +118,9 @@ class JsonTokenizer(Tokenizer):
 
 
 def _byte_level(vocab_path: Path, merges: Path, add_prefix_space: bool) -> tokenizers.Tokenizer:
-    try:
+    with reading(vocab_path, f" the vocabulary with its {MERGES}", DataError):
+        read_bytes(merges)
         pipeline = tokenizers.Tokenizer(models.BPE.from_file(str(vocab_path), str(merges)))
-    except Exception as error:  # the library has no other class
-        raise DataError(f"{vocab_path}: cannot read the vocabulary with its {MERGES} ({error})") from error
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     pipeline.post_processor = processors.ByteLevel(add_prefix_space=add_prefix_space, trim_offsets=True)
     return pipeline
@@ -140,6 +150,8 @@ def _trimmed(pieces: Pieces, text: str) -> Pieces:
 
 def _with_special(ids: dict[str, int], path: Path) -> tuple[dict[str, int], SpecialTokens, int]:
     """The vocabulary, its special tokens and the number of its separators."""
+    if ids and max(ids.values()) >= MAX_ID:
+        raise DataError(f"{path}: the id {max(ids.values())} should be below {MAX_ID}")
     lacking = {special: [token for token in special if token not in ids] for special in SEPARATORS}
     special = min(lacking, key=lambda special: len(lacking[special]))
     if lacking[special]:
@@ -150,12 +162,20 @@ def _with_special(ids: dict[str, int], path: Path) -> tuple[dict[str, int], Spec
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot read the vocabulary ({error.strerror})") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"{path}: the vocabulary is not JSON ({error})") from error
+    with reading(path, " the vocabulary", DataError):
+        content = parse_json(read_bytes(path, 2 * MAX_JSON))  # some have merges in thousands, and scores
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a JSON object, not {type(content).__name__}")
     return content
+
+
+def _check_growth(normalizer: Any) -> None:
+    """Refuse steps that make texts ever longer: one that doubles them is harmless, and twenty are not."""
+    growth, left = 1, [normalizer]
+    while left:
+        step = left.pop()
+        if isinstance(step, dict):
+            left += step.get("normalizers") or []
+            growth *= max(1, len(step.get("content") or step.get("prepend") or ""))
+    if growth > MAX_GROWTH:
+        raise ValueError(f"its normalizer makes texts {growth} times as long; the most is {MAX_GROWTH}")

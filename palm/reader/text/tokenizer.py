@@ -15,6 +15,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from palm.core.errors import DataError
+from palm.core.foreign import read_bytes, reading
 
 
 class SpecialTokens(NamedTuple):
@@ -36,6 +37,12 @@ class SpecialTokens(NamedTuple):
 
 
 SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_VOCABULARY, MAX_TOKENS = 1 << 26, 1 << 20
+"""64 MiB and a million tokens: more than any vocabulary file has, and few enough for a moment's memory."""
+
+MAX_ID = 1 << 24
+"""More than any embedding table has rows; a list of all ids up to the largest must stay small."""
+
 MAX_CHARS_PER_WORD = 100
 """A longer word becomes `[UNK]`, as in BERT."""
 
@@ -178,13 +185,11 @@ def load_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _vocabulary_lines(path: Path) -> list[str]:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise DataError(f"{path}: cannot read the vocabulary ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: the vocabulary is not UTF-8 text ({error.reason})") from error
-    return text.removesuffix("\n").split("\n")
+    with reading(path, " the vocabulary", DataError):
+        lines = read_bytes(path, MAX_VOCABULARY).decode("utf-8-sig").removesuffix("\n").split("\n")
+    if len(lines) > MAX_TOKENS:
+        raise DataError(f"{path}: {len(lines)} lines; a vocabulary has at most {MAX_TOKENS}")
+    return lines
 
 
 def _entry(line: str, number: int, place: str) -> tuple[str, int]:
@@ -192,7 +197,9 @@ def _entry(line: str, number: int, place: str) -> tuple[str, int]:
     if len(columns) == 1:
         return columns[0].strip(), number
     if len(columns) == 2 and re.fullmatch(r"\s*[0-9]{1,9}\s*", columns[1]):
-        return columns[0].strip(), int(columns[1])
+        if int(columns[1]) < MAX_ID:
+            return columns[0].strip(), int(columns[1])
+        raise DataError(f"{place}: the id {columns[1].strip()} should be below {MAX_ID}")
     raise DataError(f"{place}: expected 'token' or 'token<TAB>id', not {line.rstrip()!r}")
 
 

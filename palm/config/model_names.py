@@ -1,0 +1,21 @@
+"""Settings that are a directory's path or the name of a model at Hugging Face."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+# `pretrain/NAME` is where `palm download` puts a model: if nothing is there, no stranger's model is meant.
+MODEL_NAME = re.compile(r"(?!pretrain/)\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
+"""`owner/name` or `owner/name@revision`."""
+
+
+def names_model(value: str, folder: Path) -> bool:
+    """Whether a setting is a model's name: it has that form, and no path in `folder` is called so."""
+    if not MODEL_NAME.fullmatch(value):
+        return False
+    path = folder / value
+    checkpoint = path.with_name(
+        f"{path.name}.index"
+    )  # TensorFlow calls several files by what they begin with
+    return not (path.exists() or checkpoint.exists())

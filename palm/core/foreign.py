@@ -1,0 +1,121 @@
+"""Bytes from elsewhere are data: one boundary for what they can break, and bounds on what is read of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from palm.core.errors import DataError, PalmError, StorageError
+
+MAX_JSON = 1 << 24
+"""16 MiB, a hundred times what any description has; as Python's objects it takes up to 25 times as much."""
+
+MAX_DIGITS = 400
+"""Digits of a whole number; no float64 has more, and Python's own limit depends on how it was started."""
+
+_LEADS_OUT = re.compile(r"[\\:\0]")
+"""What Windows would read as another folder or drive, and what no file system takes."""
+
+
+@contextmanager
+def reading(place: object, form: str = "", error: type[PalmError] = StorageError) -> Iterator[None]:
+    """Make everything that goes wrong while foreign bytes are read an error of palm that names them.
+
+    What malformed bytes raise in parsers (their own, numpy's, a library's) cannot be listed, so all of it
+    is caught here, once for every format; the original is the error's `__cause__`. Errors of palm pass, and
+    so does MemoryError: sizes are bounded before anything is allocated, so it is the machine's trouble.
+
+    Args:
+        place: the file.
+        form: what it is read as (" as a TensorFlow checkpoint"), or what of it (" the vocabulary").
+        error: what to raise; the messages of a DataError begin with their place.
+    """
+    message = f"{place}: cannot read{form}" if error is DataError else f"cannot read {place}{form}"
+    try:
+        yield
+    except (PalmError, MemoryError):
+        raise
+    except Exception as problem:
+        raise error(f"{message}: {_explained(problem)}") from problem
+    except BaseException as problem:
+        # The library `tokenizers` says so that its own code has broken; the class is no Exception.
+        if type(problem).__name__ != "PanicException":
+            raise
+        raise error(f"{message}: {_explained(problem)}") from problem
+
+
+def _explained(problem: BaseException) -> str:
+    if isinstance(problem, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(problem, KeyError):
+        return f"{problem} is missing"
+    if isinstance(
+        problem, AttributeError | TypeError | AssertionError
+    ):  # a value of another kind than expected
+        return f"it is malformed ({problem or type(problem).__name__})"
+    if isinstance(problem, json.JSONDecodeError):
+        return f"it is not JSON: {problem}"
+    if isinstance(problem, UnicodeDecodeError):
+        byte, line = problem.object[problem.start], problem.object[: problem.start].count(b"\n") + 1
+        return f"it is not UTF-8 text: byte {problem.start}, in line {line}, is {byte:#04x}; save it as UTF-8"
+    return str(problem) or type(problem).__name__
+
+
+def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
+    """The content of a file that is small by its nature.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is larger than `limit` bytes, or no plain file.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no plain file")
+    with path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ValueError(f"it is larger than {limit >> 20} MiB, more than any such file has")
+    return data
+
+
+def parse_json(data: bytes) -> Any:
+    """The value of a JSON text in UTF-8.
+
+    Raises:
+        ValueError: it is something else, has a number of more than `MAX_DIGITS` digits or half a character.
+        RecursionError: it is nested deeper than Python's stack.
+    """
+    text = data.decode("utf-8-sig")
+    value = json.loads(text, parse_int=_integer)
+    if "\\u" in text:  # an escaped half of a surrogate pair could be read, but never written or printed
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a whole number of {len(digits)} digits; the most are {MAX_DIGITS}")
+    return int(digits)
+
+
+def inside(folder: Path, name: object) -> Path:
+    """The file that something in a directory names, which must lie in it.
+
+    Symbolic links may lead to other places of the directory; and, where the directory is one of Hugging
+    Face's cache, to the cache's `blobs`, of which it consists.
+
+    Raises:
+        StorageError: the name leads out of the directory, or to no plain file.
+    """
+    if not isinstance(name, str) or _LEADS_OUT.search(name) or ".." in PurePosixPath(name).parts:
+        raise StorageError(f"{folder} is unsafe: it names the file {name!r}, which would lie outside of it")
+    path, root = folder / name, folder.resolve()
+    roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
+    if not any(path.resolve().is_relative_to(place) for place in roots):
+        raise StorageError(f"{folder} is unsafe: it names the file {name!r}, which lies outside of it")
+    if not path.is_file():
+        raise StorageError(f"{folder} is damaged: {name} is missing; use another, or copy it anew")
+    return path

@@ -1,0 +1,347 @@
+"""`owner/name` stands for a model at Hugging Face wherever a directory of pretrained weights can be named."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import constants
+
+import palm
+from helpers import hub, tiny
+from helpers.file_server import FileServer, file_server
+from palm import Controller
+from palm.backbone import BERT, Backbone
+from palm.core.errors import ConfigError, StorageError
+from palm.downloader import pretrained_directory
+from palm.reader import ClassifyReader
+
+MODEL = "someone/tiny-bert"
+EXACT = f"{MODEL}@{hub.COMMIT}"
+SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+SIZES |= {"vocab_size": 40, "max_position_embeddings": 64}
+
+
+def encoder(seed: int = 3) -> BERT:
+    torch.manual_seed(seed)
+    return BERT(**SIZES)
+
+
+def equal(one: Backbone, other: Backbone) -> bool:
+    theirs = other.state_dict()
+    return all(torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
+    """A server that has one model, and this process asking it, in a folder of its own."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+    with file_server() as server:
+        hub.ask(server, tmp_path_factory.mktemp("cache"), monkeypatch)
+        hub.offer_model(server, MODEL, hub.files_of(encoder()))
+        yield server
+
+
+def auto(folder: Path, **settings: object) -> dict[str, object]:
+    """A run's configuration that says nothing of its backbone but its name."""
+    config = tiny.config(
+        tiny.write_files(folder), "cls", backbone="auto", pretrain_path=MODEL, num_epochs=0.5
+    )
+    del config["backbone_config_path"], config["vocab_path"]
+    return {**config, "use_gpu": False, **settings}
+
+
+# The cache
+
+
+def test_only_files_that_palm_reads_are_fetched(server: FileServer) -> None:
+    others = {"README.md": b"read", "modeling_bert.py": b"run", "pytorch_model.bin": b"?", "merges.txt": b"?"}
+    hub.offer_model(server, MODEL, {**hub.files_of(encoder()), **others})
+    folder = pretrained_directory(MODEL)
+    assert folder.name == hub.COMMIT
+    assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
+
+
+def test_what_is_in_the_cache_is_not_fetched_again(server: FileServer) -> None:
+    folder = pretrained_directory(MODEL)
+    before = len(server.requests), len(server.heads)
+    assert pretrained_directory(MODEL) == folder
+    assert [path for path, _ in server.requests[before[0] :]] == [f"/api/models/{MODEL}/revision/main"]
+    assert len(server.heads) == before[1]
+
+
+def test_offline_the_cache_is_enough_and_nobody_is_asked(
+    server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = pretrained_directory(MODEL)
+    before = len(server.requests), len(server.heads)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert pretrained_directory(MODEL) == pretrained_directory(EXACT) == folder
+    assert (len(server.requests), len(server.heads)) == before
+
+
+def test_without_a_network_the_cache_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with file_server() as server:
+        hub.ask(server, tmp_path, monkeypatch)
+        hub.offer_model(server, MODEL, hub.files_of(encoder()))
+        folder = pretrained_directory(MODEL)
+    assert pretrained_directory(MODEL) == folder
+
+
+def test_a_revision_is_fetched_and_a_commit_stays_what_it_was(server: FileServer) -> None:
+    newer = "89abcdef0123456789abcdef0123456789abcdef"
+    hub.offer_model(server, MODEL, hub.files_of(encoder(4)), newer, ("next",))
+    assert equal(palm.load_backbone(f"{MODEL}@next"), encoder(4))
+    hub.offer_model(server, MODEL, hub.files_of(encoder(4)), newer)  # now main is it, too
+    assert equal(palm.load_backbone(MODEL), encoder(4))
+    assert equal(palm.load_backbone(EXACT), encoder(3))
+
+
+def test_an_interrupted_download_goes_on_where_it_broke_off(
+    server: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = hub.files_of(encoder())["model.safetensors"]
+    path = f"/cdn/{hashlib.sha256(weights).hexdigest()}"
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 500)  # of so many bytes is what is kept of a file
+    server.breaks_of[path] = [1000]
+    assert (pretrained_directory(MODEL) / "model.safetensors").read_bytes() == weights
+    assert [wanted for asked, wanted in server.requests if asked == path] == [None, "bytes=1000-"]
+
+
+def test_after_a_failure_whole_files_are_kept(server: FileServer) -> None:
+    weights = hub.files_of(encoder())["model.safetensors"]
+    path = f"/cdn/{hashlib.sha256(weights).hexdigest()}"
+    server.errors[path] = 503
+    del server.files[path]
+    with pytest.raises(
+        StorageError, match=r"503 Service Unavailable.*; run the same again: whole files that have"
+    ):
+        pretrained_directory(MODEL)
+    del server.errors[path]
+    server.files[path] = weights
+    before = len(server.requests)
+    pretrained_directory(MODEL)
+    assert [asked for asked, _ in server.requests[before:]] == [f"/api/models/{MODEL}/revision/main", path]
+
+
+# Names and paths
+
+
+def test_a_folder_that_is_there_wins(server: FileServer) -> None:
+    Path(MODEL).mkdir(parents=True)
+    assert pretrained_directory(MODEL) == pretrained_directory(Path(MODEL)) == Path(MODEL)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "value", ["model", "./some/model", "../some/model", "/some/model", "a/b/c", "a/b@", ""]
+)
+def test_what_has_another_form_is_a_path(server: FileServer, value: str) -> None:
+    assert pretrained_directory(value) == Path(value)
+    assert server.requests == []
+
+
+def test_a_checkpoint_of_tensorflow_is_a_path(server: FileServer) -> None:
+    Path("uncased").mkdir()
+    Path("uncased/bert_model.ckpt.index").touch()
+    assert pretrained_directory("uncased/bert_model.ckpt") == Path("uncased/bert_model.ckpt")
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("value", ["bert-base-uncased", "pretrain/bert-base-uncased"])
+def test_a_name_of_the_list_that_was_not_downloaded_says_how(server: FileServer, value: str) -> None:
+    message = (
+        f"no such folder: {Path(value).absolute()}; `palm download bert-base-uncased` makes it in ./pretrain"
+    )
+    with pytest.raises(StorageError, match=f"^{re.escape(message)}$"):
+        pretrained_directory(value)
+    assert server.requests == []
+
+
+def refused(value: str) -> str:
+    """What is said after the folder that is not there."""
+    with pytest.raises(StorageError) as error:
+        pretrained_directory(value)
+    folder, _, rest = str(error.value).partition("; model ")
+    assert folder == f"no such folder: {Path(value).absolute()}"
+    return rest
+
+
+def test_a_wrong_name_is_an_error_with_the_nearest_of_the_list_and_the_cache(server: FileServer) -> None:
+    log_in = "if it is private, log in with `hf auth login`, or set HF_TOKEN"
+    hub.refuse_model(server, "google-bert/bert-base-casd", 401, "RepoNotFound")
+    assert refused("google-bert/bert-base-casd") == (
+        f"google-bert/bert-base-casd: {server.url} has no such model; {log_in}; "
+        "did you mean 'google-bert/bert-base-cased'?"
+    )
+    pretrained_directory(MODEL)
+    hub.refuse_model(server, "someone/tinybert", 401, "RepoNotFound")
+    assert refused("someone/tinybert") == (
+        f"someone/tinybert: {server.url} has no such model; {log_in}; did you mean 'someone/tiny-bert'?"
+    )
+
+
+def test_a_gated_model_a_wrong_revision_and_a_wrong_token_are_errors(server: FileServer) -> None:
+    log_in = "log in with `hf auth login`, or set HF_TOKEN"
+    hub.refuse_model(server, "someone/gated", 403, "GatedRepo")
+    assert refused("someone/gated") == (
+        f"someone/gated: its owner asks for consent to conditions; accept them at "
+        f"{server.url}/someone/gated, and {log_in}"
+    )
+    hub.refuse_model(server, MODEL, 404, "RevisionNotFound", "v9")
+    assert refused(f"{MODEL}@v9") == (
+        f"{MODEL}@v9: {server.url} has no revision 'v9' of it; give a branch, a tag or a commit, or nothing"
+    )
+    hub.refuse_model(server, "someone/other", 401, "")
+    server.headers["/api/models/someone/other/revision/main"] = {
+        "X-Error-Message": "Invalid credentials in Authorization header"
+    }
+    assert refused("someone/other").endswith(f"; {log_in}")
+
+
+@pytest.mark.usefixtures("server")
+def test_what_is_neither_cached_nor_to_be_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert refused(MODEL) == (
+        f"{MODEL}: HF_HUB_OFFLINE is set, and {constants.HF_HUB_CACHE} has not all of it; "
+        "unset it to download the model"
+    )
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with file_server() as closed:
+        url = closed.url
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    assert re.fullmatch(
+        rf"{MODEL}: {url} cannot be reached, and \S+ has not all of it \(.*refused.*\); look after the "
+        "connection, or name a mirror in the environment variable HF_ENDPOINT",
+        refused(MODEL),
+    )
+
+
+def test_a_model_without_weights_is_an_error(server: FileServer) -> None:
+    hub.offer_model(server, "someone/empty", {"config.json": b"{}", "tf_model.h5": b"?"})
+    assert refused("someone/empty") == (
+        "someone/empty: it has no weights that palm reads (model.safetensors, model.safetensors.index.json, "
+        "pytorch_model.bin, pytorch_model.bin.index.json, model_state.pdparams)"
+    )
+
+
+# Where it can be named
+
+
+@pytest.mark.usefixtures("server")
+def test_a_run_starts_from_it_and_its_resolved_configuration_holds_no_path_of_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Controller(auto(tmp_path), argv=[]).train()
+    text = (tmp_path / "out" / "resolved_config.yaml").read_text(encoding="utf-8")
+    assert constants.HF_HUB_CACHE not in text
+    resolved = yaml.safe_load(text)
+    assert resolved["global"]["pretrain_path"] == EXACT
+    assert resolved["global"]["backbone"] == "auto"
+    assert resolved["backbone"]["hidden_size"] == 8
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    cache = shutil.move(constants.HF_HUB_CACHE, tmp_path / "elsewhere")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    again = Controller(resolved, argv=[])
+    assert again.config.resolved() == resolved
+    vocabulary = again.plan.tasks[0].reader[1]["vocab_path"]
+    assert vocabulary == pretrained_directory(MODEL) / "vocab.txt"
+    again.load_pretrain()
+    assert equal(again.training().model.backbone, encoder())
+
+
+@pytest.mark.usefixtures("server")
+def test_pretrain_on_the_command_line_names_it(tmp_path: Path) -> None:
+    config = tiny.config(tiny.write_files(tmp_path), "cls", use_gpu=False)
+    controller = Controller(config, argv=["--pretrain", MODEL])
+    assert controller.plan.settings["pretrain_path"] == EXACT
+    assert controller.plan.backbone[1]["hidden_size"] == 8
+    vocabulary = controller.plan.tasks[0].reader[1]["vocab_path"]
+    assert vocabulary == pretrained_directory(MODEL) / "vocab.txt"
+    resolved = controller.config.resolved()
+    assert constants.HF_HUB_CACHE not in str(resolved)
+    assert Controller(resolved, argv=[]).plan.tasks[0].reader[1]["vocab_path"] == vocabulary
+
+
+@pytest.mark.usefixtures("server")
+def test_a_configuration_that_names_its_encoder_keeps_the_name(tmp_path: Path) -> None:
+    config = tiny.config(tiny.write_files(tmp_path), "cls", pretrain_path=f"{MODEL}@main", use_gpu=False)
+    controller = Controller({**config, "backbone_config_path": None, **SIZES}, argv=[])
+    assert controller.config.resolved()["global"]["pretrain_path"] == f"{MODEL}@main"
+    controller.load_pretrain()
+    assert equal(controller.training().model.backbone, encoder())
+
+
+def test_a_wrong_name_in_a_configuration_is_reported_with_its_line(
+    server: FileServer, tmp_path: Path
+) -> None:
+    hub.refuse_model(server, "someone/else", 401, "RepoNotFound")
+    config = {**auto(tmp_path), "pretrain_path": "someone/else"}
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    line = file.read_text(encoding="utf-8").splitlines().index("pretrain_path: someone/else") + 1
+    with pytest.raises(
+        ConfigError, match=rf"config\.yaml:{line}: pretrain_path: no such folder: .*someone/else; "
+    ):
+        Controller(file, argv=[])
+
+
+@pytest.mark.usefixtures("server")
+def test_a_trainer_starts_from_it(tmp_path: Path) -> None:
+    data = tiny.write_files(tmp_path)
+    reader = ClassifyReader(data / "vocab.txt", 16)
+    trainer = palm.Trainer("cls")
+    backbone, head = encoder(5), palm.head.Classify(4, 8)
+    reader.register_with(backbone)
+    trainer.build_forward(backbone, head)
+    trainer.load_pretrain(MODEL)
+    assert equal(backbone, encoder())
+
+
+@pytest.mark.usefixtures("server")
+def test_it_can_be_converted(tmp_path: Path) -> None:
+    palm.convert(MODEL, tmp_path / "ours", "palm")
+    assert equal(palm.load_backbone(tmp_path / "ours"), encoder())
+
+
+# The variables of Hugging Face's library
+
+
+def test_mirror_cache_and_offline_mode_are_what_the_environment_says(
+    server: FileServer, tmp_path: Path
+) -> None:
+    program = "import sys, palm; print(palm.downloader.pretrained_directory(sys.argv[1]))"
+
+    def run(**variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            **os.environ,
+            "HF_HUB_CACHE": str(tmp_path / "cache"),
+            "OMP_NUM_THREADS": "1",
+            **variables,
+        }
+        command = [sys.executable, "-c", program, MODEL]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+
+    folder = tmp_path / "cache" / "models--someone--tiny-bert" / "snapshots" / hub.COMMIT
+    assert run(HF_ENDPOINT=server.url).stdout == f"{folder}\n"
+    before = len(server.requests)
+    assert run(HF_ENDPOINT=server.url, HF_HUB_OFFLINE="1").stdout == f"{folder}\n"
+    assert len(server.requests) == before
+
+
+@pytest.mark.usefixtures("server")
+def test_a_download_says_where_it_is_from(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        palm.downloader.download("pretrain", MODEL)
+    assert caplog.messages == [f"Downloading pretrain: {MODEL} from Hugging Face...", "done!"]

@@ -1,0 +1,55 @@
+"""Saved models and checkpoints that nobody has trained, small enough to be damaged bit by bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helpers import tiny
+from palm.backbone import BERT
+from palm.controller import Controller
+from palm.core.storage import _seal
+from palm.engine.checkpoint import save_checkpoint
+from palm.engine.inference import InferenceModel
+from palm.paradigm import Classify
+from palm.reader import ClassifyReader
+
+SIZES = {
+    **{"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 4},
+    **{"max_position_embeddings": 8, "type_vocab_size": 1},
+}
+
+
+def model(folder: Path, **classes: Any) -> Path:
+    """A saved model of task `colour`; `reader`, `backbone` and `head` may be of other classes."""
+    tiny.write_files(folder)
+    vocabulary = folder / "vocab.txt"
+    torch.manual_seed(0)
+    reader = classes.get("reader", ClassifyReader)(vocabulary, 8)
+    backbone = classes.get("backbone", BERT)(vocab_size=reader.vocab_size, **SIZES)
+    InferenceModel("colour", reader, backbone, classes.get("head", Classify)(2, 4)).save(folder / "model")
+    return folder / "model"
+
+
+def checkpoint(folder: Path) -> Path:
+    """A checkpoint of a run of one task, after no step."""
+    tiny.write_files(folder)
+    settings = tiny.config(folder, "cls", num_hidden_layers=1, hidden_size=4, num_attention_heads=1)
+    controller = Controller(settings, argv=[])
+    training = controller.training()
+    save_checkpoint(training, folder / "out" / "step_1", controller._identity(training))
+    return folder / "out" / "step_1"
+
+
+def forge(folder: Path, file: str, change: Callable[[Any], Any]) -> Path:
+    """Change a JSON file of a sealed directory as somebody who writes one does, with matching checksums."""
+    path = folder / file
+    content = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(change(content)), encoding="utf-8")
+    (folder / "manifest.json").unlink()
+    _seal(folder)
+    return folder
