@@ -91,7 +91,9 @@ def read_tagging(rows: int, count: int) -> Case:
 
 
 def _collated(reader: Reader, file: Path, rows: int, count: int) -> list[Tensors]:
-    stream = TaskStream("task", reader, training_rows(reader, file, None), rows, seed=1, shuffle=False)
+    stream = TaskStream(
+        "task", reader, training_rows(reader, file, None), batch_size=rows, seed=1, shuffle=False
+    )
     return [stream.batch(k % stream.steps_per_epoch) for k in range(count)]
 
 

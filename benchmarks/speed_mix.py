@@ -72,8 +72,8 @@ def _both(together: Training, alone: dict[str, Training]) -> tuple[float, float]
 
     They take turns in who comes first, because the second finds the batch's data in the cache.
     """
-    progress = [task.standing() for task in together.tasks]
-    task = together.tasks[together.mixing.draw(together.seed, together.step, progress)]
+    progress = [task.progress() for task in together.tasks]
+    task = together.tasks[together.recipe.mixing.draw(together.recipe.seed, together.step, progress)]
     single = alone[task.name]
     single.tasks[0].step = task.step
     if together.step % 2:
@@ -83,9 +83,9 @@ def _both(together: Training, alone: dict[str, Training]) -> tuple[float, float]
 
 
 def _seconds(training: Training) -> float:
-    started = clock(training.device)
+    started = clock(training.recipe.device)
     training.next_step()
-    return clock(training.device) - started
+    return clock(training.recipe.device) - started
 
 
 class _Stopwatch:

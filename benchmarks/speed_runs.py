@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from palm.backbone import BERT
 from palm.core.contract import Tensors
 from palm.core.precision import Precision
-from palm.engine.loop import Training
-from palm.engine.model import MultiTaskModel, outputs_of
+from palm.engine.build import start
+from palm.engine.model import outputs_of
+from palm.engine.recipe import Recipe
 from palm.engine.task import Task
 from palm.optimizer import AdamW
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
@@ -89,10 +90,17 @@ class Palm:
     def __init__(self, case: Case, shape: Shape, device: torch.device, precision: Precision) -> None:
         self.case, self.device, self.precision = case, device, precision
         task = Task("task", None, head_of(case, shape.hidden_size), batch_size=case.rows)  # type: ignore[arg-type]
-        model = MultiTaskModel(backbone_of(shape), [task], precision).to(device)
-        optimizer = AdamW(LEARNING_RATE, WEIGHT_DECAY).build(model.named_parameters())
         self.task = task
-        self.training = Training(model, [task], optimizer, lambda _: 1.0, seed=1, device=device)
+        self.training = start(
+            Recipe(
+                backbone=backbone_of(shape),
+                tasks=[task],
+                optimizer=AdamW(LEARNING_RATE, WEIGHT_DECAY),
+                schedule=lambda _: 1.0,
+                device=device,
+                precision=precision,
+            )
+        )
 
     def train(self, first: int, count: int) -> list[float]:
         """Seconds of each of `count` training steps, from batch `first` on."""
@@ -110,8 +118,9 @@ class Palm:
         rows.sort(key=lambda row: len(row["input_ids"]))
         model = self.training.model.eval()
         started = clock(self.device)
-        for start in range(0, len(rows), self.case.rows):
-            batch = {n: v.to(self.device) for n, v in padded(rows[start : start + self.case.rows]).items()}
+        for first_row in range(0, len(rows), self.case.rows):
+            some = rows[first_row : first_row + self.case.rows]
+            batch = {name: value.to(self.device) for name, value in padded(some).items()}
             batch = {ours: batch[theirs] for ours, theirs in NAMES.items()}
             batch["position_ids"] = torch.arange(batch["input_mask"].shape[1], device=self.device).expand_as(
                 batch["input_mask"]

@@ -1,17 +1,47 @@
 """Config-driven multi-task training on one shared BERT or ERNIE encoder."""
 
-from palm.core.version import __version__  # isort: skip
-from palm import backbone, distribute, downloader, export, head, lr_sched, metrics, mixing, optimizer, reader
-from palm.controller import Controller
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
-from palm.downloader import load_backbone
-from palm.engine.evaluation import Evaluator
-from palm.engine.inference import InferenceModel, load_model
-from palm.engine.task import Task
-from palm.export.convert import convert
-from palm.export.inspection import inspect_directory
-from palm.trainer import Trainer
-from palm.trainer.multi_head import MultiHeadTrainer
+from palm.core.version import __version__
+
+if TYPE_CHECKING:
+    from palm import (
+        backbone,
+        distribute,
+        downloader,
+        export,
+        head,
+        lr_sched,
+        metrics,
+        mixing,
+        optimizer,
+        reader,
+    )
+    from palm.controller import Controller
+    from palm.downloader import load_backbone
+    from palm.engine.evaluation import Evaluator
+    from palm.engine.inference import InferenceModel, load_model
+    from palm.engine.task import Task
+    from palm.export.convert import convert
+    from palm.export.inspection import inspect_directory
+    from palm.trainer import MultiHeadTrainer, Trainer
+
+_HOMES = {
+    "Controller": "palm.controller",
+    "Evaluator": "palm.engine.evaluation",
+    "InferenceModel": "palm.engine.inference",
+    "MultiHeadTrainer": "palm.trainer",
+    "Task": "palm.engine.task",
+    "Trainer": "palm.trainer",
+    "convert": "palm.export.convert",
+    "inspect_directory": "palm.export.inspection",
+    "load_backbone": "palm.downloader",
+    "load_model": "palm.engine.inference",
+}
+"""Name -> the module that it comes from at its first use: most of them need torch, which takes a second."""
 
 __all__ = [
     "ConfigError",
@@ -42,3 +72,19 @@ __all__ = [
     "optimizer",
     "reader",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What `palm.<name>` stands for: one of the names above, or a package of palm."""
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif not name.startswith("_") and find_spec(f"palm.{name}"):
+        value = import_module(f"palm.{name}")
+    else:
+        raise AttributeError(f"module 'palm' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from palm.config import Parameter, default_text, listed, type_name
-from palm.controller.assembly import HELP, NO_SETTINGS
+from palm.controller.plan import HELP, NO_SETTINGS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 MARK = "<!-- settings table, written by scripts/settings_table.py -->\n"

@@ -3,49 +3,75 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
 from palm.cli import convert, download, evaluate, export, inspect, predict, train
+from palm.cli.command import Command, Settings
+from palm.config.command_line import separated
 from palm.core.errors import PalmError
 from palm.core.logging import show_on_console
+from palm.core.signals import Stopped, ending_on_signals
 from palm.core.version import __version__
-from palm.distributed import record_failure
 
-COMMANDS = (
-    *(train.COMMAND, predict.COMMAND, evaluate.COMMAND),
-    *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
-)
+COMMANDS = {
+    command.name: command
+    for command in (
+        *(train.COMMAND, predict.COMMAND, evaluate.COMMAND),
+        *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
+    )
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, or 2 with one message for what a user can mend."""
     show_on_console()
-    parser = _parser()
-    options, settings = parser.parse_known_args(arguments)
-    if settings and not options.command.takes_settings:
-        parser.error(f"palm {options.command.name} does not know {' '.join(settings)}")
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words or words[0] not in COMMANDS:
+        _parser().parse_args(words)  # --help, --version, or a mistake: it ends here
+    command = COMMANDS[words[0]]
+    options, settings = _parsed(command, words[1:])
     try:
-        options.command.run(options, settings)
+        with ending_on_signals():
+            command.run(options, settings)
     except PalmError as error:
+        from palm.distributed import record_failure
+
         record_failure(error)
         sys.stdout.flush()
         sys.stderr.write(f"error: {error}\n")
         return 2
     except KeyboardInterrupt as stop:
         sys.stderr.write("; ".join(["interrupted", *map(str, stop.args)]) + "\n")
-        return 130
+        return 128 + signal.SIGINT
+    except Stopped as stop:
+        sys.stderr.write(f"{stop}\n")
+        raise
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Of `palm` itself; the arguments of a command are for the command's own."""
     parser = argparse.ArgumentParser(
         prog="palm", description="Multi-task training on one shared BERT or ERNIE encoder."
     )
     parser.add_argument("--version", action="version", version=f"palm {__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
-    for command in COMMANDS:
-        own = commands.add_parser(command.name, help=command.help)
-        command.add_arguments(own)
-        own.set_defaults(command=command)
+    for command in COMMANDS.values():
+        commands.add_parser(command.name, help=command.help)
     return parser
+
+
+def _parsed(command: Command, words: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
+    """The command's own options, and the settings of a configuration among its words."""
+    # Without allow_abbrev=False, a setting whose name begins an option's would be taken for the option.
+    parser = argparse.ArgumentParser(prog=f"palm {command.name}", allow_abbrev=False)
+    command.add_arguments(parser)
+    if command.takes_settings:
+        commands, settings = separated(words, [action.dest for action in parser._actions])
+        return parser.parse_args(commands), settings
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        parser.error(f"palm {command.name} does not know {' '.join(unknown)}")
+    return options, unknown

@@ -1,4 +1,8 @@
-"""What makes one word a command of `palm`."""
+"""What makes one word a command of `palm`.
+
+A command's module imports what it runs inside of its functions: `palm --help` and the commands that need no
+torch must not wait for it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ class Command:
     Args:
         name: the word after `palm`.
         help: its line in `palm --help`.
-        fill: adds its arguments to its parser, and what else its `--help` says.
+        add_arguments: adds its arguments to its parser, and what else its `--help` says.
         run: does it; gets the arguments, and the settings that follow them.
         takes_settings: whether settings of a configuration may follow.
     """

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 from palm.cli.command import Command, Settings, add_overwrite
-from palm.export.convert import WRITERS, convert
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from palm.export.convert import WRITERS
+
     parser.description = (
         "Write the encoder of a directory (of Hugging Face, Google, PaddlePALM, PaddleNLP or palm) with its "
         "vocabulary for Hugging Face's transformers, or under palm's own names. The numbers stay the same."
@@ -20,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    from palm.export.convert import convert
+
     convert(options.source, options.folder, options.to, options.overwrite)
 
 

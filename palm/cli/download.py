@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from palm import downloader
 from palm.cli.command import Command, Settings
 
 ITEM = "pretrain"
@@ -32,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    from palm import downloader
+
     names = [*options.names, *options.download]
     if options.list or not names:
         downloader.ls(ITEM)

@@ -6,12 +6,13 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from palm.cli.command import Command, Settings, add_config, add_trust, refuse_trust
-from palm.controller import Controller
 from palm.core.errors import PalmError
-from palm.engine.evaluation import JsonScores, json_ready
-from palm.engine.inference import load_model
+
+if TYPE_CHECKING:
+    from palm.engine.evaluation import JsonScores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +39,9 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
 
 
 def _of_tasks(options: argparse.Namespace, settings: Settings) -> dict[str, JsonScores]:
+    from palm.controller import Controller
+    from palm.engine.evaluation import json_ready
+
     refuse_trust(options)
     controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
     with_data = [task.name for task in controller.plan.tasks if task.task.get("dev_file") is not None]
@@ -50,6 +54,9 @@ def _of_tasks(options: argparse.Namespace, settings: Settings) -> dict[str, Json
 
 
 def _of_file(options: argparse.Namespace, settings: Settings) -> JsonScores:
+    from palm.engine.evaluation import json_ready
+    from palm.engine.inference import load_model
+
     missing = [name for name in ("model", "input") if getattr(options, name) is None]
     if missing or settings:
         wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"

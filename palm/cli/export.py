@@ -7,7 +7,6 @@ from pathlib import Path
 
 from palm.cli.command import Command, Settings, add_overwrite, add_trust
 from palm.core.errors import PalmError
-from palm.export import to_hugging_face, to_onnx
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    from palm.export import to_hugging_face, to_onnx
+
     if options.to == "onnx":
         rows = _files(options.rows) if options.all_heads else next(iter(options.rows), None)
         to_onnx(

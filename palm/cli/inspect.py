@@ -7,7 +7,6 @@ import json
 import sys
 
 from palm.cli.command import Command, Settings
-from palm.export.inspection import as_text, inspect_directory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    from palm.export.inspection import as_text, inspect_directory
+
     facts = inspect_directory(options.directory)
     text = json.dumps(facts, ensure_ascii=False, indent=2) if options.json else as_text(facts)
     sys.stdout.write(text + "\n")

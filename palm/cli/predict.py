@@ -6,11 +6,7 @@ import argparse
 from pathlib import Path
 
 from palm.cli.command import Command, Settings, add_config, add_trust, refuse_trust
-from palm.controller import Controller
-from palm.core.device import device_of
 from palm.core.errors import PalmError
-from palm.distributed import join
-from palm.engine.inference import load_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +31,8 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
     if options.config is None:
         _predict_file(options, settings)
         return
+    from palm.controller import Controller
+
     refuse_trust(options)
     controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
     for task in options.task or controller.config.tasks:
@@ -42,6 +40,10 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
 
 
 def _predict_file(options: argparse.Namespace, settings: Settings) -> None:
+    from palm.core.device import device_of
+    from palm.distributed import join
+    from palm.engine.inference import load_model
+
     missing = [name for name in ("model", "input", "output") if getattr(options, name) is None]
     if missing or settings:
         wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"

@@ -47,6 +47,29 @@ def read_arguments(words: Sequence[str], ignore: Collection[str], problems: Prob
     return found
 
 
+def separated(words: Sequence[str], own: Collection[str]) -> tuple[list[str], list[str]]:
+    """The words of a command's own options and of no option, and those of all others, which are settings.
+
+    A value stays with its option, so `--batch_size 8 config.yaml` names one file.
+
+    Args:
+        words: what follows the command.
+        own: the names of its options.
+    """
+    commands: list[str] = []
+    settings: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or word == "--help":
+            commands.append(word)
+            continue
+        name, value = _option(word, rest)
+        option = f"--{name}" if isinstance(value, Flag) else f"--{name}={value}"
+        (commands if name in own else settings).append(option)
+    return commands, settings
+
+
 def _option(word: str, rest: list[str]) -> tuple[str, Any]:
     """The option's name, and its value: after `=`, or the next word, which is taken off `rest`."""
     name, equals, value = word[2:].partition("=")

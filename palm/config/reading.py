@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from palm.config.conversion import FilePath, Mismatch, ModelPath, complaint, con
 from palm.config.files import Lines, displayed, read_json, read_yaml
 from palm.config.layers import SettingsLayer, Source
 from palm.config.problems import Problems
-from palm.config.values import Setting, shown
+from palm.config.values import Plain, Setting, shown
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import did_you_mean
 
@@ -26,6 +27,7 @@ def read_config(
     ignore: Collection[str] = (),
     needs_tasks: bool = True,
     directory: Directory | None = None,
+    resolves_auto: bool = True,
 ) -> Config:
     """The configuration of a run.
 
@@ -40,9 +42,10 @@ def read_config(
         ignore: options of the command line that belong to the calling script.
         needs_tasks: False where it is no mistake to name none.
         directory: what a directory of pretrained weights says, as settings, the encoder's name in
-            `backbone` among them; asked about `pretrain_path` where `backbone` is 'auto'. Its settings
-            are the weakest. Of a model at Hugging Face it gives the exact name as `pretrain_path`.
-            None leaves 'auto' as it is.
+            `backbone` among them; asked about `pretrain_path` where `backbone` is 'auto', and about the
+            option `--pretrain`. Its settings are the weakest. Of a model at Hugging Face it gives the exact
+            name as `pretrain_path`. None leaves both as they are.
+        resolves_auto: False leaves 'auto' as it is, unless there is `--pretrain`.
 
     Raises:
         ConfigError: a file is missing or unreadable, or it is not clear which tasks there are.
@@ -50,7 +53,9 @@ def read_config(
     """
     problems = Problems()
     words = program_arguments() if argv is None else argv
-    sources = _Sources(read_arguments(words, ignore, problems), problems, needs_tasks, directory)
+    asked = None if directory is None else functools.cache(directory)
+    sources = _Sources(read_arguments(words, ignore, problems), problems, needs_tasks, asked, resolves_auto)
+    sources.expand_pretrain()
     sources.open(config)
     return sources.joined(sources.folder(Path(task_dir)))
 
@@ -67,6 +72,7 @@ class _Sources:
         problems: the report.
         needs_tasks: whether it is a mistake to name no tasks.
         directory: see `read_config`.
+        resolves_auto: see `read_config`.
     """
 
     def __init__(
@@ -75,9 +81,10 @@ class _Sources:
         problems: Problems,
         needs_tasks: bool,
         directory: Directory | None,
+        resolves_auto: bool,
     ) -> None:
         self.options = options
-        self.directory = directory
+        self.directory, self.resolves_auto = directory, resolves_auto
         self.needs_tasks = needs_tasks
         self.problems = problems
         self.failed = False
@@ -86,6 +93,21 @@ class _Sources:
         self.inline: dict[str, Settings] = {}
         self.backbone: Settings | None = None
         self.cached_vocab: str | None = None
+
+    def expand_pretrain(self) -> None:
+        """`--pretrain DIR` (or owner/name) stands for the settings of a run that starts from there alone."""
+        setting = self.options.get("pretrain")
+        if setting is None or self.directory is None:
+            return
+        del self.options["pretrain"]
+        if found := self._said_by_directory(setting, "pretrain"):
+            values = {"backbone": AUTO, "pretrain_path": setting.value, "backbone_config_path": Plain("none")}
+            values |= {name: found[name] for name in ("vocab_path", "do_lower_case")}
+            self.options |= {
+                name: Setting(value, f"{setting.origin}: {name}", setting.base)
+                for name, value in values.items()
+            }
+            self.resolves_auto = True
 
     def open(self, config: str | Path | Mapping[str, Any]) -> None:
         """Read the global file or dict, with the sections in it."""
@@ -232,22 +254,17 @@ class _Sources:
     def _directory_settings(self) -> Settings:
         """What the directory of pretrained weights says, where `backbone` is 'auto'."""
         setting = self._own("backbone")
-        if self.directory is None or setting is None or setting.value != AUTO:
+        if not (self.directory and self.resolves_auto) or setting is None or setting.value != AUTO:
             return {}
         where = self._own("pretrain_path")
         if where is None:
             self._fail(f"{setting.place('backbone')}: 'auto' needs pretrain_path, the directory that tells")
             return {}
-        try:
-            path = convert_value(where, ModelPath)
-            found = dict(self.directory(path))
-        except Mismatch as error:
-            self._fail(complaint("pretrain_path", where, ModelPath, error))
-            return {}
-        except PalmError as error:
-            self._fail(*(f"{where.place('pretrain_path')}: {line}" for line in str(error).splitlines()))
+        found = self._said_by_directory(where, "pretrain_path")
+        if not found:
             return {}
         self._replace("backbone", setting, found.pop("backbone"))
+        path = convert_value(where, ModelPath)
         title = path if isinstance(path, str) else displayed(path)
         if "pretrain_path" in found:
             title = found.pop("pretrain_path")
@@ -259,6 +276,17 @@ class _Sources:
         """Give a setting of the whole run another value, where it stands."""
         layer = self.options if name in self.options else self.everything
         layer[name] = replace(setting, value=value)
+
+    def _said_by_directory(self, where: Setting, name: str) -> dict[str, Any]:
+        """What the directory says that a setting names; nothing if that fails, which goes into the report."""
+        assert self.directory is not None
+        try:
+            return dict(self.directory(convert_value(where, ModelPath)))
+        except Mismatch as error:
+            self._fail(complaint(name, where, ModelPath, error))
+        except PalmError as error:
+            self._fail(*(f"{where.place(name)}: {line}" for line in str(error).splitlines()))
+        return {}
 
     def _read(self, read: Callable[[Path, Problems], Lines], path: Path) -> Lines:
         """The content of a file; nothing if it cannot be read, which goes into the report."""

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from palm.core.disk import aside_name, heal, left_by_the_dead, put_in_place, temporary_name, writing
@@ -95,6 +96,21 @@ def foreign_files(folder: Path) -> list[str]:
         if name not in (parents if is_folder else ours) or (name == MANIFEST and len(ours) == 1):
             found.append(name)
     return found
+
+
+def set_aside_foreign(path: Path) -> None:
+    """Give a folder another name where `new_directory` would refuse to replace it; nothing of it is lost.
+
+    For folders that a run must write after hours: a checkpoint of palm whose manifest is damaged, or files
+    that somebody put there since the run began.
+    """
+    if not path.is_dir() or path.is_symlink() or not foreign_files(path):
+        return
+    places = (path.with_name(f"{path.name}.kept{number or ''}") for number in count())
+    kept = next(place for place in places if not place.exists())
+    with writing(kept):
+        path.rename(kept)
+    logger.warning("%s was not as palm writes it; it is called %s now", path, kept.name)
 
 
 def discard(folder: Path) -> None:

@@ -48,7 +48,7 @@ class Replica:
     one process. With one rank nothing is wrapped and nothing is exchanged.
 
     Args:
-        losses: called with a task's name and a batch, gives the mean loss of the batch, a scalar.
+        model: called with a task's name and a batch, gives the mean loss of the batch, a scalar.
         parallel: `fsdp` replaces the parameters; build optimizers afterwards. Layers that stand in lists
             are gathered one at a time, what lies in none of them for the whole step.
         gradient_exchange: bf16 halves what is sent, and rounds every rank's gradient to 8 bits.
@@ -56,11 +56,11 @@ class Replica:
 
     def __init__(
         self,
-        losses: nn.Module,
+        model: nn.Module,
         parallel: Parallel = "ddp",
         gradient_exchange: GradientExchange = "fp32",
     ) -> None:
-        self._model = losses
+        self._model = model
         self._parallel, self._in_bf16 = parallel, gradient_exchange == "bf16"
         if parallel == "fsdp":
             self._form  # noqa: B018 - whoever builds an optimizer needs the parameters that it leaves
@@ -76,18 +76,20 @@ class Replica:
         """The model's parameters."""
         return self._model.parameters()
 
-    def shares(self, counts: Sequence[int]) -> list[float]:
+    def shares(self, counts: Sequence[int], flag: bool = False) -> tuple[list[float], bool]:
         """What to multiply this rank's mean losses by, so that their sum, averaged over ranks, is the mean.
 
         Args:
             counts: over how many terms each of this rank's losses of one step is the mean, see
                 `Head.num_terms`.
+            flag: whatever one rank has to tell all others.
 
         Returns:
-            `count / total * ranks` for each; `total` is that of all ranks.
+            `count / total * ranks` for each, where `total` is that of all ranks; and whether any rank had
+            the flag.
         """
-        total = int(all_reduce_sum(torch.tensor(sum(counts))))
-        return [count * num_ranks() / total for count in counts]
+        total, flags = all_reduce_sum(torch.tensor([sum(counts), flag])).tolist()
+        return [count * num_ranks() / total for count in counts], flags > 0
 
     def loss(self, task: str, batch: Tensors) -> Tensor:
         """The mean loss of this rank's batch, to be multiplied by its share before `backward`."""
@@ -107,10 +109,10 @@ class Replica:
         return self._form.apart()
 
 
-def _replicated(losses: nn.Module, in_bf16: bool) -> Form:
+def _replicated(model: nn.Module, in_bf16: bool) -> Form:
     # A parameter that no rank used keeps its gradient None only where unused ones are looked for.
-    ddp = DistributedDataParallel(losses, find_unused_parameters=True, gradient_as_bucket_view=True)
-    if in_bf16 and next(losses.parameters()).is_cuda:
+    ddp = DistributedDataParallel(model, find_unused_parameters=True, gradient_as_bucket_view=True)
+    if in_bf16 and next(model.parameters()).is_cuda:
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
         ddp.register_comm_hook(None, bf16_compress_hook)
@@ -130,14 +132,14 @@ def _sent_in_bf16(gradients: Tensor) -> torch.futures.Future[Tensor]:
     return exchanged
 
 
-def _sharded(losses: nn.Module, in_bf16: bool) -> Form:
+def _sharded(model: nn.Module, in_bf16: bool) -> Form:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # half a second that few need
 
     policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if in_bf16 else None)
-    lists = [module for module in losses.modules() if isinstance(module, nn.ModuleList)]
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     for layer in chain.from_iterable(lists):
         fully_shard(layer, mp_policy=policy)
-    root = fully_shard(losses, mp_policy=policy)
+    root = fully_shard(model, mp_policy=policy)
 
     @contextmanager
     def accumulating() -> Iterator[None]:
@@ -151,4 +153,4 @@ def _sharded(losses: nn.Module, in_bf16: bool) -> Form:
         yield
         root.reshard()
 
-    return Form(losses, accumulating, apart)
+    return Form(model, accumulating, apart)

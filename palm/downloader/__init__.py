@@ -1,7 +1,20 @@
 """Published pretrained models, from their names to folders that palm can read."""
 
-from palm.downloader.hub import load_backbone, pretrained_directory
+from typing import TYPE_CHECKING, Any
+
 from palm.downloader.items import download, ls
 from palm.downloader.models import MODELS, Model
 
+if TYPE_CHECKING:
+    from palm.downloader.hub import load_backbone, pretrained_directory
+
 __all__ = ["MODELS", "Model", "download", "load_backbone", "ls", "pretrained_directory"]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch comes at its first use; a list of models does not wait for it."""
+    if name not in ("load_backbone", "pretrained_directory"):
+        raise AttributeError(f"module 'palm.downloader' has no attribute {name!r}")
+    from palm.downloader.hub import load_backbone, pretrained_directory
+
+    return {"load_backbone": load_backbone, "pretrained_directory": pretrained_directory}[name]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from palm.backbone import BACKBONES
 from palm.config import MODEL_NAME
 from palm.core.errors import PalmError
 from palm.core.logging import logger, show_on_console
 from palm.core.registry import did_you_mean
-from palm.downloader.folders import obtain
 from palm.downloader.models import HUGGING_FACE, MODELS, Model
 
 ITEMS = {"pretrain": MODELS}
@@ -57,6 +55,9 @@ def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: 
         PalmError: nothing is called that; says what there is.
         StorageError: the network, the server, what it sent or the disk will not do; says what to do.
     """
+    from palm.backbone import BACKBONES
+    from palm.downloader.folders import obtain
+
     show_on_console()
     models = _chosen(item, scope)
     folder = Path(path) / item

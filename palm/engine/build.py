@@ -1,4 +1,4 @@
-"""From settings to what a step updates: some parameters are frozen, the others get an optimizer and rates."""
+"""From a recipe to a run: the steps of its tasks are planned, its model is placed, its optimizer built."""
 
 from __future__ import annotations
 
@@ -7,10 +7,62 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from palm.core.checks import raise_any
+from palm.core.device import compiler_problems
 from palm.core.errors import ConfigError
+from palm.core.logging import logger
+from palm.core.precision import resolved
+from palm.distributed import Replica
+from palm.engine.ema import ExponentialMovingAverage
+from palm.engine.loop import Training
 from palm.engine.model import MultiTaskModel
+from palm.engine.recipe import Recipe
 from palm.engine.task import Task
+from palm.mixing import Mixing
 from palm.optimizer import Optimizer, ParameterGroups
+
+
+def plan_steps(tasks: Sequence[Task], mixing: Mixing, *, reference: Task, num_epochs: float) -> None:
+    """Tell every task how many steps it is expected to get.
+
+    Args:
+        tasks: with open streams.
+        mixing: how they take turns.
+        reference: the task whose data `num_epochs` counts.
+        num_epochs: passes over that data.
+
+    Raises:
+        ConfigError: the mixing strategy cannot be followed in this run.
+        TrainingError: a target that would get no step.
+    """
+    progress = [task.progress() for task in tasks]
+    expected = mixing.expected_steps(progress, list(tasks).index(reference), num_epochs)
+    for task, steps in zip(tasks, expected, strict=True):
+        task.expect(steps)
+    logger.info("Estimated overall train steps %d.", sum(expected))
+
+
+def start(recipe: Recipe) -> Training:
+    """The run that a recipe describes, before its first step; every door comes through here.
+
+    Raises:
+        ConfigError: what the recipe asks for cannot be done with this model or on this device.
+    """
+    model = MultiTaskModel(recipe.backbone, recipe.tasks, resolved(recipe.precision, recipe.device))
+    model.to(recipe.device)
+    logger.info("Computing in %s on %s.", model.precision, recipe.device.type)
+    if recipe.activation_checkpointing:
+        recipe.backbone.checkpoint_activations()
+    if recipe.compile:
+        raise_any(compiler_problems(recipe.device))
+        recipe.backbone.compile()
+    # fsdp replaces parameters, so the replica comes before everything that holds them.
+    replica = Replica(model, recipe.parallel, recipe.gradient_exchange)
+    optimizer = build_optimizer(recipe.optimizer, recipe.groups, model, recipe.tasks)
+    ema = None
+    if recipe.ema_decay is not None:
+        ema = ExponentialMovingAverage(moving_parameters(model), recipe.ema_decay)
+    return Training(recipe, model=model, replica=replica, optimizer=optimizer, ema=ema)
 
 
 def build_optimizer(

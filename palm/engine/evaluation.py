@@ -111,6 +111,7 @@ class Evaluator:
     def evaluate(self) -> Evaluation:
         """Evaluate now."""
         scores = {}
+        # With fsdp this device has only parts of the weights; apart() gathers them.
         with self.training.averaged(), self.training.replica.apart():
             for task in self.tasks:
                 assert task.dev_file is not None
@@ -194,9 +195,9 @@ def json_ready(scores: Scores) -> JsonScores:
 
 def model_of(training: Training, task: Task) -> InferenceModel:
     """What a task predicts with at this moment of a run; it has the run's weights, not copies."""
-    model = training.model
+    model, rows = training.model, task.pred_batch_size
     return InferenceModel(
-        task.name, task.reader, model.backbone, task.head, task.pred_batch_size, model.precision
+        task.name, task.reader, model.backbone, task.head, batch_size=rows, precision=model.precision
     )
 
 

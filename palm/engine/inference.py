@@ -64,6 +64,7 @@ class InferenceModel:
         reader: Reader,
         backbone: Backbone,
         head: Head,
+        *,
         batch_size: int = PREDICTION_ROWS,
         precision: str = "auto",
     ) -> None:
@@ -278,8 +279,8 @@ def load_model(
                 weights=own["head"],
                 overrides=overrides.get("head", {}),
             ),
-            description["batch_size"],
-            precision,
+            batch_size=description["batch_size"],
+            precision=precision,
         )
     load_into(model.backbone, own["backbone"], folder)
     load_into(model.head, own["head"], folder)

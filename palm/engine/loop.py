@@ -14,12 +14,12 @@ from torch import Tensor
 from palm.core.contract import Tensors
 from palm.core.errors import TrainingError
 from palm.core.rng import generator
-from palm.distributed import Replica, rank, report_missing_ranks
+from palm.core.signals import StopRequest
+from palm.distributed import Replica, num_ranks, rank, report_missing_ranks
 from palm.engine.ema import ExponentialMovingAverage
-from palm.engine.model import Losses, MultiTaskModel
+from palm.engine.model import MultiTaskModel
+from palm.engine.recipe import Recipe
 from palm.engine.task import Task
-from palm.lr_sched import Schedule
-from palm.mixing import Mixing, MixRatio
 from palm.optimizer import GradClipType, clip
 
 
@@ -40,6 +40,7 @@ class Step:
         loss: the detached loss of its batch, before the update, a scalar tensor.
         learning_rate: the rate of the update.
         finished: whether the task reached its expected steps with this one.
+        batches: what this rank trained on, before it went to the device.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Step:
     loss: Tensor
     learning_rate: float
     finished: bool
+    batches: Sequence[Tensors]
 
 
 Observer = Callable[[Step], object]
@@ -58,6 +60,7 @@ def train_step(
     task: str,
     parts: Sequence[tuple[Tensors, float]],
     optimizer: torch.optim.Optimizer,
+    *,
     grad_clip: float | None = None,
     grad_clip_type: GradClipType = "global_norm",
     loss_weight: float = 1.0,
@@ -98,48 +101,39 @@ def train_step(
 
 
 class Training:
-    """A run under way: model, tasks, optimizer and how far they have come.
+    """A run under way: a model, what moves it, and how far its tasks have come.
 
     Args:
-        model: the shared backbone with all heads.
-        tasks: with their streams and expected steps set.
+        recipe: what the run is made of.
+        model: its backbone with all heads.
+        replica: the model on its way to several devices.
         optimizer: over the model's parameters.
-        schedule: factor on the learning rate by global step, from 0.
-        seed: the run's `random_seed`.
-        grad_clip: what the gradient is clipped to; None does not clip.
         ema: averages of the parameters, updated after every step.
-        device: where batches go.
-        mixing: which task a step trains; by `mix_ratio` where None.
-        grad_clip_type: how the gradient is clipped, as in `palm.optimizer.clip`.
-        replica: the model on its way to several devices; one that is copied to each where None.
 
     Attributes:
+        tasks: those of the recipe; they count their own steps.
         step: global steps so far.
         total_steps: the expected steps of all tasks together, as they were planned at first.
+        stop_request: whether a signal asks this process to end; None where nobody listens.
+        is_stopping: whether one has asked any rank to end, after this step.
     """
 
     def __init__(
         self,
+        recipe: Recipe,
+        *,
         model: MultiTaskModel,
-        tasks: Sequence[Task],
+        replica: Replica,
         optimizer: torch.optim.Optimizer,
-        schedule: Schedule,
-        seed: int,
-        grad_clip: float | None = 1.0,
         ema: ExponentialMovingAverage | None = None,
-        device: torch.device | str = "cpu",
-        mixing: Mixing | None = None,
-        grad_clip_type: GradClipType = "global_norm",
-        replica: Replica | None = None,
     ) -> None:
-        self.model, self.tasks, self.optimizer, self.schedule = model, list(tasks), optimizer, schedule
-        self.seed, self.grad_clip, self.ema, self.device = seed, grad_clip, ema, torch.device(device)
-        self.grad_clip_type = grad_clip_type
-        self.mixing = MixRatio() if mixing is None else mixing
+        self.recipe, self.tasks = recipe, list(recipe.tasks)
+        self.model, self.replica, self.optimizer, self.ema = model, replica, optimizer, ema
         self.total_steps = sum(task.expected_steps for task in self.tasks)
-        self.replica = Replica(Losses(model)) if replica is None else replica
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = 0
+        self.stop_request: StopRequest | None = None
+        self.is_stopping = False
         self._attached: dict[str, Stateful] = {}
 
     def attach(self, name: str, thing: Stateful) -> None:
@@ -158,18 +152,20 @@ class Training:
 
     def next_step(self) -> Step:
         """Draw a task and train it on its next batches."""
-        task = self.tasks[self.mixing.draw(self.seed, self.step, [task.standing() for task in self.tasks])]
+        progress = [task.progress() for task in self.tasks]
+        task = self.tasks[self.recipe.mixing.draw(self.recipe.seed, self.step, progress)]
         return self.step_on(task, task.batches(task.step))
 
     def step_on(self, task: Task, batches: Sequence[Tensors]) -> Step:
         """Train a task, in one step, on batches that are not necessarily its next ones."""
-        factor = self.schedule(self.step) * task.learning_rate_factor
+        factor = self.recipe.schedule(self.step) * task.learning_rate_factor
+        # From the base rates, not from those of the last step: a step's rate depends on its number alone.
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         self.model.train()
         # Dropout too is a function of position: a resumed run repeats it, and nothing else disturbs it.
         place = (self.step, rank()) if rank() else (self.step,)
-        torch.manual_seed(int(generator(self.seed, "dropout", *place).integers(2**63)))
+        torch.manual_seed(int(generator(self.recipe.seed, "dropout", *place).integers(2**63)))
         try:
             with report_missing_ranks(f"at global step {self.step + 1}"):
                 loss = train_step(
@@ -177,25 +173,36 @@ class Training:
                     task.name,
                     self._parts(task, batches),
                     self.optimizer,
-                    self.grad_clip,
-                    self.grad_clip_type,
-                    task.loss_weight,
+                    grad_clip=self.recipe.optimizer.grad_clip,
+                    grad_clip_type=self.recipe.optimizer.grad_clip_type,
+                    loss_weight=task.loss_weight,
                 )
         except FloatingPointError as error:
-            raise TrainingError(self._not_a_number(task, error)) from None
+            raise TrainingError(
+                f"task {task.name!r}: {error} at its step {task.step + 1} (global step {self.step + 1}); "
+                "nothing was updated. Try a lower learning_rate, warmup_proportion above 0, or a smaller "
+                "grad_clip, and look at the rows of this batch"
+            ) from None
         if self.ema is not None:
             self.ema.update()
         self.step += 1
         task.step += 1
         rate = max(group["lr"] for group in self.optimizer.param_groups)
         finished = task.step == task.expected_steps and task.stopped_at is None
-        return Step(self.step, task, loss, rate, finished=finished)
+        if num_ranks() == 1:
+            self.is_stopping = self._is_asked_to_stop()
+        return Step(self.step, task, loss, rate, finished=finished, batches=batches)
 
     def _parts(self, task: Task, batches: Sequence[Tensors]) -> list[tuple[Tensors, float]]:
         """The batches where they are computed, each with its share in the loss of all ranks."""
-        shares = self.replica.shares([self.model.num_terms(task.name, batch) for batch in batches])
-        placed = [{name: value.to(self.device) for name, value in batch.items()} for batch in batches]
+        counts = [self.model.num_terms(task.name, batch) for batch in batches]
+        # A signal reaches ranks in different steps; along with the counts they agree on one, at no cost.
+        shares, self.is_stopping = self.replica.shares(counts, self._is_asked_to_stop())
+        placed = [{name: value.to(self.recipe.device) for name, value in batch.items()} for batch in batches]
         return list(zip(placed, shares, strict=True))
+
+    def _is_asked_to_stop(self) -> bool:
+        return self.stop_request is not None and self.stop_request.number is not None
 
     def record_score(self, task: Task, score: float) -> None:
         """Take a dev score in, for mixing strategies that follow scores.
@@ -205,16 +212,14 @@ class Training:
             score: from 0 to 1, the higher the better.
         """
         task.scores.append(score)
-        if self.mixing.follows_scores:
-            self._share_out()
-
-    def _share_out(self) -> None:
-        """Plan the steps that are left anew; a target that had its steps keeps its count."""
-        weights = self.mixing.weights([task.standing() for task in self.tasks])
+        if not self.recipe.mixing.follows_scores:
+            return
+        # The steps that are left are planned anew; a target that had its steps keeps its count.
+        weights = self.recipe.mixing.weights([task.progress() for task in self.tasks])
         left = max(self.total_steps - self.step, 0)
-        for task, weight in zip(self.tasks, weights, strict=True):
-            if not task.done:
-                task.expected_steps = task.step + max(1, round(left * weight / sum(weights)))
+        for other, weight in zip(self.tasks, weights, strict=True):
+            if not other.done:
+                other.expected_steps = other.step + max(1, round(left * weight / sum(weights)))
 
     def averaged(self) -> AbstractContextManager[Any]:
         """Within this context the model has the averaged weights, where the run keeps averages."""
@@ -246,7 +251,7 @@ class Training:
             factor, expected = factors[task.name], state["expected_steps"][task.name]
             task.scores = list(state["scores"][task.name])
             task.stopped_at = state["stopped_at"][task.name]
-            if self.mixing.follows_scores:
+            if self.recipe.mixing.follows_scores:
                 task.expected_steps = round(expected * factor)
             if factor != 1 and expected:
                 factor = task.expected_steps / expected
@@ -255,10 +260,3 @@ class Training:
         for name, thing in self._attached.items():
             if name in state["attached"]:
                 thing.load_state_dict(state["attached"][name])
-
-    def _not_a_number(self, task: Task, error: FloatingPointError) -> str:
-        return (
-            f"task {task.name!r}: {error} at its step {task.step + 1} (global step {self.step + 1}); "
-            "nothing was updated. Try a lower learning_rate, warmup_proportion above 0, or a smaller "
-            "grad_clip, and look at the rows of this batch"
-        )

@@ -54,29 +54,14 @@ class MultiTaskModel(nn.Module):
         assert isinstance(head, Head)
         return head
 
-    def forward(self, task: str, batch: Tensors) -> Tensors:
-        """The outputs of one task for its batch."""
-        return outputs_of(self.backbone, self.head(task), batch, self.precision)
-
-    def loss(self, task: str, batch: Tensors) -> Tensor:
-        """The mean loss of one task on its batch, a scalar."""
-        return self.head(task).loss(self(task, batch), batch)
+    def forward(self, task: str, batch: Tensors) -> Tensor:
+        """The mean loss of one task on its batch, a scalar; predictions are made of `outputs_of`."""
+        head = self.head(task)
+        return head.loss(outputs_of(self.backbone, head, batch, self.precision), batch)
 
     def num_terms(self, task: str, batch: Tensors) -> int:
         """Over how many equal terms that loss is the mean."""
         return self.head(task).num_terms(batch)
-
-
-class Losses(nn.Module):
-    """A model as a function from a task and its batch to the loss, which is what goes to several devices."""
-
-    def __init__(self, model: MultiTaskModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, task: str, batch: Tensors) -> Tensor:
-        """The mean loss of one task on its batch, a scalar."""
-        return self.model.loss(task, batch)
 
 
 def share_parameters(source: nn.Module, target: nn.Module) -> None:

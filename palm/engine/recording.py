@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from palm.core.errors import StorageError
@@ -45,7 +46,7 @@ class Recorder:
             "step": step.number,
             "task": step.task.name,
             "batches": [digests(batch) for batch in step.batches],
-            "loss": step.loss.item().hex(),
+            "loss": float(step.loss.item()).hex(),
         }
         is_last = step.number == self.last
         if is_last:
@@ -76,7 +77,7 @@ def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 def _digest(tensor: Tensor) -> str:
     plain = tensor.detach().cpu().contiguous()
     found = hashlib.blake2b(f"{plain.dtype} {tuple(plain.shape)}".encode(), digest_size=16)
-    found.update(plain.reshape(-1).view(dtype=_BYTES).numpy().tobytes())
+    found.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 
@@ -99,7 +100,7 @@ def first_difference(one: Recording, other: Recording, steps: Iterable[int]) -> 
         if here is None or there is None:
             return f"global step {number}: only one of the runs made it"
         if here["task"] != there["task"]:
-            return f"global step {number}: task {here['task']!r} was drawn in one run, {there['task']!r} in the other"
+            return f"global step {number}: tasks {here['task']!r} and {there['task']!r} were drawn"
         place = f"global step {number} (task {here['task']!r})"
         if here["batches"] != there["batches"]:
             return f"{place}: the batches differ in {_names(_flat(here), _flat(there))}"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from palm.core.directories import check_target, discard, sweep
-from palm.core.errors import StorageError
+from palm.core.errors import StorageError, TrainingError
+from palm.core.foreign import reading
 from palm.core.logging import logger
 from palm.core.program import command_of_program
 from palm.core.storage import is_sealed, numbered, read_json, write_json
-from palm.engine.checkpoint import newest_checkpoint, on_devices_of
-from palm.engine.differences import differences
+from palm.engine.checkpoint import differences, newest_checkpoint, on_devices_of
 
 RECORD = "run.json"
 HISTORY = "evaluation.jsonl"
@@ -73,11 +74,12 @@ class RunDirectory:
     resume: str | None = None
     overwrite: bool = False
 
-    def check(self, goes_on: bool = False) -> None:
-        """Clear up after processes that died, and refuse what would be refused hours later.
+    def check(self, launch: str | None = None, goes_on: bool = False) -> Start:
+        """Clear up after processes that died, refuse what would be refused hours later, choose the start.
 
         Args:
-            goes_on: the launcher has started this run anew; what is there is its own.
+            launch: what the processes of one launch have in common (see `launch_id`).
+            goes_on: the launcher has started this run anew; what is there may be its own.
 
         Raises:
             StorageError: files of others, or an earlier run's, stand where this run writes.
@@ -91,36 +93,48 @@ class RunDirectory:
             own = (self.path / task / name for name in ("infer_model", "best_model"))
             for place in (*own, self.path / BEST / task):
                 check_target(place, overwrite=True)
-        continues = self.resume == "auto" or self._is_here(self.resume)
-        if not (goes_on or continues or self.overwrite) and (found := self._results()):
+        is_own = goes_on and self._record().get("launch") == launch
+        continues = is_own or self.resume == "auto" or self._is_here(self.resume)
+        if not continues and not self.overwrite and (found := self._results()):
             raise StorageError(self._refusal(found))
+        return self._start(is_own)
 
-    def begin(self, identity: dict[str, Any], launch: str | None = None, goes_on: bool = False) -> Start:
-        """Choose the checkpoint to go on from, or make room for a run from the beginning.
+    def begin(self, start: Start, identity: dict[str, Any], launch: str | None = None) -> None:
+        """Make room for a run from the beginning, and write down which run this is.
 
         Args:
+            start: what `check` chose; the checkpoint fits this run.
             identity: what makes the run this run, JSON-ready.
-            launch: what the processes of one launch have in common (see `launch_id`).
-            goes_on: as in `check`.
+            launch: as in `check`.
 
         Raises:
-            StorageError: `resume` is to go on with another run; tells the differences.
+            StorageError: `resume: auto` found no checkpoint, but what another configuration trained.
         """
-        start = self._start(identity, goes_on and self._record().get("launch") == launch)
+        if start.checkpoint is None:
+            self._check_same(identity)
         if not self._is_here(start.checkpoint):
             self._clear()
-        write_json(
-            self.path / RECORD,
-            {
-                "format": "palm-run",
-                "version": 1,
-                "id": start.run_id,
-                "since": datetime.now().astimezone().isoformat(" ", "seconds"),
-                "launch": launch,
-                "identity": identity,
-            },
-        )
-        return start
+        record = {
+            "format": "palm-run",
+            "version": 1,
+            "id": start.run_id,
+            "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+            "launch": launch,
+            "identity": identity,
+        }
+        write_json(self.path / RECORD, record)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Within it, an error that ends the run also says what is whole, and how to go on.
+
+        Raises:
+            StorageError, TrainingError: with these words at their end.
+        """
+        try:
+            yield
+        except (StorageError, TrainingError) as error:
+            raise type(error)(f"{error}\n{self.how_to_go_on()}") from error
 
     def how_to_go_on(self) -> str:
         """What is whole in the folder, and what goes on from there; for the end of a message."""
@@ -132,16 +146,15 @@ class RunDirectory:
         command = command_of_program("--resume", "auto") or "the same once more with resume: auto"
         return f"{told}; to go on from {checkpoint.name}: {command}"
 
-    def _start(self, identity: dict[str, Any], is_own_launch: bool) -> Start:
+    def _start(self, is_own_launch: bool) -> Start:
         if self.resume is None and not is_own_launch:
             return Start(_new_id(), None)
         if self.resume not in (None, "auto") and not is_own_launch:
             checkpoint = Path(str(self.resume))
             return Start((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
         run_id = self._run_id()
-        newest = None if run_id is None else newest_checkpoint(self.path, run_id=run_id)
+        newest = None if run_id is None else newest_checkpoint(self.path, run_id)
         if run_id is None or newest is None:
-            self._check_same(identity)
             logger.info("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
             return Start(_new_id(), None)
         return Start(run_id, newest)
@@ -149,12 +162,13 @@ class RunDirectory:
     def _check_same(self, identity: dict[str, Any]) -> None:
         """Refuse to replace what another configuration trained where this one was to go on with it."""
         found = self._results()
-        if self.overwrite or not found:
+        if self.overwrite or not found or self.resume != "auto":
             return
         saved = self._record().get("identity")
         lines = [f"{RECORD} is missing, which would tell whose they are"]
         if isinstance(saved, dict):
-            lines = differences(on_devices_of(identity, saved)[0], identity)
+            with reading(self.path / RECORD):
+                lines = differences(on_devices_of(identity, saved)[0], identity)
         if lines:
             raise StorageError("\n  ".join([self._refusal(found), *lines]))
 

@@ -30,10 +30,10 @@ class TaskStream:
         task: the task's name; with `seed` it decides the order of rows and what is masked.
         reader: makes batches of rows.
         rows: the encoded training data.
-        batch_size: rows per batch; not used where there is `max_tokens_per_batch`.
         seed: the run's `random_seed`.
-        shuffle: draw a new order for every epoch; otherwise the order of the file.
+        batch_size: rows per batch; not used where there is `max_tokens_per_batch`.
         max_tokens_per_batch: a batch has as many of the next rows as have no more tokens together.
+        shuffle: draw a new order for every epoch; otherwise the order of the file.
         rank: which of every `num_ranks` consecutive batches is this process's.
         num_ranks: how many processes train, each on a batch of its own.
 
@@ -50,16 +50,17 @@ class TaskStream:
         task: str,
         reader: Reader,
         rows: Rows,
-        batch_size: int | None,
+        *,
         seed: int,
-        shuffle: bool = True,
+        batch_size: int | None = None,
         max_tokens_per_batch: int | None = None,
+        shuffle: bool = True,
         rank: int = 0,
         num_ranks: int = 1,
     ) -> None:
         self.task, self.reader, self.rows = task, reader, rows
         self.seed, self.shuffle = seed, shuffle
-        self._order = lru_cache(maxsize=2)(self._new_order)
+        self._order = lru_cache(maxsize=2)(self._new_order)  # a batch may reach into the next epoch
         if max_tokens_per_batch is None:
             assert batch_size is not None, "neither batch_size nor max_tokens_per_batch"
             self._batches: Batches = self._of_rows(batch_size)
@@ -174,16 +175,13 @@ class TokenBatches:
     def places(self, number: int) -> range:
         """The places of batch `number`."""
         while self._first_numbers[-1] <= number:
-            self._enter_next_epoch()
+            bounds = self._bounds(len(self._first_numbers) - 1)
+            self._first_numbers.append(self._first_numbers[-1] + len(bounds) - 1)
+            self._first_places.append(bounds[-1])
         epoch = bisect_right(self._first_numbers, number) - 1
         bounds = self._bounds(epoch)
         k = number - self._first_numbers[epoch]
         return range(bounds[k], bounds[k + 1])
-
-    def _enter_next_epoch(self) -> None:
-        bounds = self._bounds(len(self._first_numbers) - 1)
-        self._first_numbers.append(self._first_numbers[-1] + len(bounds) - 1)
-        self._first_places.append(bounds[-1])
 
     def _cut(self, epoch: int) -> list[int]:
         """Where the batches begin that begin in an epoch, and then the first of the next, in the chain."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from palm.backbone.base import Backbone
 from palm.core.checks import count_problems, positive_problems, raise_any
@@ -136,12 +135,12 @@ class Task(Component):
             self.name,
             self.reader,
             rows,
-            self.batch_size,
-            seed,
-            self.shuffle,
-            self.max_tokens_per_batch,
-            rank(),
-            num_ranks(),
+            batch_size=self.batch_size,
+            max_tokens_per_batch=self.max_tokens_per_batch,
+            seed=seed,
+            shuffle=self.shuffle,
+            rank=rank(),
+            num_ranks=num_ranks(),
         )
         batches, per_step = stream.steps_per_epoch, self.gradient_accumulation_steps
         if batches < per_step:
@@ -184,39 +183,34 @@ class Task(Component):
         first = step * self.gradient_accumulation_steps
         return [self.stream.batch(first + k) for k in range(self.gradient_accumulation_steps)]
 
-    def standing(self, step: int | None = None) -> TaskProgress:
-        """Where it stands for a mixing strategy, after `step` steps, or those that it has had."""
+    def progress(self, step: int | None = None) -> TaskProgress:
+        """How far it is, for a mixing strategy, after `step` steps, or those that it has had."""
         assert self.stream is not None, "the training data is not loaded"
         return TaskProgress(
-            self.name,
-            self.mix_ratio,
-            len(self.stream.rows),
-            self.steps_per_epoch,
-            self.is_target,
-            self.step if step is None else step,
-            self.expected_steps,
-            tuple(self.scores),
+            name=self.name,
+            mix_ratio=self.mix_ratio,
+            rows=len(self.stream.rows),
+            steps_per_epoch=self.steps_per_epoch,
+            is_target=self.is_target,
+            step=self.step if step is None else step,
+            expected_steps=self.expected_steps,
+            scores=tuple(self.scores),
         )
 
-    def identity(self) -> dict[str, Any]:
-        """What its losses depend on, JSON-ready: a resumed run must have the same."""
-        assert self.stream is not None, "the training data is not loaded"
-        return {
-            "batch_size": self.batch_size if self.max_tokens_per_batch is None else None,
-            "max_tokens_per_batch": self.max_tokens_per_batch,
-            "gradient_accumulation_steps": self.gradient_accumulation_steps,
-            "devices": self.stream.num_ranks,
-            "mix_ratio": self.mix_ratio,
-            "is_target": self.is_target,
-            "shuffle": self.shuffle,
-            "loss_weight": self.loss_weight,
-            "learning_rate_factor": self.learning_rate_factor,
-            "head_learning_rate": self.head_learning_rate,
-            "expected_steps": self.expected_steps,
-            "paradigm": self.head.settings,
-            "rows": len(self.stream.rows),
-            "data": self.stream.rows.digest,
-        }
+    def expect(self, steps: int) -> None:
+        """Plan its number of steps.
+
+        Raises:
+            TrainingError: none, for a target.
+        """
+        if self.is_target and steps == 0:
+            raise TrainingError(
+                f"task {self.name!r} would get no step; raise num_epochs, "
+                f"or its mix_ratio (now {self.mix_ratio})"
+            )
+        self.expected_steps = steps
+        if self.is_target:
+            logger.info("%s: expected train steps %d.", self.name, steps)
 
 
 def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> list[str]:

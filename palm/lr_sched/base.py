@@ -19,6 +19,10 @@ class Schedule(Component, ABC):
     def __call__(self, step: int) -> float:
         """The factor of the learning rate in a step, counted from 0 over all tasks."""
 
+    def simplest(self) -> Schedule:
+        """What computes the same with fewer settings, for comparing; itself, where there is no such one."""
+        return self
+
 
 LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule", Schedule)
 

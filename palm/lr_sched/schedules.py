@@ -40,6 +40,10 @@ class TriangularScheduler(Schedule):
             return step / self.warmup_steps
         return max(0.0, 1.0 - step / self.num_train_steps)
 
+    def simplest(self) -> Schedule:
+        """Without a warm-up, the constant rate that it is."""
+        return self if self.warmup_steps else WarmupScheduler(0)
+
 
 @LR_SCHEDULES.register("noam", "noam_decay")
 class NoamScheduler(Schedule):

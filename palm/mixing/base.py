@@ -12,7 +12,7 @@ from palm.core.registry import Registry
 from palm.mixing.draws import draw_task, plan_steps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskProgress:
     """What a strategy knows of one task when it shares out draws.
 
@@ -43,9 +43,12 @@ class Mixing(Component, ABC):
     Attributes:
         follows_scores: whether shares change with dev scores. Then the steps that are left are shared
             out anew after every evaluation; otherwise a plan is made once.
+        follows_plan: whether shares depend on `TaskProgress.expected_steps`. Then a run cannot be continued
+            with another `num_epochs`.
     """
 
     follows_scores: ClassVar[bool] = False
+    follows_plan: ClassVar[bool] = False
 
     def __init__(self) -> None:
         """No settings, unless a strategy has some."""

@@ -80,6 +80,8 @@ class Annealed(Mixing):
     Source: Stickland and Murray, 2019, arXiv:1902.02671, section 3.2, equation 3, with chances per row.
     """
 
+    follows_plan = True
+
     def __init__(self, mixing_decay: float = 0.8) -> None:
         if not 0 < mixing_decay <= 1:
             raise ConfigError([f"mixing_decay should be above 0 and at most 1, not {mixing_decay!r}"])

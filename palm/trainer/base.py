@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
@@ -16,25 +16,23 @@ from palm.core.contract import Tensors
 from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.logging import logger, show_on_console
-from palm.core.precision import checked, resolved
+from palm.core.precision import checked
 from palm.core.storage import load_into
 from palm.distributed import barrier, join
 from palm.downloader import pretrained_directory
-from palm.engine.build import build_optimizer, moving_parameters
+from palm.engine.build import start
 from palm.engine.checkpoint import load_checkpoint, save_checkpoint, trained_weights
-from palm.engine.ema import ExponentialMovingAverage
-from palm.engine.inference import InferenceModel
 from palm.engine.logs import StepLog, log_counts
 from palm.engine.loop import Step, Training
-from palm.engine.model import MultiTaskModel
+from palm.engine.recipe import Recipe
+from palm.engine.saving import save_model
 from palm.engine.task import Task
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
-from palm.optimizer import Optimizer, ParameterGroups
+from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups
 from palm.paradigm import Head
 from palm.pretrained import load_pretrain
 from palm.reader import Reader
-from palm.trainer.saver import Saver, kinds_of
 
 T = TypeVar("T")
 
@@ -58,6 +56,57 @@ class Forward:
     head: Head
 
 
+FOLDERS = {"ckpt": "ckpt", "predict": "pred"}
+"""Kind of what is saved -> the beginning of its directory's name."""
+
+
+class Saver:
+    """Saves every so many steps, and once more when a training ends in between.
+
+    Args:
+        save: writes one directory, given its path and kind.
+        save_path: where directories go: `ckpt.step<N>` and `pred.step<N>`.
+        save_steps: 0 or less: only at the end.
+        save_type: 'ckpt', 'predict' or both, with a comma between them.
+
+    Raises:
+        ConfigError: another `save_type`.
+    """
+
+    def __init__(
+        self, save: Callable[[Path, str], None], save_path: Path, save_steps: int, save_type: str
+    ) -> None:
+        self.save, self.save_path, self.save_steps = save, save_path, save_steps
+        self.kinds = kinds_of(save_type)
+        self._saved: int | None = None
+
+    def __call__(self, step: Step) -> None:
+        if self.save_steps > 0 and step.number % self.save_steps == 0:
+            self._save(step.number)
+
+    def finish(self, step: int) -> None:
+        """Save the last step, unless that was done."""
+        if self._saved != step:
+            self._save(step)
+
+    def _save(self, step: int) -> None:
+        for kind in self.kinds:
+            self.save(self.save_path / f"{FOLDERS[kind]}.step{step}", kind)
+        self._saved = step
+
+
+def kinds_of(save_type: str) -> list[str]:
+    """The kinds that a `save_type` names.
+
+    Raises:
+        ConfigError: for an unknown one.
+    """
+    kinds = [kind.strip() for kind in save_type.split(",")]
+    if not set(kinds) <= FOLDERS.keys():
+        raise ConfigError([f"save_type should be 'ckpt', 'predict' or 'ckpt,predict', not {save_type!r}"])
+    return kinds
+
+
 class TrainerBase(ABC):
     """A run under the names of PaddlePALM 2.x: it assembles tasks and hands them to the training loop.
 
@@ -75,6 +124,7 @@ class TrainerBase(ABC):
         self._name = name
         self._precision = checked(precision)
         self._optimizer: Optimizer | None = None
+        self._schedule: Schedule = WarmupScheduler(0)
         self._groups = ParameterGroups()
         self._ema_decay: float | None = None
         self._run: Training | None = None
@@ -135,7 +185,9 @@ class TrainerBase(ABC):
         if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
             raise ConfigError([f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}"])
         self._ema_decay = ema_decay if use_ema else None
-        self._optimizer = optimizer if weight_decay is None else _with_decay(optimizer, weight_decay)
+        own_schedule = getattr(optimizer, "lr_scheduler", None)
+        self._schedule = optimizer.given_2x.get("lr_scheduler", own_schedule) or WarmupScheduler(0)
+        self._optimizer = _ours(optimizer, weight_decay)
         self._groups = ParameterGroups() if groups is None else groups
         self._begin_anew()
 
@@ -249,7 +301,7 @@ class TrainerBase(ABC):
         seed = seed_of(task.reader for task in tasks)
         handed = Counter({task.name: task.step for task in tasks})
         for position in count(self.cur_train_step):
-            progress = [task.standing(handed[task.name]) for task in tasks]
+            progress = [task.progress(handed[task.name]) for task in tasks]
             number = self._mixing.draw(seed, position, progress)
             task = tasks[number]
             (batch,) = task.batches(handed[task.name])
@@ -270,70 +322,40 @@ class TrainerBase(ABC):
     def _training(self, caller: str) -> Training:
         """The run, assembled on first use."""
         if self._run is None:
-            run = self._assembled(caller)
+            run = start(self._recipe(caller))
             checkpoint, self._checkpoint = self._checkpoint, None
             if checkpoint is not None:
-                load_checkpoint(run, checkpoint, _identity(run, self._settings()))
+                load_checkpoint(run, checkpoint)
             self._run = run
         return self._run
 
-    def _assembled(self, caller: str) -> Training:
+    def _recipe(self, caller: str) -> Recipe:
         forwards = self._forwards(caller)
         optimizer = needed(self._optimizer, self.name, "build_backward(optimizer)", caller)
-        tasks, device = self._tasks(caller), device_of(use_gpu=True)
-        backbone = next(iter(forwards.values())).backbone
-        model = MultiTaskModel(backbone, tasks, resolved(self._precision, device)).to(device)
-        built = build_optimizer(optimizer, self._groups, model, tasks)
-        return Training(
-            model,
-            tasks,
-            built,
-            _schedule_of(optimizer),
-            seed_of(task.reader for task in tasks),
-            optimizer.grad_clip,
-            None
-            if self._ema_decay is None
-            else ExponentialMovingAverage(moving_parameters(model), self._ema_decay),
-            device,
-            self._mixing,
-            optimizer.grad_clip_type,
+        tasks = self._tasks(caller)
+        return Recipe(
+            backbone=next(iter(forwards.values())).backbone,
+            tasks=tasks,
+            optimizer=optimizer,
+            schedule=self._schedule,
+            groups=self._groups,
+            mixing=self._mixing,
+            ema_decay=self._ema_decay,
+            seed=seed_of(task.reader for task in tasks),
+            device=device_of(use_gpu=True),
+            precision=self._precision,
         )
-
-    def _settings(self) -> dict[str, Any]:
-        """What of this run its checkpoints must have been made with, JSON-ready."""
-        assert self._optimizer is not None
-        settings = {
-            name: value
-            for name, value in self._optimizer.settings.items()
-            if isinstance(value, int | float | str)
-        }
-        kind = type(self._optimizer).__name__
-        mixing = {"name": type(self._mixing).__name__, **self._mixing.settings}
-        return {
-            "optimizer": {"name": kind, **settings},
-            "groups": self._groups.settings,
-            "ema_decay": self._ema_decay,
-            "mixing": mixing,
-        }
 
     def _save(self, path: Path, kind: str) -> None:
         run = self._training("save")
-        self._write(run, path, kind)
-        barrier()  # whoever goes on may read it
-
-    def _write(self, run: Training, path: Path, kind: str) -> None:
         if kind == "ckpt":
-            save_checkpoint(run, path, _identity(run, self._settings()))
+            save_checkpoint(run, path)
             logger.info("checkpoint has been saved at %s", path)
-            return
-        with run.averaged():
+        else:
             for task in run.tasks:
-                folder = path if len(run.tasks) == 1 else path / task.name
-                backbone = run.model.backbone
-                InferenceModel(task.name, task.reader, backbone, task.head, task.pred_batch_size).save(
-                    folder, overwrite=True
-                )
-        logger.info("predict model has been saved at %s", path)
+                save_model(run, task, path if len(run.tasks) == 1 else path / task.name)
+            logger.info("predict model has been saved at %s", path)
+        barrier()  # whoever goes on may read it
 
 
 def needed(value: T | None, name: str, call: str, caller: str) -> T:
@@ -361,31 +383,17 @@ def seed_of(readers: Iterable[Reader]) -> int:
     return next((reader.seed for reader in readers if reader.seed is not None), 1)
 
 
-def _with_decay(optimizer: Optimizer, weight_decay: float) -> Optimizer:
-    if "weight_decay" not in optimizer.settings:
-        raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
-    return type(optimizer)(**{**optimizer.settings, **optimizer.given_2x, "weight_decay": weight_decay})
-
-
-def _schedule_of(optimizer: Optimizer) -> Schedule:
-    schedule: Schedule | None = optimizer.given_2x.get(
-        "lr_scheduler", getattr(optimizer, "lr_scheduler", None)
-    )
-    return WarmupScheduler(0) if schedule is None else schedule
-
-
-def _identity(run: Training, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint and the run that goes on from it must agree in: all but how long and how fast."""
-    tasks = {task.name: task.identity() for task in run.tasks}
-    for identity in tasks.values():
-        del identity["expected_steps"]
-    return {
-        **settings,
-        "random_seed": run.seed,
-        "precision": run.model.precision,
-        "backbone": run.model.backbone.settings,
-        "tasks": tasks,
-    }
+def _ours(optimizer: Optimizer, weight_decay: float | None) -> Optimizer:
+    """The optimizer of a run; `Adam` is but the constructor of 2.x for what the registry calls adam."""
+    settings = {**optimizer.settings, **optimizer.given_2x}
+    if weight_decay is not None:
+        if "weight_decay" not in settings:
+            raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
+        settings["weight_decay"] = weight_decay
+    if type(optimizer) is Adam:
+        names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type")
+        return AdamW(**{name: settings[name] for name in names})
+    return optimizer if weight_decay is None else type(optimizer)(**settings)
 
 
 def _load_trained(forwards: Mapping[str, Forward], path: Path) -> None:

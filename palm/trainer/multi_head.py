@@ -11,10 +11,11 @@ import torch
 from palm.backbone import Backbone
 from palm.core.component import checked_phase
 from palm.core.contract import Tensors, TensorSpec
-from palm.core.errors import ConfigError, PalmError, TrainingError, WiringError
+from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
 from palm.core.registry import did_you_mean
 from palm.distributed import from_first
+from palm.engine.build import plan_steps
 from palm.engine.loop import Step, Training
 from palm.engine.task import Task
 from palm.mixing import Mixing
@@ -102,7 +103,7 @@ class MultiHeadTrainer(TrainerBase):
             self.merge_inference_readers(readers)
             return
         for task in self._fitted(readers):
-            self._expect(task, (task.reader.num_epochs or 1) * task.steps_per_epoch)
+            task.expect((task.reader.num_epochs or 1) * task.steps_per_epoch)
         logger.info("Estimated overall train steps %d.", self.overall_train_steps)
 
     def fit_readers_with_mixratio(
@@ -135,11 +136,8 @@ class MultiHeadTrainer(TrainerBase):
                     [f"the reader of {name!r} was loaded with num_epochs {reader.num_epochs}; give None"]
                 )
         tasks = self._fitted(readers)
-        number = list(self.trainers).index(sampling_reference)
-        expected = self._mixing.expected_steps([task.standing() for task in tasks], number, num_epochs)
-        for task, steps in zip(tasks, expected, strict=True):
-            self._expect(task, steps)
-        logger.info("Estimated overall train steps %d.", self.overall_train_steps)
+        reference = tasks[list(self.trainers).index(sampling_reference)]
+        plan_steps(tasks, self._mixing, reference=reference, num_epochs=num_epochs)
 
     # Training
 
@@ -356,17 +354,6 @@ class MultiHeadTrainer(TrainerBase):
             raise ConfigError(["all tasks are auxiliary; a run needs at least one target"])
         self._begin_anew()
         return tasks
-
-    def _expect(self, task: Task, steps: int) -> None:
-        task.expected_steps = steps
-        if not task.is_target:
-            return
-        if steps == 0:
-            raise TrainingError(
-                f"task {task.name!r} would get no step; raise num_epochs, "
-                f"or its mix_ratio (now {task.mix_ratio})"
-            )
-        logger.info("%s: expected train steps %d.", task.name, steps)
 
 
 def _one_backbone(forwards: Mapping[str, Forward]) -> Backbone:

@@ -35,7 +35,10 @@ class SharedPass(Backbone):
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
         """As the backbone; it runs only if the inputs are others than the last ones."""
         given = {name: inputs[name] for name in self.inputs_attr}
-        if not _equal(given, self._inputs):
+        same = given.keys() == self._inputs.keys() and all(
+            torch.equal(value, self._inputs[name]) for name, value in given.items()
+        )
+        if not same:
             self._outputs = self.backbone(given, self.wanted)
             self._inputs = given
         return {name: self._outputs[name] for name in (self.wanted if wanted is None else wanted)}
@@ -44,7 +47,3 @@ class SharedPass(Backbone):
 def versions(module: nn.Module) -> list[tuple[int, int]]:
     """What changes when parameters of `module` are loaded."""
     return [(id(parameter), parameter._version) for parameter in module.parameters()]
-
-
-def _equal(ones: Tensors, others: Tensors) -> bool:
-    return ones.keys() == others.keys() and all(torch.equal(ones[name], others[name]) for name in ones)

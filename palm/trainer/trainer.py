@@ -58,15 +58,15 @@ class Trainer(TrainerBase):
         precision: str = "auto",
     ) -> None:
         super().__init__(name, precision)
-        self._mix_ratio = mix_ratio
         self._of_task: dict[str, Any] = {
+            "mix_ratio": mix_ratio,
+            "is_target": True,
             "loss_weight": loss_weight,
             "learning_rate_factor": learning_rate_factor,
             "gradient_accumulation_steps": gradient_accumulation_steps,
             "head_learning_rate": head_learning_rate,
         }
         self.reuse_head_with = reuse_head_with
-        self._is_aux = False
         self.forward: Forward | None = None
         self.predict_forward: Forward | None = None
         self.task: Task | None = None
@@ -124,7 +124,7 @@ class Trainer(TrainerBase):
         """The task with its training data, for a run with this seed."""
         forward = needed(self.forward, self.name, "build_forward(backbone, head)", "fit_reader")
         task = self._task_of(reader, forward)
-        task.open_stream(seed, reader.rows)
+        task.open_stream(seed, reader.served.rows)
         self.task = task
         self._begin_anew()
         logger.info("ok!")
@@ -142,8 +142,6 @@ class Trainer(TrainerBase):
             max_tokens_per_batch=loaded.max_tokens_per_batch,
             train_file=loaded.path,
             shuffle=loaded.shuffle,
-            mix_ratio=self.mix_ratio,
-            is_target=not self._is_aux,
             **self._of_task,
         )
         if problems := wiring_problems(task, forward.backbone, for_train):
@@ -152,9 +150,7 @@ class Trainer(TrainerBase):
 
     def set_as_aux(self) -> None:
         """Make the task an auxiliary one: it helps, and ends nothing."""
-        self._is_aux = True
-        if self.task is not None:
-            self.task.is_target = False
+        self._set("is_target", False)
 
     # Training
 
@@ -259,7 +255,11 @@ class Trainer(TrainerBase):
         else:
             forward = self._forwards("evaluate")[self.name]
             reader, rows = self.task.reader, self.task.pred_batch_size
-            model = InferenceModel(self.name, reader, forward.backbone, forward.head, rows, self._precision)
+            model = InferenceModel(
+                *(self.name, reader, forward.backbone, forward.head),
+                batch_size=rows,
+                precision=self._precision,
+            )
         with self.averaged():
             return model.evaluate(dev_file, metrics)
 
@@ -279,7 +279,9 @@ class Trainer(TrainerBase):
         call = "fit_reader(reader, phase='predict')"
         reader = needed(self._predict_reader, self.name, call, caller)
         return InferenceModel(
-            self.name, reader, forward.backbone, forward.head, reader.loaded.batch_size, self._precision
+            *(self.name, reader, forward.backbone, forward.head),
+            batch_size=reader.loaded.batch_size,
+            precision=self._precision,
         )
 
     def averaged(self) -> AbstractContextManager[Any]:
@@ -304,14 +306,19 @@ class Trainer(TrainerBase):
 
     @property
     def mix_ratio(self) -> float:
-        """How often the task is drawn among several."""
-        return self._mix_ratio
+        """How often the task is drawn among several; before `fit_reader`, what the task will get."""
+        ratio: float = self._of_task["mix_ratio"] if self.task is None else self.task.mix_ratio
+        return ratio
 
     @mix_ratio.setter
     def mix_ratio(self, value: float) -> None:
-        self._mix_ratio = value
+        self._set("mix_ratio", value)
+
+    def _set(self, setting: str, value: Any) -> None:
+        """A setting of the task, and of the one that the next `fit_reader` makes."""
+        self._of_task[setting] = value
         if self.task is not None:
-            self.task.mix_ratio = value
+            setattr(self.task, setting, value)
 
     @property
     def num_examples(self) -> int:

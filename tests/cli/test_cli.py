@@ -32,6 +32,16 @@ def test_train_then_predict_all_tasks(folder: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
 
 
+def test_settings_may_stand_before_the_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--batch_size", "50", str(folder / "config.yaml"), "--task-dir=tasks", "--task", "x"]
+    assert main(["train", *words]) == 2
+    assert capsys.readouterr().err.startswith("error: --task: nothing uses 'task'")
+    assert main(["train", *words[:-2], "--num_epochs", "1"]) == 2
+    assert "task 'cls': 40 training rows do not fill one batch; set batch_size (now 50)" in (
+        capsys.readouterr().err
+    )
+
+
 def test_predict_with_a_model_alone(folder: Path) -> None:
     assert main(["train", str(folder / "config.yaml"), "--task_dir", "tasks"]) == 0
     arguments = ["--model", str(folder / "out" / "cls" / "infer_model"), "--input", str(folder / "cls.tsv")]

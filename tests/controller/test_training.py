@@ -82,10 +82,10 @@ def test_a_resumed_run_repeats_the_losses_of_an_uninterrupted_one(folder: Path, 
 
     first = controller(folder, **settings).training()
     before = losses(first, 17)
-    save_checkpoint(first, folder / "step_17", {"run": 1})
+    save_checkpoint(first, folder / "step_17")
 
     second = controller(folder, **settings).training()
-    load_checkpoint(second, folder / "step_17", {"run": 1})
+    load_checkpoint(second, folder / "step_17")
     after = losses(second)
 
     assert before + after == uninterrupted
@@ -131,8 +131,8 @@ def test_a_checkpoint_of_another_configuration_is_refused_and_told_apart(folder:
     other = controller(folder, "cls", learning_rate=5e-4, batch_size=5, resume=str(folder / "out" / "step_6"))
     with pytest.raises(StorageError, match=r"another configuration") as caught:
         other.train()
-    assert "learning_rate: 0.001 in the checkpoint, 0.0005 now" in str(caught.value)
-    assert "batch_size of task 'cls': 4 in the checkpoint, 5 now" in str(caught.value)
+    assert "learning_rate: 0.001 in the checkpoint, 0.0005 in this run" in str(caught.value)
+    assert "cls.batch_size: 4 in the checkpoint, 5 in this run" in str(caught.value)
 
 
 @pytest.mark.parametrize("first", ["step_4", "mlm/infer_model"])

@@ -285,8 +285,10 @@ def test_the_checkpoint_that_came_farthest_is_the_newest_whatever_its_steps(tmp_
     training.tasks[0].step = 9
     for step, devices in ((9, 1), (8, 2), (7, 1)):
         training.tasks[0].step = training.step = step
-        identity = {"tasks": {"cls": {**training.tasks[0].identity(), "devices": devices}}}
-        save_checkpoint(training, tmp_path / f"step_{step}", identity)
+        stream = training.tasks[0].stream
+        assert stream is not None
+        stream.num_ranks = devices
+        save_checkpoint(training, tmp_path / f"step_{step}")
     assert newest_checkpoint(tmp_path) == tmp_path / "step_8"
     assert newest_checkpoint(tmp_path, launch="another") is None
 
@@ -296,7 +298,7 @@ def test_a_checkpoint_with_other_batches_on_the_same_devices_is_refused(tmp_path
     run = tiny.config(tmp_path, "cls", num_epochs=1, save_every_n_steps=5)
     Controller(run, argv=[]).train()
     other = {**run, "batch_size": 5, "resume": str(tmp_path / "out" / "step_5")}
-    with pytest.raises(palm.StorageError, match=r"batch_size of task 'cls': 4 in the checkpoint, 5 now"):
+    with pytest.raises(palm.StorageError, match=r"cls.batch_size: 4 in the checkpoint, 5 in this run"):
         Controller(other, argv=[]).train()
     parts = {**run, "batch_size": 2, "gradient_accumulation_steps": 2, "resume": other["resume"]}
     Controller(parts, argv=[]).train()

@@ -21,6 +21,7 @@ from palm.core.rng import generator
 from palm.core.storage import load_tensors
 from palm.engine.inference import InferenceModel
 from palm.engine.loop import Training
+from palm.engine.model import outputs_of
 
 
 @pytest.fixture
@@ -41,7 +42,8 @@ def model_of(training: Training, batch_size: int = 7) -> InferenceModel:
     """Its first task's model; batches do not divide the 40 rows, so the last one is short."""
     task = training.tasks[0]
     model = training.model
-    return InferenceModel(task.name, task.reader, model.backbone, task.head, batch_size, model.precision)
+    parts = (task.name, task.reader, model.backbone, task.head)
+    return InferenceModel(*parts, batch_size=batch_size, precision=model.precision)
 
 
 def test_every_label_counts_once(folder: Path) -> None:
@@ -74,7 +76,7 @@ def test_perplexity_is_the_exponential_of_the_loss_over_the_same_masks(folder: P
     batch = task.reader.collate(rows, order, draw)
     with torch.inference_mode():
         training.model.eval()
-        logits = training.model("mlm", batch)["logits"]
+        logits = outputs_of(training.model.backbone, task.head, batch)["logits"]
         loss = F.cross_entropy(logits, batch["mask_label"]).item()
         right = (logits.argmax(-1) == batch["mask_label"]).float().mean().item()
     assert scores == {

@@ -13,8 +13,8 @@ import pytest
 from palm.core.directories import new_directory
 from palm.core.errors import StorageError
 from palm.core.storage import read_json, write_json
-from palm.engine.differences import differences
-from palm.engine.run_directory import RunDirectory, name_problem
+from palm.engine.checkpoint import VERSION
+from palm.engine.run_directory import RunDirectory, Start, name_problem
 from palm.engine.run_lock import only_run_in
 
 
@@ -31,8 +31,9 @@ def identity(**settings: Any) -> dict[str, Any]:
     }
     return {
         "num_epochs": 2,
-        "optimizer": {"name": "adam", "learning_rate": 0.001},
+        "optimizer": {"name": "adam", "settings": {"learning_rate": 0.001}},
         "backbone": {"hidden_size": 32},
+        "lr_scheduler": {"name": "constant", "settings": {}},
         "tasks": {"cls": task},
         **settings,
     }
@@ -42,9 +43,22 @@ def directory(path: Path, **settings: Any) -> RunDirectory:
     return RunDirectory(path, ["cls"], ["cls"], **settings)
 
 
+def begun(run: RunDirectory, made: dict[str, Any] | None = None, **launch: Any) -> Start:
+    start = run.check(**launch)
+    launch.pop("goes_on", None)
+    run.begin(start, made or identity(), **launch)
+    return start
+
+
 def checkpoint(path: Path, step: int, run_id: str, **settings: Any) -> Path:
     with new_directory(path / f"step_{step}", overwrite=True) as part:
-        state = {"run_id": run_id, "task_steps": {"cls": step}, "run": identity(**settings)}
+        state = {
+            "format": "palm-checkpoint",
+            "version": VERSION,
+            "run_id": run_id,
+            "task_steps": {"cls": step},
+            "run": identity(**settings),
+        }
         write_json(part / "state.json", state)
         for name in ("model", "optimizer"):
             (part / f"{name}.safetensors").touch()
@@ -85,16 +99,16 @@ def test_a_second_run_is_refused_by_name_of_the_first(tmp_path: Path) -> None:
 def test_a_first_run_leaves_its_record(tmp_path: Path) -> None:
     run = directory(tmp_path)
     run.check()
-    start = run.begin(identity(), launch="l")
+    start = begun(run, identity(), launch="l")
     assert start.checkpoint is None
     record = read_json(tmp_path / "run.json")
     assert (record["id"], record["launch"], record["identity"]) == (start.run_id, "l", identity())
     run.check()  # nothing has come of it yet: no obstacle for another one
-    assert run.begin(identity()).run_id != start.run_id
+    assert begun(run).run_id != start.run_id
 
 
 def test_an_earlier_run_stops_a_new_one_with_both_remedies(tmp_path: Path) -> None:
-    start = directory(tmp_path).begin(identity())
+    start = begun(directory(tmp_path))
     for step in (4, 8, 12):
         checkpoint(tmp_path, step, start.run_id)
     model(tmp_path / "cls" / "infer_model")
@@ -112,7 +126,7 @@ def test_an_earlier_run_stops_a_new_one_with_both_remedies(tmp_path: Path) -> No
 
 
 def test_overwrite_replaces_what_palm_wrote_and_nothing_else(tmp_path: Path) -> None:
-    first = directory(tmp_path).begin(identity())
+    first = begun(directory(tmp_path))
     checkpoint(tmp_path, 4, first.run_id)
     model(tmp_path / "cls" / "infer_model.step8")
     model(tmp_path / "best" / "cls")
@@ -123,7 +137,7 @@ def test_overwrite_replaces_what_palm_wrote_and_nothing_else(tmp_path: Path) -> 
     (tmp_path / "step_99" / "mine").write_text("mine", encoding="utf-8")
     run = directory(tmp_path, overwrite=True)
     run.check()
-    assert run.begin(identity(num_epochs=3)).run_id != first.run_id
+    assert begun(run, identity(num_epochs=3)).run_id != first.run_id
     assert names(tmp_path) == ["best", "cls", "notes.txt", "run.json", "step_99"]
     assert names(tmp_path / "cls") == ["predictions.json"]
     assert names(tmp_path / "step_99") == ["mine"]
@@ -138,11 +152,11 @@ def test_files_of_others_where_a_model_goes_are_noticed_at_the_start(tmp_path: P
 
 
 def test_resume_auto_takes_the_newest_checkpoint_of_this_run(tmp_path: Path) -> None:
-    first = directory(tmp_path).begin(identity())
+    first = begun(directory(tmp_path))
     checkpoint(tmp_path, 4, first.run_id)
     newest = checkpoint(tmp_path, 8, first.run_id)
     checkpoint(tmp_path, 12, "another run's")
-    start = directory(tmp_path, resume="auto").begin(identity())
+    start = begun(directory(tmp_path, resume="auto"))
     assert (start.checkpoint, start.run_id) == (newest, first.run_id)
     assert read_json(tmp_path / "run.json")["id"] == first.run_id
 
@@ -151,37 +165,37 @@ def test_resume_of_one_checkpoint_goes_on_with_its_run_or_begins_another(tmp_pat
     here = tmp_path / "here"
     here.mkdir()
     (tmp_path / "there").mkdir()
-    first = directory(here).begin(identity())
+    first = begun(directory(here))
     chosen = checkpoint(here, 4, first.run_id)
-    assert directory(here, resume=str(chosen)).begin(identity()).run_id == first.run_id
-    start = directory(tmp_path / "there", resume=str(chosen)).begin(identity())
+    assert begun(directory(here, resume=str(chosen))).run_id == first.run_id
+    start = begun(directory(tmp_path / "there", resume=str(chosen)))
     assert start.checkpoint == chosen
     assert start.run_id != first.run_id
     assert names(here) == ["run.json", "step_4"]
 
 
 def test_resume_auto_without_a_checkpoint_replaces_only_its_own_configuration(tmp_path: Path) -> None:
-    directory(tmp_path).begin(identity())
+    begun(directory(tmp_path))
     model(tmp_path / "cls" / "infer_model")
-    other = identity(optimizer={"name": "adam", "learning_rate": 0.002})
-    with pytest.raises(StorageError, match=r"learning_rate: 0.001 in the checkpoint, 0.002 now"):
-        directory(tmp_path, resume="auto").begin(other)
+    other = identity(optimizer={"name": "adam", "settings": {"learning_rate": 0.002}})
+    with pytest.raises(StorageError, match=r"learning_rate: 0.001 in the checkpoint, 0.002 in this run"):
+        begun(directory(tmp_path, resume="auto"), other)
     assert (tmp_path / "cls" / "infer_model").is_dir()
-    assert directory(tmp_path, resume="auto").begin(identity()).checkpoint is None
+    assert begun(directory(tmp_path, resume="auto")).checkpoint is None
     assert not (tmp_path / "cls" / "infer_model").exists()
 
 
 def test_a_restart_by_the_launcher_goes_on_without_being_asked(tmp_path: Path) -> None:
-    first = directory(tmp_path).begin(identity(), launch="l")
+    first = begun(directory(tmp_path), identity(), launch="l")
     newest = checkpoint(tmp_path, 4, first.run_id)
     run = directory(tmp_path)
-    run.check(goes_on=True)
-    assert run.begin(identity(), launch="l", goes_on=True).checkpoint == newest
-    assert run.begin(identity(), launch="m", goes_on=True).checkpoint is None
+    assert begun(run, identity(), launch="l", goes_on=True).checkpoint == newest
+    with pytest.raises(StorageError, match="holds an earlier run"):
+        run.check(launch="m", goes_on=True)
 
 
 def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
-    first = directory(tmp_path).begin(identity())
+    first = begun(directory(tmp_path))
     model(tmp_path / "cls" / "infer_model").rename(tmp_path / "cls" / ".infer_model.old")
     for name in (".step_8.node-17.part", "cls/.infer_model.step8.node-17.part", "best/.cls.node-17.part"):
         (tmp_path / name).mkdir(parents=True)
@@ -195,7 +209,7 @@ def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
 
 def test_how_to_go_on_says_what_is_whole(tmp_path: Path) -> None:
     run = directory(tmp_path)
-    start = run.begin(identity())
+    start = begun(run)
     assert run.how_to_go_on() == f"whole under {tmp_path}: nothing yet; there is no checkpoint to go on from"
     checkpoint(tmp_path, 4, start.run_id)
     model(tmp_path / "cls" / "infer_model")
@@ -212,28 +226,3 @@ def test_a_task_cannot_be_called_like_a_folder_of_the_run(name: str) -> None:
 
 def test_other_names_are_free() -> None:
     assert [name_problem(name) for name in ("a.b", "step_", "step_4a", "bests", "run")] == [None] * 5
-
-
-def test_differences_are_told_in_words() -> None:
-    now = identity(num_epochs=3, backbone={"hidden_size": 64})
-    now["tasks"] = {
-        "cls": {**now["tasks"]["cls"], "data": "d2", "batch_size": 5, "paradigm": {"n_classes": 3}},
-        "mlm": {},
-    }
-    assert differences(identity(), now) == [
-        "hidden_size of the backbone: 32 in the checkpoint, 64 now",
-        "num_epochs: 2 in the checkpoint, 3 now",
-        "the training rows of task 'cls' have changed (its train_file, its vocabulary, or how they are "
-        "read): as many rows, with other contents",
-        "batch_size of task 'cls': 4 in the checkpoint, 5 now",
-        "n_classes of task 'cls': 4 in the checkpoint, 3 now",
-        "task 'mlm' is in this run, not in the checkpoint",
-    ]
-    assert differences(identity(), identity()) == []
-
-
-def test_what_follows_from_other_settings_is_told_only_alone() -> None:
-    now = identity()
-    now["tasks"] = {"cls": {**now["tasks"]["cls"], "expected_steps": 25}}
-    assert differences(identity(), now) == ["expected_steps of task 'cls': 20 in the checkpoint, 25 now"]
-    assert differences(identity(), {**now, "num_epochs": 3}) == ["num_epochs: 2 in the checkpoint, 3 now"]

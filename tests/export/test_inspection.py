@@ -65,7 +65,7 @@ def test_a_saved_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = told(run / "step_10", capsys)
-    assert facts["format"] == "palm-checkpoint, version 1"
+    assert facts["format"] == "palm-checkpoint, version 2"
     assert facts["step"] == 10
     assert facts["averages"] is True
     assert facts["parameters"]["backbone"]["number"] == ENCODER

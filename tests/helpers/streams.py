@@ -44,4 +44,5 @@ class Numbers(Reader):
 
 def stream(rows: int, batch_size: int, seed: int = 1, task: str = "a", shuffle: bool = True) -> TaskStream:
     reader = Numbers()
-    return TaskStream(task, reader, reader.encode(range(rows), True), batch_size, seed, shuffle)
+    encoded = reader.encode(range(rows), True)
+    return TaskStream(task, reader, encoded, seed=seed, batch_size=batch_size, shuffle=shuffle)

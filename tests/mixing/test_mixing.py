@@ -31,9 +31,11 @@ from palm.mixing import (
 )
 from palm.mixing.draws import draw_task, plan_steps
 
-SMALL = TaskProgress("small", mix_ratio=1.0, rows=100, steps_per_epoch=10)
-LARGE = TaskProgress("large", mix_ratio=1.0, rows=10_000, steps_per_epoch=1000)
-WIDE = TaskProgress("wide", mix_ratio=1.0, rows=10_000, steps_per_epoch=100)  # batches ten times as large
+SMALL = TaskProgress(name="small", mix_ratio=1.0, rows=100, steps_per_epoch=10)
+LARGE = TaskProgress(name="large", mix_ratio=1.0, rows=10_000, steps_per_epoch=1000)
+WIDE = TaskProgress(
+    name="wide", mix_ratio=1.0, rows=10_000, steps_per_epoch=100
+)  # batches ten times as large
 
 
 class OnlyFirst(Mixing):
@@ -193,8 +195,8 @@ def test_every_target_gets_its_planned_steps_and_a_resumed_run_repeats(
 
     first, second = run(), run()
     before = [first.next_step().loss.item() for _ in range(9)]
-    save_checkpoint(first, folder / "step_9", {})
-    load_checkpoint(second, folder / "step_9", {})
+    save_checkpoint(first, folder / "step_9")
+    load_checkpoint(second, folder / "step_9")
     assert before + [step.loss.item() for step in second.steps()] == losses
 
 
@@ -226,8 +228,8 @@ def test_scores_move_steps_to_the_task_that_lags_and_survive_a_checkpoint(folder
 
     first, second = run(), run()
     before = scored(first, stop=27)
-    save_checkpoint(first, folder / "step_27", {})
-    load_checkpoint(second, folder / "step_27", {})
+    save_checkpoint(first, folder / "step_27")
+    load_checkpoint(second, folder / "step_27")
     assert before + scored(second) == losses
 
 
@@ -257,7 +259,7 @@ def test_draws_that_follow_scores_need_dev_data(folder: Path) -> None:
 def test_a_checkpoint_of_another_mixing_is_refused(folder: Path) -> None:
     controller(folder, "cls", "match", save_every_n_steps=10, num_epochs=1).train()
     other = controller(folder, "cls", "match", num_epochs=1, mixing="round_robin", resume="auto")
-    with pytest.raises(palm.StorageError, match=r"mixing.name: 'mix_ratio' in the checkpoint, 'round_robin'"):
+    with pytest.raises(palm.StorageError, match=r"mixing: 'mix_ratio' in the checkpoint, 'round_robin'"):
         other.train()
 
 

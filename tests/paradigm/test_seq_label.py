@@ -322,6 +322,6 @@ def test_a_resumed_run_repeats_the_losses_of_an_uninterrupted_one(tmp_path: Path
     uninterrupted = [step.loss.item() for step in new_run().steps()]
     first, second = new_run(), new_run()
     before = [step.loss.item() for step in islice(first.steps(), 9)]
-    save_checkpoint(first, folder / "step_9", {"run": 1})
-    load_checkpoint(second, folder / "step_9", {"run": 1})
+    save_checkpoint(first, folder / "step_9")
+    load_checkpoint(second, folder / "step_9")
     assert before + [step.loss.item() for step in second.steps()] == uninterrupted

@@ -87,7 +87,7 @@ def test_batches_from_the_cache_are_those_from_memory(name: str, folder: Path, c
     again = training_rows(reader, folder / file, cache)
 
     assert in_memory.digest == first.digest == again.digest
-    streams = [TaskStream(name, reader, rows, 4, seed=1) for rows in (in_memory, first, again)]
+    streams = [TaskStream(name, reader, rows, batch_size=4, seed=1) for rows in (in_memory, first, again)]
     for step in range(2 * streams[0].steps_per_epoch + 1):
         expected, *others = [stream.batch(step) for stream in streams]
         for batch in others:

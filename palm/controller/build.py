@@ -1,0 +1,117 @@
+"""From a plan to the components of a run, constructed and wired; what does not fit is in one report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from palm.backbone import Backbone
+from palm.controller.plan import Plan, TaskPlan
+from palm.controller.settings import RunSettings
+from palm.core.errors import ConfigError, PalmError
+from palm.engine.build import build_optimizer
+from palm.engine.model import MultiTaskModel
+from palm.engine.task import Task, wiring_problems
+from palm.lr_sched import schedule_of_run
+from palm.mixing import Mixing
+from palm.optimizer import Optimizer, ParameterGroups
+from palm.paradigm import Head
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The components of a training run, wired and checked."""
+
+    settings: RunSettings
+    backbone: Backbone
+    optimizer: Optimizer
+    groups: ParameterGroups
+    schedule: dict[str, Any]
+    mixing: Mixing
+    tasks: list[Task]
+
+
+def build(plan: Plan) -> Parts:
+    """Construct and wire all components of a training run.
+
+    Raises:
+        ConfigError: what the components' own checks and the wiring found, in one report.
+    """
+    settings = RunSettings(**plan.settings)
+    torch.manual_seed(settings.random_seed)
+    problems: list[str] = []
+    backbone = _built(plan.backbone, problems)
+    optimizer = _built(plan.optimizer, problems)
+    groups = _built((ParameterGroups, plan.groups), problems)
+    mixing = _built(plan.mixing, problems)
+    _check_schedule(settings, plan.schedule, problems)
+    heads = _shared_heads(plan, settings, problems)
+    tasks = []
+    for k, (task, head) in enumerate(zip(plan.tasks, heads, strict=True)):
+        reader = _built(task.reader, problems, f"task {task.name!r}: ")
+        if reader is not None and head is not None:
+            tasks.append(
+                Task(
+                    task.name,
+                    reader,
+                    head,
+                    mix_ratio=1.0 if settings.mix_ratio is None else settings.mix_ratio[k],
+                    is_target=settings.target_tag is None or settings.target_tag[k] == 1,
+                    **task.task,
+                )
+            )
+    tasks += plan.given
+    if backbone is not None:
+        problems += [line for task in tasks for line in wiring_problems(task, backbone)]
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
+    assert backbone is not None
+    assert optimizer is not None
+    assert groups is not None
+    assert mixing is not None
+    # Tried here, so that a layer or a pattern that does not exist is reported before any data is read.
+    build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
+    return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, tasks)
+
+
+def _built(part: tuple[type[T], dict[str, Any]], problems: list[str], place: str = "") -> T | None:
+    cls, arguments = part
+    try:
+        return cls(**arguments)
+    except PalmError as error:
+        problems += [f"{place}{line}" for line in str(error).splitlines()]
+        return None
+
+
+def _check_schedule(settings: RunSettings, arguments: dict[str, Any], problems: list[str]) -> None:
+    """Try the schedule's settings on a long run, so that mistakes are reported before any data is read."""
+    try:
+        schedule_of_run(settings.lr_scheduler, 10**6, settings.warmup_proportion, arguments)
+    except ConfigError as error:
+        problems += error.problems
+
+
+def _shared_heads(plan: Plan, settings: RunSettings, problems: list[str]) -> list[Head | None]:
+    """One head per task; tasks with equal `task_reuse_tag` get the same object."""
+    tags = settings.task_reuse_tag or [str(k) for k in range(len(plan.tasks))]
+    first: dict[str, TaskPlan] = {}
+    built: dict[str, Head | None] = {}
+    for tag, task in zip(tags, plan.tasks, strict=True):
+        if tag not in first:
+            first[tag] = task
+            built[tag] = _built(task.head, problems, f"task {task.name!r}: ")
+        elif first[tag].head != task.head:
+            problems.append(
+                f"tasks {first[tag].name!r} and {task.name!r} share task_reuse_tag {tag!r}, but their heads "
+                f"differ: {_described(first[tag])} and {_described(task)}; give them other tags or settings"
+            )
+    return [built[tag] for tag in tags]
+
+
+def _described(task: TaskPlan) -> str:
+    cls, arguments = task.head
+    return f"{cls.__name__}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"

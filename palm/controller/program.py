@@ -1,0 +1,77 @@
+"""What only a running program does: it reads its arguments, starts its processes, and ends with a message."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from palm.config import Config, HelpRequested, help_text, read_config
+from palm.controller.plan import HELP, NO_SETTINGS
+from palm.core.device import device_of
+from palm.core.errors import PalmError
+from palm.distributed import DEFAULT_TIMEOUT, join, launch, record_failure
+from palm.downloader.hub import settings_of_model
+
+
+def configured(
+    config: str | Path | Mapping[str, Any],
+    task_dir: str | Path,
+    argv: Sequence[str] | None,
+    for_train: bool,
+    needs_tasks: bool,
+) -> Config:
+    """The configuration of a program; with `--help` it prints all settings and ends.
+
+    Args:
+        config: as for `Controller`, like all others.
+        task_dir: the folder of the task files.
+        argv: command-line arguments; None for the program's own, which then also ends on errors of its
+            user's with a message and exit code 2.
+        for_train: whether `backbone: auto` has to be known.
+        needs_tasks: whether the configuration must name one.
+    """
+    if argv is None:
+        report_plainly()
+    try:
+        return read_config(
+            config,
+            task_dir,
+            argv,
+            needs_tasks=needs_tasks,
+            directory=settings_of_model,
+            resolves_auto=for_train,
+        )
+    except HelpRequested:
+        print(help_text(HELP, NO_SETTINGS))  # noqa: T201
+        raise SystemExit(0) from None
+
+
+def joined(settings: Mapping[str, Any]) -> torch.device:
+    """Where this process computes, once there is one process for every device that the settings ask for."""
+    device = device_of(settings.get("use_gpu", True), settings.get("device", "auto"))
+    launch(device, settings.get("num_devices", "auto"))
+    join(device, settings.get("process_group_timeout", DEFAULT_TIMEOUT))
+    return device
+
+
+def report_plainly() -> None:
+    """Let the running program end on an error that its user can act on with its message and exit code 2."""
+    before = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        record_failure(error)
+        if not isinstance(error, PalmError):
+            before(kind, error, trace)
+            return
+        sys.stdout.flush()
+        # torch.distributed wraps this hook and would keep what it writes to sys.stderr for itself.
+        stream = sys.__stderr__ or sys.stderr
+        stream.write(f"error: {error}\n")
+        sys.exit(2)
+
+    sys.excepthook = report

@@ -1,0 +1,145 @@
+"""What a run is made of, as one value, and what of it a checkpoint and whoever continues it must share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palm.backbone import BACKBONES, Backbone
+from palm.core import precision
+from palm.core.component import Component
+from palm.core.registry import Registry
+from palm.distributed import GradientExchange, Parallel
+from palm.engine.task import Task
+from palm.lr_sched import LR_SCHEDULES, Schedule
+from palm.mixing import MIXINGS, Mixing, MixRatio
+from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
+from palm.paradigm import HEADS, Head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A run before its first step; `palm.engine.build.start` makes it one.
+
+    Args:
+        backbone: the shared encoder.
+        tasks: their streams are open and their steps are planned.
+        optimizer: its settings.
+        schedule: factor of the learning rate by global step, from 0.
+        groups: what is frozen, and rates of parts of the model.
+        mixing: which task a step trains.
+        ema_decay: decay of the moving averages of the weights; None to keep none.
+        seed: decides everything that is drawn.
+        device: where the run computes.
+        precision: compute in fp32 or bf16, or in what is fast on the device (auto).
+        parallel: what every device has of the parameters, see `Replica`.
+        gradient_exchange: the dtype in which gradients travel between devices.
+        compile: compile the encoder's layers.
+        activation_checkpointing: compute activations again in the backward pass.
+        eval_every_n_steps: how often tasks are evaluated; it counts where draws follow dev scores.
+        eval_every_epoch: whether they are evaluated after every epoch; likewise.
+    """
+
+    backbone: Backbone
+    tasks: Sequence[Task]
+    optimizer: Optimizer
+    schedule: Schedule | Callable[[int], float]
+    groups: ParameterGroups = field(default_factory=ParameterGroups)
+    mixing: Mixing = field(default_factory=MixRatio)
+    ema_decay: float | None = None
+    seed: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: str = "auto"
+    parallel: Parallel = "ddp"
+    gradient_exchange: GradientExchange = "fp32"
+    compile: bool = False
+    activation_checkpointing: bool = False
+    eval_every_n_steps: int = -1
+    eval_every_epoch: bool = False
+
+
+def identity(recipe: Recipe) -> dict[str, Any]:
+    """What the losses of a run depend on, JSON-ready; who continues a checkpoint must have the same.
+
+    Components stand under their registry names (others under their dotted path) with all their settings, so
+    it does not matter which door put them together.
+
+    How long a run is does not belong to it, except where its losses depend on that: the steps until the end
+    are settings of a schedule that falls towards it, and the planned steps count if the mixing strategy
+    follows its plan. So a run with a constant rate may be continued for more epochs, and one whose rate falls
+    to 0 at its end may not.
+    """
+    owners: dict[Head, str] = {}
+    tasks = {
+        task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
+        for task in recipe.tasks
+    }
+    if (
+        recipe.mixing.follows_plan and not recipe.mixing.follows_scores
+    ):  # with scores, checkpoints hold the plan
+        for task in recipe.tasks:
+            tasks[task.name]["expected_steps"] = task.expected_steps
+    evaluation: dict[str, Any] = {}
+    if recipe.mixing.follows_scores:
+        evaluation = {name: getattr(recipe, name) for name in ("eval_every_n_steps", "eval_every_epoch")}
+        evaluation["metrics"] = {
+            task.name: list(task.metrics) for task in recipe.tasks if task.dev_file is not None
+        }
+    schedule = recipe.schedule.simplest() if isinstance(recipe.schedule, Schedule) else recipe.schedule
+    return {
+        "task_instance": list(tasks),  # tasks in another order are drawn otherwise
+        "tasks": tasks,
+        "backbone": named(BACKBONES, recipe.backbone),
+        "optimizer": named(OPTIMIZERS, recipe.optimizer),
+        **_plain(recipe.groups.settings),
+        "lr_scheduler": named(LR_SCHEDULES, schedule) if isinstance(schedule, Schedule) else _plain(schedule),
+        "mixing": named(MIXINGS, recipe.mixing),
+        "ema_decay": recipe.ema_decay,
+        "random_seed": recipe.seed,
+        "precision": precision.resolved(recipe.precision, recipe.device),
+        "gradient_exchange": recipe.gradient_exchange,
+        "compile": recipe.compile,
+        **evaluation,
+    }
+
+
+def _task_identity(task: Task) -> dict[str, Any]:
+    assert task.stream is not None, "the training data is not loaded"
+    return {
+        "batch_size": task.batch_size if task.max_tokens_per_batch is None else None,
+        "max_tokens_per_batch": task.max_tokens_per_batch,
+        "gradient_accumulation_steps": task.gradient_accumulation_steps,
+        "devices": task.stream.num_ranks,
+        "mix_ratio": task.mix_ratio,
+        "is_target": task.is_target,
+        "shuffle": task.shuffle,
+        "loss_weight": task.loss_weight,
+        "learning_rate_factor": task.learning_rate_factor,
+        "head_learning_rate": task.head_learning_rate,
+        "paradigm": named(HEADS, task.head),
+        # The rows tell what file, vocabulary and reader they come from; paths may differ between programs.
+        "train_file": {"rows": len(task.stream.rows), "digest": task.stream.rows.digest},
+    }
+
+
+def named(registry: Registry[Any], component: Component) -> dict[str, Any]:
+    """A component by its registry name, or dotted path, and its settings, JSON-ready."""
+    return {"name": registry.name_of(type(component)), "settings": _plain(component.settings)}
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON has it; a function or class by its dotted path, other objects by their class's."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    owner = value if hasattr(value, "__qualname__") else type(value)
+    return f"{owner.__module__}.{owner.__qualname__}"
