@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from palm.cli import convert, download, evaluate, export, inspect, predict, train
+from palm.cli import convert, download, evaluate, export, inspect, predict, train, verify_resume
 from palm.cli.command import Command, Settings
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
@@ -18,7 +18,7 @@ from palm.core.version import __version__
 COMMANDS = {
     command.name: command
     for command in (
-        *(train.COMMAND, predict.COMMAND, evaluate.COMMAND),
+        *(train.COMMAND, predict.COMMAND, evaluate.COMMAND, verify_resume.COMMAND),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
     )
 }

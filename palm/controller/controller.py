@@ -202,12 +202,15 @@ class Controller:
         logger.info("%s: %s", task, ", ".join(f"{name} {shown(value)}" for name, value in scores.items()))
         return scores
 
-    def pred(self, task: str, inference_model_dir: str | Path | None = None) -> Predictions:
+    def pred(
+        self, task: str, inference_model_dir: str | Path | None = None, *, resume: bool = False
+    ) -> Predictions:
         """Predict a task's `pred_file` with its saved model.
 
         Args:
             task: the task's name.
             inference_model_dir: `<save_path>/<task>/infer_model` where absent.
+            resume: go on where the same prediction was stopped, if it was.
 
         Returns:
             The predictions, read from the files written under `pred_output_path` as they are
@@ -222,7 +225,7 @@ class Controller:
         pred_file = self._data_file(plan, "pred_file")
         model = self._model(plan, inference_model_dir)
         output = plan.task.get("pred_output_path") or self._save_path() / task
-        predictions = model.predict_file(pred_file, output)
+        predictions = model.predict_file(pred_file, output, resume=resume)
         logger.info("%s: predictions saved at %s", task, output)
         return predictions
 

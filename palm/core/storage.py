@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -225,3 +226,15 @@ def under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights whose name begins with `prefix` and a dot, by the rest of it."""
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)}
+
+
+def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Name -> a digest of a tensor's type, shape and bytes."""
+    return {name: _digest(value) for name, value in tensors.items()}
+
+
+def _digest(tensor: Tensor) -> str:
+    plain = tensor.detach().cpu().contiguous()
+    found = hashlib.blake2b(f"{plain.dtype} {tuple(plain.shape)}".encode(), digest_size=16)
+    found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from palm.core.disk import writing
-from palm.core.errors import StorageError
+from palm.core.errors import DataError, StorageError
 from palm.core.logging import logger
 
 NAME = ".predictions.resume"
@@ -21,12 +22,12 @@ class Journal:
 
     Args:
         directory: where the predictions go.
-        about: whatever the predictions depend on, JSON-ready.
+        about: gives whatever the predictions depend on, JSON-ready; not asked for a file of one chunk.
     """
 
-    def __init__(self, directory: Path, about: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, about: Callable[[], dict[str, Any]]) -> None:
         self.path = directory / NAME
-        self._about = about
+        self._about = cache(about)
         self._file: IO[str] | None = None
         self._end = 0
         self.num_examples = 0
@@ -44,7 +45,7 @@ class Journal:
         found = next(lines, (0, None))[1]
         if not isinstance(found, dict):
             return
-        changed = [name for name, value in self._about.items() if found.get(name) != value]
+        changed = [name for name, value in self._about().items() if found.get(name) != value]
         if changed:
             raise StorageError(
                 f"{self.path.parent}: the stopped prediction had another {', '.join(changed)}; predict "
@@ -55,15 +56,24 @@ class Journal:
             self._end = end
         logger.info("%s: going on after %d examples", self.path.parent, self.num_examples)
 
-    def records(self) -> Iterator[Any]:
-        """The records that were taken over."""
+    def chunks(self) -> Iterator[list[Any]]:
+        """The records that were taken over, a chunk at a time."""
         if self._end:
             lines = self._lines()
             next(lines)
             for end, records in lines:
-                yield from records
+                yield records
                 if end == self._end:
                     return
+
+    def kept(self, steps: Iterator[list[Any]]) -> Iterator[list[Any]]:
+        """The steps of `InferenceModel.steps`; a chunk's records are kept when the next chunk is begun."""
+        last: list[Any] = []
+        for records in steps:
+            if last:
+                self.append(last)
+            last = records
+            yield records
 
     def append(self, records: Sequence[Any]) -> None:
         """Keep the records of the next chunk.
@@ -77,16 +87,23 @@ class Journal:
                 self._file = self._opened()
             self._file.write(line + "\n")
             self._file.flush()
+            self.num_examples += len(records)
 
-    def remove(self) -> None:
-        """The predictions are written: it has done its work."""
-        self.close()
-        self.path.unlink(missing_ok=True)
+    def __enter__(self) -> Journal:
+        return self
 
-    def close(self) -> None:
-        """What was kept stays for `resume`."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Nothing is left of it when the predictions are written, or when the data must change first."""
         if self._file is not None:
             self._file.close()
+        if kind is None or issubclass(kind, DataError):
+            self.path.unlink(missing_ok=True)
+        elif self.path.is_file():
+            logger.warning(
+                "%s: %d examples are predicted; the same once more with --resume (in Python: resume=True) "
+                "goes on from there",
+                *(self.path.parent, self.num_examples),
+            )
 
     def _opened(self) -> IO[str]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +113,7 @@ class Journal:
             file.truncate()
             return file
         file = self.path.open("w", encoding="ascii")
-        file.write(json.dumps(self._about) + "\n")
+        file.write(json.dumps(self._about()) + "\n")
         return file
 
     def _lines(self) -> Iterator[tuple[int, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -10,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from palm.core.errors import StorageError
+from palm.core.storage import tensor_digests
 from palm.distributed import full_tensors, is_first
 from palm.engine.checkpoint import optimizer_tensors
 from palm.engine.loop import Step, Training
@@ -45,12 +44,12 @@ class Recorder:
         line: dict[str, Any] = {
             "step": step.number,
             "task": step.task.name,
-            "batches": [digests(batch) for batch in step.batches],
+            "batches": [tensor_digests(batch) for batch in step.batches],
             "loss": float(step.loss.item()).hex(),
         }
         is_last = step.number == self.last
         if is_last:
-            line["tensors"] = digests(tensors_of(self.training))
+            line["tensors"] = tensor_digests(tensors_of(self.training))
         if is_first():
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
@@ -67,18 +66,6 @@ def tensors_of(training: Training) -> dict[str, Tensor]:
     if training.ema is not None:
         found |= {f"average of {name}": value for name, value in training.ema.state_dict().items()}
     return full_tensors(found)
-
-
-def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Name -> a digest of a tensor's type, shape and bytes."""
-    return {name: _digest(value) for name, value in tensors.items()}
-
-
-def _digest(tensor: Tensor) -> str:
-    plain = tensor.detach().cpu().contiguous()
-    found = hashlib.blake2b(f"{plain.dtype} {tuple(plain.shape)}".encode(), digest_size=16)
-    found.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
 
 
 def read_recording(path: Path) -> Recording:
