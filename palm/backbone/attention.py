@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
-from palm.backbone.attending import attend, attend_padded
+from palm.backbone.packed_attention import attend, attend_padded
 from palm.backbone.packing import Packing, Padded
+from palm.core.errors import ConfigError
 from palm.core.layers import linear
+
+
+@dataclass(frozen=True)
+class AttentionKind:
+    """What one layer's tokens see of each other.
+
+    Args:
+        window: a token sees so many tokens on either side; None for its whole sequence.
+        rotary_base: of the angles by which queries and keys are turned, see `rotate`; None for none.
+    """
+
+    window: int | None = None
+    rotary_base: float | None = None
 
 
 class SelfAttention(nn.Module):
@@ -18,11 +34,19 @@ class SelfAttention(nn.Module):
         width: of the tokens, in and out.
         num_heads: divides `width`.
         dropout_prob: probability of zeroing an attention weight while training.
+        kind: what a token sees.
+
+    Raises:
+        ConfigError: rotary positions, and heads of odd width.
     """
 
-    def __init__(self, width: int, num_heads: int, dropout_prob: float) -> None:
+    def __init__(self, width: int, num_heads: int, dropout_prob: float, kind: AttentionKind) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        if kind.rotary_base is not None and width // num_heads % 2:
+            raise ConfigError(
+                [f"num_attention_heads: rotary positions need heads of even width, not {width // num_heads}"]
+            )
+        self.num_heads, self.kind = num_heads, kind
         self.attend: Callable[..., Tensor] = attend
         self.dropout_prob = dropout_prob
         self.query = nn.Linear(width, width)
@@ -44,14 +68,43 @@ class SelfAttention(nn.Module):
         asking = tokens[packing.first] if first_only else tokens
         query = self._heads(linear(asking, self.query))
         key, value = self._heads(linear(tokens, self.key)), self._heads(linear(tokens, self.value))
+        if self.kind.rotary_base is not None:
+            positions = packing.position_ids
+            assert positions is not None
+            query = rotate(
+                query, positions[packing.first] if first_only else positions, self.kind.rotary_base
+            )
+            key = rotate(key, positions, self.kind.rotary_base)
         if isinstance(packing, Padded):
-            context = attend_padded(query, key, value, packing.mask)
+            context = attend_padded(query, key, value, packing.mask, self.kind.window)
         else:
-            asking_rows = packing.first_only if first_only else packing.sequences
             dropout_prob = self.dropout_prob if self.training else 0.0
-            context = self.attend(query, key, value, asking_rows, packing.sequences, dropout_prob)
+            scope = packing.scope(first_only, self.kind.window)
+            context = self.attend(query, key, value, scope, dropout_prob)
         return linear(context.flatten(1), self.output)
 
     def _heads(self, packed: Tensor) -> Tensor:
         """[tokens, width] as [tokens, heads, head_dim]."""
         return packed.view(packed.shape[0], self.num_heads, -1)
+
+
+def rotate(vectors: Tensor, positions: Tensor, base: float) -> Tensor:
+    """Turn every pair of a vector's coordinates by an angle that grows with the token's position.
+
+    The product of a query and a key then depends on how far they are apart. Coordinate i makes a pair with
+    i + head_dim / 2, as in Hugging Face's programs, and turns by `position · base^(-2i / head_dim)`.
+
+    Args:
+        vectors: [tokens, heads, head_dim].
+        positions: int64[tokens].
+        base: 10000 in the source.
+
+    Source: Su et al., 2021, arXiv:2104.09864, section 3.2.2.
+    """
+    half = vectors.shape[-1] // 2
+    # In float32 also for bfloat16 vectors: bfloat16 does not tell position 257 from 256.
+    exponents = torch.arange(half, dtype=torch.float32, device=vectors.device) / half
+    angles = positions[:, None, None] * base**-exponents  # [tokens, 1, half]
+    cos, sin = angles.cos(), angles.sin()
+    first, second = vectors.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(vectors.dtype)

@@ -12,7 +12,7 @@ from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape, Table
 from palm.core.contract import Tensors
 from palm.core.errors import WiringError
-from palm.core.layers import linear, normalized
+from palm.core.layers import layer_norm, linear
 from palm.core.precision import compute_dtype
 
 
@@ -45,15 +45,23 @@ class Embeddings(nn.Module):
         """
         ids = {table.ids: packing.pack(inputs[table.ids]) for table in self.tables if table.ids is not None}
         try:
-            summed = reduce(torch.add, (self._rows(table, ids) for table in self.tables))
+            summed = reduce(torch.add, (self._vectors(table, ids) for table in self.tables))
         except IndexError:
-            raise WiringError("\n".join(self._outside(ids))) from None
-        embedded: Tensor = self.dropout(normalized(summed, self.norm).to(compute_dtype(summed)))
+            raise WiringError(
+                "\n".join(
+                    f"{table.ids}: {int(ids[table.ids][bad][0])} is outside "
+                    f"0..{table.rows - table.unused - 1}; the backbone has {table.setting} {table.rows}"
+                    for table in self.tables
+                    if table.ids is not None
+                    and (bad := (ids[table.ids] < 0) | (ids[table.ids] >= table.rows - table.unused)).any()
+                )
+            ) from None
+        embedded: Tensor = self.dropout(layer_norm(summed, self.norm).to(compute_dtype(summed)))
         if isinstance(self.projection, nn.Linear):
             embedded = linear(embedded, self.projection)
         return embedded
 
-    def _rows(self, table: Table, ids: Tensors) -> Tensor:
+    def _vectors(self, table: Table, ids: Tensors) -> Tensor:
         """A table's vectors for packed ids, [tokens, width]; [width] where every token has the same."""
         embedding = self.get_submodule(table.name)
         assert isinstance(embedding, nn.Embedding)
@@ -61,12 +69,3 @@ class Embeddings(nn.Module):
             return embedding.weight[0]
         rows: Tensor = embedding(ids[table.ids] + table.unused if table.unused else ids[table.ids])
         return rows
-
-    def _outside(self, ids: Tensors) -> list[str]:
-        return [
-            f"{table.ids}: {int(ids[table.ids][bad][0])} is outside 0..{table.rows - table.unused - 1}; "
-            f"the backbone has {table.setting} {table.rows}"
-            for table in self.tables
-            if table.ids is not None
-            and (bad := (ids[table.ids] < 0) | (ids[table.ids] >= table.rows - table.unused)).any()
-        ]

@@ -32,9 +32,8 @@ class Shape:
     """Measures of an encoder, most under the names of BERT's JSON file.
 
     Args:
-        tables: the embedding tables that are summed: of words, of positions, then others.
+        tables: the embedding tables that are summed: of words, then others.
         embedding_size: width of the tables, projected to `hidden_size`; None for that width.
-        pooler_act: activation of the pooler.
 
     Raises:
         ConfigError: with every problem at once.
@@ -44,34 +43,39 @@ class Shape:
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int
+    max_position_embeddings: int
     intermediate_size: int | None
     hidden_act: str
     hidden_dropout_prob: float
     attention_probs_dropout_prob: float
     initializer_range: float
     layer_norm_eps: float
-    embedding_size: int | None = None
-    pooler_act: str = "tanh"
+    embedding_size: int | None
 
     def __post_init__(self) -> None:
-        tables = {table.setting: table.rows for table in self.tables}
-        counts = count_problems(
-            hidden_size=self.hidden_size,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            intermediate_size=1 if self.intermediate_size is None else self.intermediate_size,
-            embedding_size=1 if self.embedding_size is None else self.embedding_size,
-            **tables,
-        )
-        dropouts = dropout_problems(
+        counts = {
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "intermediate_size": 1 if self.intermediate_size is None else self.intermediate_size,
+            "embedding_size": 1 if self.embedding_size is None else self.embedding_size,
+            **{table.setting: table.rows for table in self.tables},
+            "max_position_embeddings": self.max_position_embeddings,
+        }
+        problems = count_problems(**counts)
+        if not problems and self.hidden_size % self.num_attention_heads:
+            problems = [
+                f"num_attention_heads: {self.num_attention_heads} heads cannot share hidden_size "
+                f"{self.hidden_size}; hidden_size must be a multiple of the number of heads"
+            ]
+        problems += dropout_problems(
             hidden_dropout_prob=self.hidden_dropout_prob,
             attention_probs_dropout_prob=self.attention_probs_dropout_prob,
         )
-        numbers = positive_problems(
+        problems += positive_problems(
             initializer_range=self.initializer_range, layer_norm_eps=self.layer_norm_eps
         )
-        heads = [] if counts else self._undivided()
-        raise_any([*counts, *heads, *dropouts, *numbers, *activation_problems(self.hidden_act)])
+        raise_any([*problems, *activation_problems(self.hidden_act)])
 
     @property
     def inner_width(self) -> int:
@@ -82,11 +86,3 @@ class Shape:
     def embedding_width(self) -> int:
         """Width of the embedding tables."""
         return self.hidden_size if self.embedding_size is None else self.embedding_size
-
-    def _undivided(self) -> list[str]:
-        if self.hidden_size % self.num_attention_heads == 0:
-            return []
-        return [
-            f"num_attention_heads: {self.num_attention_heads} heads cannot share hidden_size "
-            f"{self.hidden_size}; hidden_size must be a multiple of the number of heads"
-        ]

@@ -114,14 +114,21 @@ def _text(path: Path) -> str:
 
 
 def _located(text: str, shown: str, problems: Problems) -> Lines:
-    """The members of a valid JSON object, each with its line."""
+    """The members of a valid JSON object, each with its line.
+
+    The YAML loader knows lines as well, but not tabs between members, nor pairs of surrogates, and takes much
+    that is no JSON.
+    """
     found, decoder = Lines(), json.JSONDecoder()
     at = _next(text, text.index("{") + 1)
     while text[at] != "}":
         line = text.count("\n", 0, at) + 1
         key, end = decoder.raw_decode(text, at)
         value, end = decoder.raw_decode(text, _next(text, end))
-        _enter(found, key, value, line, shown, problems)
+        if key in found:
+            problems.add(f"{shown}:{line}: {key!r} is set twice, first in line {found.lines[key]}")
+        else:
+            found[key], found.lines[key] = value, line
         at = _next(text, end)
     return found
 
@@ -131,14 +138,6 @@ def _next(text: str, at: int) -> int:
     while text[at] in " \t\r\n:,":
         at += 1
     return at
-
-
-def _enter(found: Lines, key: str, value: Any, line: int, shown: str, problems: Problems) -> None:
-    if key in found:
-        problems.add(f"{shown}:{line}: {key!r} is set twice, first in line {found.lines[key]}")
-    else:
-        found[key] = value
-        found.lines[key] = line
 
 
 class _Document:

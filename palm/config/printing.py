@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from palm.config.conversion import type_name
@@ -13,18 +13,14 @@ from palm.config.schema import REQUIRED, Consumer, Parameter, settings_of
 def printed(resolved: Mapping[str, Any]) -> str:
     """A resolved configuration in PALM's layout: headings 70 wide, names padded to 25 before a tab."""
     sections = {"global": resolved["global"], **resolved["tasks"], "backbone": resolved["backbone"]}
-    return "\n".join(line for title, values in sections.items() for line in _section(title, values))
-
-
-def _section(title: str, values: Mapping[str, Any]) -> Iterator[str]:
-    yield f" {title} configuration ".center(70, "-")
-    for name, value in values.items():
-        yield f"{name:25}\t{_text(value)}"
-    yield ""
-
-
-def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    lines: list[str] = []
+    for title, values in sections.items():
+        lines.append(f" {title} configuration ".center(70, "-"))
+        for name, value in values.items():
+            text = ", ".join(map(str, value)) if isinstance(value, list) else value
+            lines.append(f"{name:25}\t{text}")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def help_text(consumers: Mapping[str, Sequence[Consumer]], provided: Collection[str] = ()) -> str:

@@ -58,6 +58,10 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
         PalmError: an annotation names something that is not defined when the program runs.
     """
     hints, docs = _hints(consumer), _docs(consumer)
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    signature = list(inspect.signature(_function(consumer)).parameters.items())
+    own = signature[1:] if isinstance(consumer, type) else signature  # without `self`
+    parameters = {name: parameter for name, parameter in own if parameter.kind in named}
     aliases: dict[str, str] = getattr(consumer, "aliases", {})
     return {
         name: Parameter(
@@ -67,7 +71,7 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
             doc=docs.get(name, ""),
             aliases=tuple(other for other, own in aliases.items() if own == name),
         )
-        for name, parameter in _parameters(consumer).items()
+        for name, parameter in parameters.items()
     }
 
 
@@ -77,13 +81,6 @@ def _function(consumer: Consumer) -> Callable[..., Any]:
         return consumer
     constructor: Callable[..., Any] = consumer.__init__  # type: ignore[misc]
     return constructor
-
-
-def _parameters(consumer: Consumer) -> dict[str, inspect.Parameter]:
-    parameters = list(inspect.signature(_function(consumer)).parameters.values())
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    own = parameters[1:] if isinstance(consumer, type) else parameters
-    return {parameter.name: parameter for parameter in own if parameter.kind in named}
 
 
 def _default(consumer: Consumer, parameter: inspect.Parameter) -> Any:
@@ -106,19 +103,15 @@ def _hints(consumer: Consumer) -> dict[str, Any]:
 
 
 def _docs(consumer: Consumer) -> dict[str, str]:
+    """Name -> description in the sections `Args:` and `Attributes:` of its docstrings; a subclass's win."""
     found: dict[str, str] = {}
     for owner in reversed(consumer.__mro__) if isinstance(consumer, type) else [consumer]:
-        found |= _described(owner.__dict__.get("__doc__") if isinstance(owner, type) else owner.__doc__)
-    return found
-
-
-def _described(docstring: str | None) -> dict[str, str]:
-    """Name -> description of a Google-style section `Args:` or `Attributes:`."""
-    found: dict[str, str] = {}
-    for section in re.findall(
-        r"^(?:Args|Attributes):\n((?:[ \t]+.*\n?|\n)+)", inspect.cleandoc(docstring or ""), re.M
-    ):
-        for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):
-            names, _, text = entry.partition(":")
-            found |= dict.fromkeys(re.findall(r"\w+", re.sub(r"\(.*?\)", "", names)), " ".join(text.split()))
+        docstring = owner.__dict__.get("__doc__") if isinstance(owner, type) else owner.__doc__
+        for section in re.findall(
+            r"^(?:Args|Attributes):\n((?:[ \t]+.*\n?|\n)+)", inspect.cleandoc(docstring or ""), re.M
+        ):
+            for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):
+                names, _, text = entry.partition(":")
+                described = re.findall(r"\w+", re.sub(r"\(.*?\)", "", names))
+                found |= dict.fromkeys(described, " ".join(text.split()))
     return found

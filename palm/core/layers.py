@@ -49,7 +49,7 @@ def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
     return F.linear(tokens, torch.cat(weights), torch.cat(biases))
 
 
-def normalized(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
+def layer_norm(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
     """A layer norm in the dtype of `tokens`; mean and variance are float32 in any."""
     # A CPU takes float32 parameters beside bfloat16 tokens, a GPU does not.
     dtype = tokens.dtype if tokens.is_cuda else norm.weight.dtype

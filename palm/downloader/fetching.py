@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import NoReturn
@@ -12,13 +13,15 @@ from urllib.request import Request, urlopen
 from tqdm import tqdm
 
 from palm.core.errors import StorageError
+from palm.core.storage import read_json, write_json
 from palm.core.version import __version__
-from palm.downloader.parts import CHANGED, ELSEWHERE, Part
 
 TIMEOUT = 30.0
 """Seconds without a byte after which a connection counts as broken."""
 
 _BLOCK = 1 << 16
+_CHANGED = "the file has changed since its download began; run the same again, and it starts anew"
+_ELSEWHERE = "or name a mirror in the environment variable PALM_MIRROR"
 
 
 def fetch(url: str, file: Path) -> None:
@@ -36,7 +39,7 @@ def fetch(url: str, file: Path) -> None:
     """
     if file.exists():
         return
-    part = Part(file)
+    part = _Part(file)
     before = -1
     while not part.is_complete:
         if part.length <= before:
@@ -63,7 +66,7 @@ def fetch(url: str, file: Path) -> None:
     part.finish()
 
 
-def _opened(url: str, part: Part) -> HTTPResponse:
+def _opened(url: str, part: _Part) -> HTTPResponse:
     headers = {"User-Agent": f"palm/{__version__}", **part.range_headers()}
     try:
         response: HTTPResponse = urlopen(Request(url, headers=headers), timeout=TIMEOUT)
@@ -71,21 +74,21 @@ def _opened(url: str, part: Part) -> HTTPResponse:
     except HTTPError as error:
         error.close()
         if error.code == 404:
-            raise StorageError(f"{url}: the server has no such file; {ELSEWHERE[3:]}") from None
+            raise StorageError(f"{url}: the server has no such file; {_ELSEWHERE[3:]}") from None
         if error.code == 416:
             part.discard()
-            raise StorageError(f"{url}: {CHANGED}") from None
+            raise StorageError(f"{url}: {_CHANGED}") from None
         raise StorageError(
-            f"{url}: the server answered {error.code} ({error.reason}); try later, {ELSEWHERE}"
+            f"{url}: the server answered {error.code} ({error.reason}); try later, {_ELSEWHERE}"
         ) from None
     except (OSError, HTTPException, ValueError) as error:  # ValueError: not a URL at all
         reason = error.reason if isinstance(error, URLError) else error
         raise StorageError(
-            f"{url} cannot be reached: {reason}; look after the connection, {ELSEWHERE}"
+            f"{url} cannot be reached: {reason}; look after the connection, {_ELSEWHERE}"
         ) from None
 
 
-def _blocks(response: HTTPResponse, part: Part) -> Iterator[bytes]:
+def _blocks(response: HTTPResponse, part: _Part) -> Iterator[bytes]:
     """What arrives until the end, or until the connection breaks."""
     try:
         while block := response.read(_BLOCK):
@@ -93,3 +96,67 @@ def _blocks(response: HTTPResponse, part: Part) -> Iterator[bytes]:
     except (OSError, HTTPException):
         return
     part.has_ended = True
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """What a server says of a whole file: its size, and how to know it again."""
+
+    size: int | None = None
+    validator: str | None = None
+
+
+class _Part:
+    """The beginning of a file in `<name>.part`, and in `<name>.part.json` what its server said.
+
+    Args:
+        file: where the whole is to be.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.path = file.with_name(f"{file.name}.part")
+        self.notes = file.with_name(f"{file.name}.part.json")
+        self.has_ended = False
+        try:
+            self.whole = _Whole(**read_json(self.notes))
+        except (StorageError, TypeError):  # there are none, or they are damaged
+            self.whole = _Whole()
+
+    @property
+    def length(self) -> int:
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.has_ended if self.whole.size is None else self.length == self.whole.size
+
+    def range_headers(self) -> dict[str, str]:
+        """What asks for the rest, provided that the file is still the same; otherwise for all of it."""
+        if not self.length or not self.whole.size or not self.whole.validator:
+            return {}
+        return {"Range": f"bytes={self.length}-", "If-Range": self.whole.validator}
+
+    def begin(self, response: HTTPResponse) -> None:
+        """Take a response: the rest, as asked for, or the whole, which replaces what is there."""
+        if response.status != 206:
+            # A weak ETag says only that the content means the same; the rest of it may not fit what is there.
+            etag = response.headers.get("ETag")
+            is_weak = etag is None or etag.startswith("W/")
+            self.whole = _Whole(response.length, response.headers.get("Last-Modified") if is_weak else etag)
+            self.path.write_bytes(b"")
+            write_json(self.notes, asdict(self.whole))
+            return
+        size = self.whole.size or 0
+        if response.headers["Content-Range"] != f"bytes {self.length}-{size - 1}/{size}":
+            self.discard()
+            raise StorageError(f"{response.url}: {_CHANGED}")
+
+    def finish(self) -> None:
+        """Make it the file."""
+        self.path.replace(self.file)
+        self.notes.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.notes.unlink(missing_ok=True)

@@ -6,14 +6,20 @@ import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from palm.core.errors import PalmError
+from safetensors import SafetensorError
+
+from palm.core.errors import PalmError, StorageError
 from palm.core.logging import logger
 from palm.downloader.archives import unpack
-from palm.downloader.arrival import add_safetensors, check
 from palm.downloader.fetching import fetch
 from palm.downloader.hub import files_of, snapshot
 from palm.downloader.models import MODELS, Model
 from palm.downloader.staging import staging
+from palm.pretrained import read_directory, read_weights
+from palm.pretrained.configs import CONFIG_FILES, find_config
+from palm.pretrained.loading import fill_backbone
+from palm.pretrained.vocabularies import VOCABULARIES, find_vocabulary
+from palm.pretrained.writing import write_hugging_face
 
 
 def obtain(model: Model, folder: Path, convert: bool) -> None:
@@ -53,7 +59,7 @@ def _copied(repository: str, work: Path) -> Path:
     (work / "unpacked").mkdir()
     for file in files_of(snapshot(repository)):
         shutil.copyfile(file, work / "unpacked" / file.name)
-    check(work / "unpacked")
+    _check(work / "unpacked")
     return work / "unpacked"
 
 
@@ -72,10 +78,43 @@ def _unpacked(model: Model, folder: Path, work: Path, convert: bool) -> Path:
     try:
         files = unpack(archive, work / "unpacked")
         if model.is_supported:
-            check(files)
+            _check(files)
         if model.is_supported and convert:
-            add_safetensors(files)
+            _add_safetensors(files)
     except PalmError:
         shutil.rmtree(work / "files")  # what has arrived whole, and is no good, will be no better next time
         raise
     return files
+
+
+def _check(folder: Path) -> None:
+    """Make sure that a folder holds weights, the sizes of their encoder and a vocabulary.
+
+    Raises:
+        StorageError: something is missing or damaged.
+    """
+    missing = [] if find_config(folder) else [" or ".join(CONFIG_FILES)]
+    missing += [] if find_vocabulary(folder) else [" or ".join(VOCABULARIES)]
+    if missing:
+        raise StorageError(f"no model has arrived: there is no {' and no '.join(missing)}")
+    read_weights(folder)
+
+
+def _add_safetensors(folder: Path) -> None:
+    """Put `model.safetensors` and `config.json` beside PaddlePALM's files, as Hugging Face lays them out.
+
+    They hold the same numbers in one file that is read faster, by other programs too. Parameters that
+    the files lack are not made up.
+
+    Raises:
+        StorageError: weights are missing, or do not fit their JSON file.
+        ConfigError: the JSON file's sizes are missing or wrong.
+        OSError: the folder cannot be written.
+    """
+    directory = read_directory(folder)
+    backbone = directory.build()
+    loaded = fill_backbone(backbone, directory.given, folder).loaded
+    try:
+        write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, folder)
+    except SafetensorError as error:  # its words for a disk that is full
+        raise OSError(str(error)) from error

@@ -30,7 +30,9 @@ def ls(item: str = "all", scope: str = "all") -> None:
         models = _chosen(kind, scope)
         logger.info("Available %s items:", kind)
         for model in models:
-            logger.info("  => %s%s", model.name, _remark(model))
+            remark = f" (Hugging Face: {model.repository})" if model.repository else ""
+            remark = remark if model.is_supported else " (its backbone is not supported)"
+            logger.info("  => %s%s", model.name, remark)
 
 
 def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: bool = True) -> Path:
@@ -84,9 +86,3 @@ def _known(name: str, names: Iterable[str]) -> str:
             f"nothing to download is called {name!r}; known: {', '.join(names)}{did_you_mean(name, names)}"
         )
     return name
-
-
-def _remark(model: Model) -> str:
-    if not model.is_supported:
-        return " (its backbone is not supported)"
-    return f" (Hugging Face: {model.repository})" if model.repository else ""

@@ -281,8 +281,9 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], place: str = "
             told = "as many rows, with other contents or read otherwise" if same else rows
             lines.append(f"{place}{key} has changed: {told}")
         elif key == "tasks" and not place:
-            for task in old.keys() & new.keys():  # a task that only one has is in task_instance
-                lines += differences(old[task], new[task], f"{task}.")
+            for task in new:
+                if task in old:  # one that only the run or only the checkpoint has is in task_instance
+                    lines += differences(old[task], new[task], f"{task}.")
         elif _is_component(old) and _is_component(new) and old["name"] == new["name"]:
             lines += differences(old["settings"], new["settings"], place)
         elif isinstance(old, Mapping) and isinstance(new, Mapping) and not _is_component(old):

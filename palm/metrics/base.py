@@ -88,12 +88,9 @@ def metric_problems(names: Sequence[str], truth_names: Iterable[str]) -> list[st
     if not names:
         return ["the head has no metrics of its own; name some with the setting metrics"]
     try:
-        return _unfit(names, metrics_of(names), set(truth_names))
+        metrics, known = metrics_of(names), set(truth_names)
     except ConfigError as error:
         return error.problems
-
-
-def _unfit(names: Sequence[str], metrics: Sequence[type[Metric]], known: set[str]) -> list[str]:
     fitting = ", ".join(sorted(name for name in METRICS if known.issuperset(METRICS[name].needs))) or "none"
     return [
         f"the metric {name!r} compares {' and '.join(map(repr, metric.needs))}, of which the reader tells "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
@@ -70,12 +70,8 @@ def words_of(text: str) -> list[str]:
     contractions stand alone.
     """
     spaced = _LAST_DOT.sub(" . ", _MARK.sub(r" \1 ", text))
-    return [piece for word in spaced.split() for piece in _unquoted(word)]
-
-
-def _unquoted(word: str) -> Iterator[str]:
-    match = _QUOTED.fullmatch(word)
-    yield from filter(None, match.groups()) if match else [word]
+    words = [(word, _QUOTED.fullmatch(word)) for word in spaced.split()]
+    return [piece for word, match in words for piece in (match.groups() if match else (word,)) if piece]
 
 
 def longest_common_stretch(ours: Sequence[str], theirs: Sequence[str]) -> int:

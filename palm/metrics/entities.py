@@ -63,27 +63,24 @@ def entity_scores(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[st
     Raises:
         PalmError: another number of texts, or of labels in one of them.
     """
-    _check_lengths(predicted, true)
+    if len(predicted) != len(true):
+        raise PalmError(f"labels are predicted for {len(predicted)} texts, and there are {len(true)}")
     pairs = list(zip(predicted, true, strict=True))
+    for text, (ours, theirs) in enumerate(pairs):
+        if len(ours) != len(theirs):
+            raise PalmError(f"text {text}: {len(ours)} labels are predicted for {len(theirs)} words")
     found = {(text, entity) for text, labels in enumerate(predicted) for entity in entities(labels)}
     expected = {(text, entity) for text, labels in enumerate(true) for entity in entities(labels)}
     right = len(found & expected)
     right_labels = sum(a == b for ours, theirs in pairs for a, b in zip(ours, theirs, strict=True))
     return {
-        "precision": _share(right, len(found)),
-        "recall": _share(right, len(expected)),
-        "f1": _share(2 * right, len(found) + len(expected)),
-        "accuracy": _share(right_labels, sum(map(len, true))),
+        "precision": share(right, len(found)),
+        "recall": share(right, len(expected)),
+        "f1": share(2 * right, len(found) + len(expected)),
+        "accuracy": share(right_labels, sum(map(len, true))),
     }
 
 
-def _check_lengths(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> None:
-    if len(predicted) != len(true):
-        raise PalmError(f"labels are predicted for {len(predicted)} texts, and there are {len(true)}")
-    for text, (ours, theirs) in enumerate(zip(predicted, true, strict=True)):
-        if len(ours) != len(theirs):
-            raise PalmError(f"text {text}: {len(ours)} labels are predicted for {len(theirs)} words")
-
-
-def _share(part: int, whole: int) -> float:
+def share(part: int, whole: int) -> float:
+    """A part of a whole; 0 of nothing is 0."""
     return part / whole if whole else 0.0

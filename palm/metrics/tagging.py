@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
-from palm.metrics.entities import entities
+from palm.metrics.entities import entities, share
 
 
 @METRICS.register("entity_f1")
@@ -49,8 +49,3 @@ class TokenAccuracy(Metric):
 
     def compute(self) -> dict[str, float]:
         return {"token_accuracy": share(self._right, self._words)}
-
-
-def share(part: int, whole: int) -> float:
-    """A part of a whole; 0 of nothing is 0."""
-    return part / whole if whole else 0.0

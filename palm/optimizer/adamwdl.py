@@ -92,7 +92,14 @@ class AdamWDL(MomentOptimizer):
         """
         if self.needs_layers and layers is None:
             raise ConfigError(["adamwdl: layerwise_decay needs the layer of each parameter"])
-        factors = self._factors(layers or [])
+        layers = layers or []
+        # Rates go by the layers that the encoder tells, not by patterns of names: what is in none of them,
+        # heads and pooler, has the full rate.
+        factors = {
+            name: self._rate_rule(self.layerwise_decay, number, len(layers) - 1)
+            for number, names in enumerate(layers)
+            for name in names
+        }
         groups = []
         for group in self.groups(named_parameters):
             by_rate: dict[float, list[tuple[str, nn.Parameter]]] = {}
@@ -100,14 +107,6 @@ class AdamWDL(MomentOptimizer):
                 by_rate.setdefault(self.learning_rate * factors.get(name, 1.0), []).append((name, parameter))
             groups += [{**group, "params": named, "lr": rate} for rate, named in by_rate.items()]
         return AdamWDLRule(groups, {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon})
-
-    def _factors(self, layers: LayerNames) -> dict[str, float]:
-        top = len(layers) - 1
-        return {
-            name: self._rate_rule(self.layerwise_decay, number, top)
-            for number, names in enumerate(layers)
-            for name in names
-        }
 
 
 class AdamWDLRule(MomentRule):

@@ -95,7 +95,13 @@ class ParameterGroups(Component):
             ConfigError: a pattern that fits no parameter.
         """
         names = {parameter: name for name, parameter in moving}
-        self._check_patterns(list(names.values()))
+        unfit = [p for p in self.patterns if not any(fnmatchcase(name, p) for name in names.values())]
+        if unfit:
+            raise ConfigError(
+                f"parameter_learning_rates: {pattern!r} fits no parameter that moves"
+                f"{did_you_mean(pattern, names.values()) or f'; they are called like {moving[-1][0]!r}'}"
+                for pattern in unfit
+            )
         for group in (groups := list(optimizer.param_groups)):
             optimizer.param_groups.remove(group)
         for group in groups:
@@ -109,15 +115,6 @@ class ParameterGroups(Component):
                 return rate
         own = {BACKBONE: self.backbone_learning_rate or learning_rate, **head_rates}
         return part * next((rate for start, rate in own.items() if name.startswith(start)), learning_rate)
-
-    def _check_patterns(self, names: Sequence[str]) -> None:
-        unfit = [p for p in self.patterns if not any(fnmatchcase(name, p) for name in names)]
-        if unfit:
-            raise ConfigError(
-                f"parameter_learning_rates: {pattern!r} fits no parameter that moves"
-                f"{did_you_mean(pattern, names) or f'; they are called like {names[-1]!r}'}"
-                for pattern in unfit
-            )
 
 
 def _split(group: dict[str, Any], rate_of: Callable[[nn.Parameter, float], float]) -> list[dict[str, Any]]:

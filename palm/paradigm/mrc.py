@@ -124,22 +124,15 @@ class MRC(Head):
             end_logits[rows, e].tolist(),
             strict=True,
         )
-        decoded = [self._null(start, end) for start, end in self._first_logits(outputs)]
+        firsts = torch.stack([outputs[name][:, 0].float() for name in ("start_logits", "end_logits")], 1)
+        nulls: list[list[float]] = firsts.tolist()
+        decoded: list[dict[str, Any]] = [{"spans": [], "null_score": start + end} for start, end in nulls]
+        if self.with_negative:
+            for found, null in zip(decoded, nulls, strict=True):
+                found |= {"null": tuple(null), "null_threshold": self.null_score_diff_threshold}
         for row, span in zip(rows.tolist(), spans, strict=True):
             decoded[row]["spans"].append(span)
         return decoded
-
-    def _first_logits(self, outputs: Tensors) -> list[list[float]]:
-        firsts = [outputs[name][:, 0].float() for name in ("start_logits", "end_logits")]
-        logits: list[list[float]] = torch.stack(firsts, 1).tolist()
-        return logits
-
-    def _null(self, start: float, end: float) -> dict[str, Any]:
-        """A row without spans yet."""
-        row: dict[str, Any] = {"spans": [], "null_score": start + end}
-        if self.with_negative:
-            row |= {"null": (start, end), "null_threshold": self.null_score_diff_threshold}
-        return row
 
     def _best(self, logits: Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Positions and logits of the best `n_best_size` of every row, each [batch, n_best]."""

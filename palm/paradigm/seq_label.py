@@ -90,7 +90,11 @@ class SequenceLabel(Head):
             WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
         """
         mask, labels = outputs["word_mask"], targets["label_ids"]
-        _check_labels(labels[mask], outputs["logits"].shape[-1])
+        count = outputs["logits"].shape[-1]
+        # A GPU would have to be waited for.
+        if mask.device.type == "cpu" and int(labels[mask].max()) >= count:
+            strange = sorted({label for label in labels[mask].tolist() if label >= count})
+            raise WiringError(f"label_ids: {strange} are outside 0..{count - 1}; n_classes is {count}")
         if self.crf is None:
             return F.cross_entropy(outputs["logits"][mask], labels[mask])
         emissions, words = words_first(outputs["logits"], mask)
@@ -109,12 +113,6 @@ class SequenceLabel(Head):
             emissions, words = words_first(outputs["logits"], mask)
             labels = self.crf.best_labels(emissions, words)[words]
         return [{"labels": row.tolist()} for row in torch.split(labels, mask.sum(1).tolist())]
-
-
-def _check_labels(labels: Tensor, n_classes: int) -> None:
-    if labels.device.type == "cpu" and int(labels.max()) >= n_classes:
-        strange = sorted(set(labels[labels >= n_classes].tolist()))
-        raise WiringError(f"label_ids: {strange} are outside 0..{n_classes - 1}; n_classes is {n_classes}")
 
 
 def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -66,10 +66,11 @@ def best_answers(
     if all(answer["text"] for answer in answers):
         answers += _different(context, no_answer)
     answers = answers or [{"text": "", "start_logit": 0.0, "end_logit": 0.0}]
-    probabilities = _softmax([answer["start_logit"] + answer["end_logit"] for answer in answers])
+    scores = [answer["start_logit"] + answer["end_logit"] for answer in answers]
+    weights = [math.exp(score - max(scores)) for score in scores]
     return [
-        {"text": answer["text"], "probability": probability, **answer}
-        for answer, probability in zip(answers, probabilities, strict=True)
+        {"text": answer["text"], "probability": weight / sum(weights), **answer}
+        for answer, weight in zip(answers, weights, strict=True)
     ]
 
 
@@ -100,8 +101,3 @@ def _different(context: str, pieces: Iterable[tuple[int, int, float, float]]) ->
         if text not in seen:
             seen.add(text)
             yield {"text": text, "start_logit": start_logit, "end_logit": end_logit}
-
-
-def _softmax(scores: Sequence[float]) -> list[float]:
-    weights = [math.exp(score - max(scores)) for score in scores]
-    return [weight / sum(weights) for weight in weights]

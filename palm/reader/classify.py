@@ -10,7 +10,7 @@ from palm.reader.base import READERS
 from palm.reader.predictions import Record
 from palm.reader.rows.rows import Rows
 from palm.reader.table import TextExample, TextReader, labelled_records
-from palm.reader.text.real_labels import labels_of
+from palm.reader.text.labels import labels_of
 
 
 @READERS.register("cls")

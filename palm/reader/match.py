@@ -19,7 +19,7 @@ from palm.reader.predictions import Record
 from palm.reader.rows.collate import padded_batch
 from palm.reader.rows.rows import Column, Ints, Rows
 from palm.reader.table import TextExample, TextReader, labelled_records
-from palm.reader.text.real_labels import labels_of
+from palm.reader.text.labels import labels_of
 from palm.reader.text.tsv import read_table
 
 PAIR_COLUMNS = ("token_ids", "first_segment")

@@ -99,7 +99,16 @@ class MRCReader(Reader):
         self.vocab_path = Path(vocab_path)
         self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
         self.num_special = 2 + self.tokenizer.separators
-        _check_settings(max_seq_len, max_query_len, doc_stride, n_best_size, self.num_special)
+        counts = {"max_query_len": max_query_len, "doc_stride": doc_stride, "n_best_size": n_best_size}
+        problems = [f"{name} should be at least 1, not {n!r}" for name, n in counts.items() if n < 1]
+        least = max_query_len + self.num_special + 1
+        if max_seq_len < least:
+            problems.append(
+                f"max_seq_len {max_seq_len!r} leaves no room for a context: it should be at least {least}, "
+                f"for max_query_len {max_query_len!r} and {self.num_special} special tokens"
+            )
+        if problems:
+            raise ConfigError(problems)
         self.vocab_size = self.tokenizer.vocab_size
         self.max_seq_len = max_seq_len
         self.max_query_len = max_query_len
@@ -140,7 +149,14 @@ class MRCReader(Reader):
             if not windows:
                 unheld.append(example)
             rows += windows
-        _report_unheld(unheld, len(examples))
+        if unheld:
+            log.warning(
+                "%d of %d questions are left out of training, their answers fit in no window: %s; "
+                "raise max_seq_len or lower doc_stride",
+                len(unheld),
+                len(examples),
+                ", ".join(repr(example.id) for example in unheld[:3]) + (", …" if len(unheld) > 3 else ""),
+            )
         return self._columns(rows, with_targets)
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
@@ -191,39 +207,30 @@ class MRCReader(Reader):
         ]
 
     def _columns(self, rows: Sequence[_WindowRow], with_targets: bool) -> Rows:
+        firsts = [len(row.query) + self.num_special - 1 for row in rows]  # the columns where windows begin
         columns = {
             "token_ids": Column.ragged([self._token_ids(row) for row in rows]),
-            "first_segment": Column.scalar([len(row.query) + self.num_special - 1 for row in rows]),
+            "first_segment": Column.scalar(firsts),
             "example": Column.scalar([row.example for row in rows]),
             "window_start": Column.scalar([row.window.start for row in rows]),
             "char_starts": Column.ragged([_cut(row.document.starts, row.window) for row in rows]),
             "char_ends": Column.ragged([_cut(row.document.ends, row.window) for row in rows]),
         }
         if with_targets:
-            answers = [_answer_columns(row, len(row.query) + self.num_special - 1) for row in rows]
-            columns["start_positions"] = Column.scalar([answer.first for answer in answers])
-            columns["end_positions"] = Column.scalar([answer.last for answer in answers])
+            for end, name in enumerate(
+                ("start_positions", "end_positions")
+            ):  # `[CLS]` where there is no answer
+                positions = [
+                    0 if row.answer is None else row.answer[end] - row.window.start + first
+                    for row, first in zip(rows, firsts, strict=True)
+                ]
+                columns[name] = Column.scalar(positions)
         return Rows(columns)
 
     def _token_ids(self, row: _WindowRow) -> list[int]:
         cls_id, sep_id = self.tokenizer.cls_id, self.tokenizer.sep_id
         between = [sep_id] * self.tokenizer.separators
         return [cls_id, *row.query, *between, *_cut(row.document.ids, row.window).tolist(), sep_id]
-
-
-def _check_settings(
-    max_seq_len: int, max_query_len: int, doc_stride: int, n_best_size: int, num_special: int
-) -> None:
-    counts = {"max_query_len": max_query_len, "doc_stride": doc_stride, "n_best_size": n_best_size}
-    problems = [f"{name} should be at least 1, not {value!r}" for name, value in counts.items() if value < 1]
-    if max_seq_len <= max_query_len + num_special:
-        problems.append(
-            f"max_seq_len {max_seq_len!r} leaves no room for a context: it should be at least "
-            f"{max_query_len + num_special + 1}, for max_query_len {max_query_len!r} and {num_special} "
-            "special tokens"
-        )
-    if problems:
-        raise ConfigError(problems)
 
 
 def _answer_span(example: SquadQuestion, document: Pieces) -> _Span:
@@ -241,26 +248,6 @@ def _held(window: Window, answer: _Span | None) -> _Span | None:
     if answer is None or answer.first < window.start or answer.last >= window.start + window.length:
         return None
     return answer
-
-
-def _answer_columns(row: _WindowRow, first: int) -> _Span:
-    """Where the answer is in a row whose window begins in column `first`; at `[CLS]` where there is none."""
-    if row.answer is None:
-        return _Span(0, 0)
-    shift = first - row.window.start
-    return _Span(row.answer.first + shift, row.answer.last + shift)
-
-
-def _report_unheld(unheld: Sequence[SquadQuestion], total: int) -> None:
-    if unheld:
-        names = ", ".join(repr(example.id) for example in unheld[:3]) + (", …" if len(unheld) > 3 else "")
-        log.warning(
-            "%d of %d questions are left out of training, their answers fit in no window: %s; "
-            "raise max_seq_len or lower doc_stride",
-            len(unheld),
-            total,
-            names,
-        )
 
 
 def _cut(values: Ints, window: Window) -> Ints:

@@ -108,7 +108,12 @@ class SequenceLabelReader(Reader):
         self.vocab_size = self.tokenizer.vocab_size
         self.max_seq_len = max_seq_len
         self.labels = Labels(n_classes, label_map)
-        _check_names(self.labels.names, n_classes)
+        unnamed = [str(number) for number in range(n_classes or 0) if number not in self.labels.names]
+        if unnamed:
+            listed = ", ".join(unnamed[:10]) + (", …" if len(unnamed) > 10 else "")
+            raise ConfigError(
+                [f"label_map: no label has the id {listed}; n_classes {n_classes} needs all their names"]
+            )
         self.task_id = task_id
         self.outputs_attr = {**SEQUENCE_ATTR, "word_mask": TensorSpec(("batch", "seq"), torch.bool)}
         self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
@@ -142,7 +147,10 @@ class SequenceLabelReader(Reader):
             "token_ids": Column.ragged([sequence.token_ids for sequence in sequences]),
             "first_segment": Column.scalar([sequence.first_segment for sequence in sequences]),
             "example": Column.scalar([row.example for row in rows]),
-            "word_starts": Column.ragged([_first_pieces(row.pieces) for row in rows]),
+            # the columns of the words' first pieces, after `[CLS]`
+            "word_starts": Column.ragged(
+                [list(accumulate(map(len, row.pieces[:-1]), initial=1)) for row in rows]
+            ),
         }
         if with_targets:
             columns["label_ids"] = Column.ragged([row.labels for row in rows])
@@ -204,15 +212,6 @@ class SequenceLabelReader(Reader):
             yield _WindowRow(number, pieces[window], (example.labels or [])[window])
 
 
-def _check_names(names: dict[int, str], n_classes: int | None) -> None:
-    unnamed = [number for number in range(n_classes or 0) if number not in names]
-    if unnamed:
-        listed = ", ".join(map(str, unnamed[:10])) + (", …" if len(unnamed) > 10 else "")
-        raise ConfigError(
-            [f"label_map: no label has the id {listed}; n_classes {n_classes} needs all their names"]
-        )
-
-
 def _words(text: Any, place: str) -> list[str]:
     words = words_of(text) if isinstance(text, str) else text
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
@@ -222,11 +221,6 @@ def _words(text: Any, place: str) -> list[str]:
     if not words:
         raise DataError(f"{place}: text_a is empty; every row needs its words")
     return list(words)
-
-
-def _first_pieces(pieces: list[list[int]]) -> list[int]:
-    """The columns of the words' first pieces, after `[CLS]`."""
-    return list(accumulate((len(ids) for ids in pieces[:-1]), initial=1))
 
 
 def _counted(number: int, noun: str) -> str:

@@ -15,8 +15,7 @@ from palm.reader.base import Draw, Reader
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch, row_values
 from palm.reader.rows.rows import Column, Rows
-from palm.reader.text.labels import Labels
-from palm.reader.text.real_labels import RealLabels
+from palm.reader.text.labels import Labels, RealLabels
 from palm.reader.text.sequence import sequence_of
 from palm.reader.text.subwords import load_tokenizer
 from palm.reader.text.tsv import TableRow, read_table

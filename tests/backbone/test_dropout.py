@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from palm.backbone.dropout import Dropout, drop_threshold, dropout, scale_of
+from palm.backbone.dropout import Dropout, drop_threshold, dropout, dropout_scale
 
 
 @pytest.mark.parametrize(("probability", "bytes_"), [(0.1, 26), (0.5, 128), (0.001, 1), (0.999, 255)])
@@ -22,7 +22,7 @@ def test_as_many_as_announced_are_zero_and_the_others_are_scaled_exactly(dtype: 
     share = (dropped == 0).double().mean().item()
     assert share == pytest.approx(26 / 256, abs=4 * (0.1 * 0.9 / 1003000) ** 0.5)
     assert dropped.unique().tolist() == [0, torch.tensor(256 / 230, dtype=dtype).item()]
-    assert scale_of(0.1) * (1 - 26 / 256) == 1
+    assert dropout_scale(0.1) * (1 - 26 / 256) == 1
 
 
 def test_rows_and_columns_are_dropped_independently() -> None:
@@ -41,7 +41,7 @@ def test_the_gradient_passes_where_the_values_passed() -> None:
     dropped.sum().backward()
     assert values.grad is not None
     assert torch.equal(values.grad != 0, dropped != 0)
-    assert set(values.grad.unique().tolist()) == {0.0, torch.tensor(scale_of(0.4)).bfloat16().item()}
+    assert set(values.grad.unique().tolist()) == {0.0, torch.tensor(dropout_scale(0.4)).bfloat16().item()}
 
 
 def test_torchs_seed_decides_and_every_call_draws_anew() -> None:

@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers.components import ARGUMENTS, SIZES, small, tensors
+from helpers.own_encoder import OwnEncoder
 from palm.backbone import BACKBONES, Backbone
 from palm.core.contract import Specs, Tensors
 from palm.paradigm import HEADS, Head
 
-every_backbone = pytest.mark.parametrize("name", list(BACKBONES))
+ENCODERS = [*(BACKBONES[name] for name in BACKBONES), OwnEncoder]
+every_backbone = pytest.mark.parametrize("cls", ENCODERS)
 every_head = pytest.mark.parametrize("name", list(HEADS))
-every_component = pytest.mark.parametrize(
-    "cls", [registry[name] for registry in (BACKBONES, HEADS) for name in registry]
-)
+every_component = pytest.mark.parametrize("cls", [*ENCODERS, *(HEADS[name] for name in HEADS)])
 
 
 def run(component: Backbone | Head) -> Tensors:
@@ -71,8 +71,8 @@ def test_a_seed_decides_how_it_starts(cls: type[Any]) -> None:
 
 
 @every_backbone
-def test_a_backbone_has_the_inputs_and_outputs_of_the_document(name: str) -> None:
-    backbone = small(BACKBONES[name])
+def test_a_backbone_has_the_inputs_and_outputs_of_the_document(cls: type[Backbone]) -> None:
+    backbone = small(cls)
     assert {"token_ids", "input_mask"} <= set(backbone.inputs_attr)
     assert set(backbone.outputs_attr) == {
         "word_embedding",
@@ -84,8 +84,8 @@ def test_a_backbone_has_the_inputs_and_outputs_of_the_document(name: str) -> Non
 
 
 @every_backbone
-def test_a_backbone_gives_the_same_whatever_else_is_wanted(name: str) -> None:
-    backbone = small(BACKBONES[name])
+def test_a_backbone_gives_the_same_whatever_else_is_wanted(cls: type[Backbone]) -> None:
+    backbone = small(cls)
     everything, inputs = run(backbone), tensors(backbone.inputs_attr)
     for wanted in backbone.outputs_attr:
         (alone,) = backbone(inputs, [wanted]).items()
@@ -94,8 +94,8 @@ def test_a_backbone_gives_the_same_whatever_else_is_wanted(name: str) -> None:
 
 
 @every_backbone
-def test_a_backbone_learns_eight_rows(name: str) -> None:
-    backbone = small(BACKBONES[name]).train()
+def test_a_backbone_learns_eight_rows(cls: type[Backbone]) -> None:
+    backbone = small(cls).train()
     out = nn.Linear(ARGUMENTS["hidden_size"], 2)
     inputs, labels = tensors(backbone.inputs_attr), torch.tensor([0, 1] * 4)
     both = nn.ModuleList([backbone, out])

@@ -75,21 +75,15 @@ class DataCache:
                 return rows
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / f"{key}.lock", f"encoding {path}"):
-            return self._others_rows(entry, path) or self._new_rows(reader, path, entry)
-
-    def _others_rows(self, entry: Path, path: Path) -> Rows | None:
-        """The rows that another process has made by now; whatever is damaged goes away."""
-        try:
-            return _rows_with_messages(entry)
-        except StorageError as error:
-            logger.warning("%s: its encoded rows are damaged and made anew: %s", path, error)
-            shutil.rmtree(entry)
-            return None
-
-    def _new_rows(self, reader: RowEncoder, path: Path, entry: Path) -> Rows:
-        self._forget_unused()
-        _keep(reader, path, entry)
-        return mapped_rows(entry)[0]
+            try:
+                if (rows := _rows_with_messages(entry)) is not None:  # another process has made them by now
+                    return rows
+            except StorageError as error:
+                logger.warning("%s: its encoded rows are damaged and made anew: %s", path, error)
+                shutil.rmtree(entry)
+            self._forget_unused()
+            _keep(reader, path, entry)
+            return mapped_rows(entry)[0]
 
     def _forget_unused(self) -> None:
         oldest = time.time() - KEPT_DAYS * 24 * 3600
@@ -152,7 +146,11 @@ def _keep(reader: RowEncoder, path: Path, entry: Path) -> None:
             writer.finish(warnings)
         if key_of(reader, path) != entry.name:
             raise DataError(f"{path}: the file has changed while it was read; start again")
-        _appear(part, entry)
+        try:
+            part.rename(entry)
+        except OSError:
+            if not entry.is_dir():  # where there are no locks, another process may have been first
+                raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -166,14 +164,6 @@ def _reported(parts: Iterator[Rows], path: Path) -> Iterator[Rows]:
         if time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()
             logger.info("%s: %d rows encoded, once for this run and later ones", path, done)
-
-
-def _appear(part: Path, entry: Path) -> None:
-    try:
-        part.rename(entry)
-    except OSError:
-        if not entry.is_dir():  # where there are no locks, another process may have been first
-            raise
 
 
 @contextmanager

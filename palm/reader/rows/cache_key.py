@@ -28,6 +28,9 @@ def key_of(reader: RowEncoder, path: Path) -> str | None:
     There is no key for a reader whose class does not say `cacheable = True` itself, for settings that
     have no form on disk, and where one of the files cannot be read.
     """
+    # Whatever a row may depend on is in the key, by its content: a stale entry would train on wrong rows and
+    # nothing would tell, an entry too many costs one more encoding. So a user's class says itself that its
+    # module and settings are all (`cacheable` is not inherited), and a change to palm's readers encodes anew.
     kind = type(reader)
     if not kind.__dict__.get("cacheable", False):
         return None
@@ -36,7 +39,7 @@ def key_of(reader: RowEncoder, path: Path) -> str | None:
             "format": FORMAT,
             "data": checksum(path, _HASH),
             "reader": f"{kind.__module__}.{kind.__qualname__}",
-            "settings": _settings_of(reader),
+            "settings": json.dumps(reader.settings, sort_keys=True, default=_content),
             "vocabulary": [checksum(file, _HASH) for file in (reader.vocab_path, *reader.companions)],
             "code": [checksum(file, _HASH) for file in _sources(kind)],
             "tokenizers": tokenizers.__version__,
@@ -46,16 +49,8 @@ def key_of(reader: RowEncoder, path: Path) -> str | None:
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def _settings_of(reader: RowEncoder) -> str:
-    """The settings as text that means the same tomorrow.
-
-    Raises:
-        TypeError: one of them has no such form.
-    """
-    return json.dumps(reader.settings, sort_keys=True, default=_content)
-
-
 def _content(value: object) -> dict[str, str]:
+    """What stands for a setting that JSON has no form for: of a file, its bytes."""
     if isinstance(value, Path):
         return {_HASH: checksum(value, _HASH)}
     raise TypeError(f"{value!r} has no form on disk")

@@ -1,4 +1,4 @@
-"""Labels of classes as a data file writes them, as numbers from 0 or as names, and their ids."""
+"""Labels as a data file writes them: of classes, as numbers from 0 or as names, or real numbers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
+from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, DataError
 from palm.core.foreign import parse_json, read_bytes, reading
 from palm.core.registry import did_you_mean
 
 _SHOWN = 10
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 MAX_LABEL = 2**31 - 1
 """The largest id of a label, as an int32 takes it."""
@@ -55,8 +58,12 @@ class Labels:
         Raises:
             DataError: not a label of this task; the message begins with `place`.
         """
+        if text in self._ids:
+            return self._ids[text]
         if self._ids:
-            return self._id_of_name(text, place)
+            known = ", ".join(list(self._ids)[:_SHOWN]) + (", …" if len(self._ids) > _SHOWN else "")
+            hint = did_you_mean(text, self._ids)
+            raise DataError(f"{place}: the label {text!r} is not in the label_map ({known}){hint}")
         if not re.fullmatch(r"-?[0-9]{1,18}", text):
             raise DataError(
                 f"{place}: the label {text!r} is not a whole number{self._range}; for names, set label_map"
@@ -69,12 +76,55 @@ class Labels:
     def _range(self) -> str:
         return " from 0 on" if self._n_classes is None else f" from 0 to {self._n_classes - 1}"
 
-    def _id_of_name(self, text: str, place: str) -> int:
-        if text not in self._ids:
-            known = ", ".join(list(self._ids)[:_SHOWN]) + (", …" if len(self._ids) > _SHOWN else "")
-            hint = did_you_mean(text, self._ids)
-            raise DataError(f"{place}: the label {text!r} is not in the label_map ({known}){hint}")
-        return self._ids[text]
+
+class RealLabels:
+    """The labels of a task that predicts a number.
+
+    Attributes:
+        target: what a batch calls them.
+        dtype: the dtype they have there.
+        field: what a record calls one.
+        names: empty; numbers have no names.
+    """
+
+    target: ClassVar[str] = "label_values"
+    dtype: ClassVar[torch.dtype] = torch.float
+    field: ClassVar[str] = "value"
+    names: ClassVar[dict[int, str]] = {}
+
+    def value_of(self, text: str, place: str) -> float:
+        """The number that a file's label stands for.
+
+        Raises:
+            DataError: not a finite number; the message begins with `place`.
+        """
+        if not _NUMBER.fullmatch(text):
+            raise DataError(f"{place}: the label {text!r} is not a number; write it like 3, -0.5 or 1e-3")
+        value = float(text)
+        if abs(value) > float(np.finfo(np.float32).max):
+            raise DataError(f"{place}: the label {text!r} is too large for a 32-bit number; scale the labels")
+        return value
+
+
+def labels_of(
+    label_type: str, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None
+) -> Labels | RealLabels:
+    """The labels that a reader's settings describe.
+
+    Args:
+        label_type: 'class' or 'real'.
+        n_classes: number of classes; not used for real labels.
+        label_map: the classes' names, as `Labels` takes them.
+
+    Raises:
+        ConfigError: another `label_type`, names for real labels, or what `Labels` finds.
+    """
+    raise_any(choice_problems(("class", "real"), label_type=label_type))
+    if label_type == "class":
+        return Labels(n_classes, label_map)
+    if label_map is not None:
+        raise ConfigError(["label_map: real labels are numbers and have no names; leave it out"])
+    return RealLabels()
 
 
 def _loaded(label_map: Path | str | Mapping[str, int]) -> Any:
@@ -98,20 +148,15 @@ def _checked(mapping: Any, n_classes: int | None, source: object) -> dict[str, i
         for name, number in mapping.items()
         if type(number) is not int or not 0 <= number <= MAX_LABEL or not isinstance(name, str)
     ]
-    if not problems:
-        problems = _clashes(mapping, n_classes, where)
     if problems:
         raise ConfigError(problems)
-    return mapping
-
-
-def _clashes(mapping: dict[str, int], n_classes: int | None, where: str) -> list[str]:
     names: dict[int, str] = {}
-    problems = []
     for name, number in mapping.items():
         if number in names:
             problems.append(f"{where}: {names[number]!r} and {name!r} have the same id {number}")
         if n_classes is not None and number >= n_classes:
             problems.append(f"{where}: the id {number} of {name!r} does not fit n_classes {n_classes}")
         names[number] = name
-    return problems
+    if problems:
+        raise ConfigError(problems)
+    return mapping

@@ -42,9 +42,11 @@ def masked_row(
 
     Source: Devlin et al., 2018, arXiv:1810.04805, section 3.1, task 1.
     """
+    # One number a word and then one a selected word, in this order: with a generator for each row and epoch,
+    # the masks are the same in every process and after every resumption.
     positions = maskable[rng.random(len(maskable)) < SELECTED]
     fate = rng.random(len(positions))
-    if not len(positions):
+    if not len(positions):  # a batch without a mask would have no loss; a fate of 0 is `[MASK]`
         positions, fate = rng.choice(maskable, size=1), np.zeros(1)
     seen = token_ids.copy()
     seen[positions[fate < MASKED]] = mask_id

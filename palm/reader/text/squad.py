@@ -92,14 +92,15 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
     """
     if not question.answers:
         raise DataError(f"{question.place}: no answers; training needs one for every question")
-    standing = tuple(answer for answer in question.answers if _stands(answer, question.context))
+    context = question.context
+    standing = tuple(
+        answer
+        for answer in question.answers
+        if answer.text and answer.start >= 0 and context.startswith(answer.text, answer.start)
+    )
     if not standing:
-        raise DataError(f"{question.place}: {_misplaced(question.answers[0], question.context)}")
+        raise DataError(f"{question.place}: {_misplaced(question.answers[0], context)}")
     return replace(question, answers=standing)
-
-
-def _stands(answer: Answer, context: str) -> bool:
-    return bool(answer.text) and answer.start >= 0 and context.startswith(answer.text, answer.start)
 
 
 def _misplaced(answer: Answer, context: str) -> str:

@@ -115,7 +115,11 @@ class Tokenizer:
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Pieces]:
         """The tokens of every text and the characters of the text they stand for; in parallel."""
         encodings = self._pipeline.encode_batch(_encodable(texts), add_special_tokens=False)
-        return [_pieces(encoding) for encoding in encodings]
+        offsets = [np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2) for encoding in encodings]
+        return [
+            Pieces(np.asarray(encoding.ids, dtype=np.int32), ends[:, 0], ends[:, 1])
+            for encoding, ends in zip(encodings, offsets, strict=True)
+        ]
 
     def to_library(self) -> tokenizers.Tokenizer:
         """A copy for the library `tokenizers`: texts to ids, special tokens in them as text."""
@@ -218,11 +222,6 @@ def _pipeline(vocabulary: dict[str, int], do_lower_case: bool) -> tokenizers.Tok
 
 def _encodable(texts: Sequence[str]) -> list[str]:
     return [text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text) for text in texts]
-
-
-def _pieces(encoding: tokenizers.Encoding) -> Pieces:
-    offsets = np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-    return Pieces(np.asarray(encoding.ids, dtype=np.int32), offsets[:, 0], offsets[:, 1])
 
 
 def _use_one_thread_after_fork() -> None:

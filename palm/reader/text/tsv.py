@@ -51,19 +51,17 @@ def _lines(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
-                yield _decoded(line, f"{path}:{number}", first=number == 1)
+                content = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+                try:
+                    text = content.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+                except UnicodeDecodeError as error:
+                    found = content[error.start : error.start + 1]
+                    raise DataError(
+                        f"{path}:{number}: {found!r} is not UTF-8 text; save the file as UTF-8"
+                    ) from error
+                yield text
     except OSError as error:
         raise DataError(f"{path}: cannot read the data file ({error.strerror})") from error
-
-
-def _decoded(line: bytes, place: str, first: bool) -> str:
-    if first:
-        line = line.removeprefix(_BYTE_ORDER_MARK)
-    try:
-        return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        found = line[error.start : error.start + 1]
-        raise DataError(f"{place}: {found!r} is not UTF-8 text; save the file as UTF-8") from error
 
 
 def _header(line: str, columns: Sequence[str], path: Path) -> list[str]:

@@ -29,6 +29,8 @@ def windows_of(num_tokens: int, capacity: int, stride: int) -> list[Window]:
         capacity: the most tokens in a window.
         stride: a stride beyond the capacity would pass over tokens, and counts as the capacity.
     """
+    # The last window too begins a stride after the one before, not where it would be full: so the windows,
+    # and with them the training rows, are those of the authors' program.
     step = min(stride, capacity)
     beyond = max(0, num_tokens - capacity)
     starts = range(0, beyond + step, step)
@@ -44,6 +46,8 @@ def best_context(windows: Sequence[Window]) -> list[npt.NDArray[np.bool_]]:
     Source: Devlin et al., 2018, the authors' SQuAD program (`token_is_max_context`).
     """
     num_tokens = max(window.start + window.length for window in windows)
+    # The authors' program compares every token with every window; here each window is laid over what the
+    # earlier ones left, which is linear. Only a greater context takes a token over: ties go as they do there.
     best = np.full(num_tokens, -1.0)
     owner = np.zeros(num_tokens, dtype=np.int64)
     for number, (start, length) in enumerate(windows):
