@@ -44,7 +44,7 @@ def training(data: Path, work: Path, wanted: int, trials: Trials, reference: str
 
 
 def told(said: str, words: str) -> list[str]:
-    """Nothing where a program said what it should; a run that needed no more room may also have ended well."""
+    """Nothing where a program said what it should; one that needed no more room may also have ended well."""
     is_right = said.startswith("StorageError") and words in said
     return [] if is_right or said in ("trained", "predicted", "converted") else [f"it said {said[:200]!r}"]
 
@@ -101,17 +101,20 @@ def tmpfs(data: Path, work: Path, wanted: int, trials: Trials, reference: str) -
     """Runs on real file systems that are too small, which then grow."""
     place = work / "tmpfs"
     place.mkdir()
+    out = place / "out"
+
+    def run() -> str:
+        return tiny_run.train(data, out, resume="auto")
+
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place], check=False).returncode:
         print("no tmpfs can be mounted here; needs root")
         return
     try:
         for number in range(wanted):
             size = f"{16 + 48 * number}k"
-            out = place / "out"
             shutil.rmtree(out, ignore_errors=True)
             subprocess.run(["mount", "-o", f"remount,size={size}", place], check=True)
             fresh(out)
-            run = lambda: tiny_run.train(data, out, resume="auto")  # noqa: E731
             ended = in_a_child(run, out)
             wrong = told(ended.said, "the disk is full")
             subprocess.run(["mount", "-o", "remount,size=100m", place], check=True)

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -82,21 +83,40 @@ def at_calls(data: Path, work: Path, wanted: int, trials: Trials, reference: str
     """A new run that is killed before one of its calls and goes on; and one that replaces an older run."""
     older = fresh(work / "older")
     in_a_child(lambda: tiny_run.train(data, older, random_seed=7), older)
-    for kind, before, more in (
-        ("killed at a file-system call: a new run", None, {"resume": "auto"}),
-        ("killed at a file-system call: a run that replaces another", older, {"overwrite": True}),
-    ):
-        out = work / "out"
-        total = in_a_child(lambda: tiny_run.train(data, fresh(out, before), **more), out).calls
-        print(f"{kind}: {total} calls", flush=True)
-        for number in places(total, wanted // 2):
-            fresh(out, before)
-            ended = in_a_child(lambda: tiny_run.train(data, out, **more), out, number, KILL)
-            if ended.signal != signal.SIGKILL:
-                trials.add(kind, [f"call {number}: it was not killed: {ended.said}"])
-                continue
-            wrong = judged(out, reference, lambda: tiny_run.train(data, out, **{"overwrite": True, **more}))
-            trials.add(kind, [f"call {number}: {line}" for line in wrong])
+    at_calls_of("a new run", None, {"resume": "auto"}, data, work / "out", wanted // 2, trials, reference)
+    replaces = {"overwrite": True}
+    at_calls_of("replaces another", older, replaces, data, work / "out", wanted // 2, trials, reference)
+
+
+def at_calls_of(
+    name: str,
+    before: Path | None,
+    more: dict[str, Any],
+    data: Path,
+    out: Path,
+    wanted: int,
+    trials: Trials,
+    reference: str,
+) -> None:
+    """One kind of run, killed before one of its calls after another."""
+    kind = f"killed at a file-system call: {name}"
+
+    def train() -> str:
+        return tiny_run.train(data, out, **more)
+
+    def go_on() -> str:
+        return tiny_run.train(data, out, **{"overwrite": True, **more})
+
+    fresh(out, before)
+    total = in_a_child(train, out).calls
+    print(f"{kind}: {total} calls", flush=True)
+    for number in places(total, wanted):
+        fresh(out, before)
+        ended = in_a_child(train, out, number, KILL)
+        if ended.signal != signal.SIGKILL:
+            trials.add(kind, [f"call {number}: it was not killed: {ended.said}"])
+            continue
+        trials.add(kind, [f"call {number}: {line}" for line in judged(out, reference, go_on)])
 
 
 def at_random(data: Path, work: Path, wanted: int, trials: Trials, reference: str) -> None:
