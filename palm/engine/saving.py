@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
+from palm.core.directories import discard, set_aside_foreign
 from palm.core.logging import logger
 from palm.core.storage import numbered
 from palm.distributed import is_first
 from palm.engine.checkpoint import save_checkpoint
 from palm.engine.evaluation import Evaluator, model_of
+from palm.engine.finite import check_finite
 from palm.engine.loop import Step, Training
 from palm.engine.provenance import training_facts
 from palm.engine.task import Task
@@ -58,7 +59,13 @@ class TargetSaver:
 def save_model(training: Training, task: Task, path: Path, run: dict[str, Any] | None = None) -> None:
     """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
     with training.averaged():
-        model_of(training, task).save(path, run, training_facts(training, task))
+        model = model_of(training, task)
+        parts = (("backbone", model.backbone), ("head", model.head))
+        weights = {f"{part}.{name}": value for part, m in parts for name, value in m.named_parameters()}
+        check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
+        if is_first():
+            set_aside_foreign(path)
+        model.save(path, run, training_facts(training, task), overwrite=True)
 
 
 class CheckpointSaver:
@@ -69,17 +76,30 @@ class CheckpointSaver:
         save_path: where.
         every: how often.
         keep: how many checkpoints are kept; 0 or less: all.
+        run_id: which run they belong to.
     """
 
-    def __init__(self, training: Training, save_path: Path, every: int, keep: int = -1) -> None:
+    def __init__(
+        self, training: Training, save_path: Path, every: int, keep: int = -1, run_id: str | None = None
+    ) -> None:
         self.training, self.save_path, self.every, self.keep = training, save_path, every, keep
+        self.run_id = run_id
+        self._saved = 0
 
     def __call__(self, step: Step) -> None:
         if self.every > 0 and step.number % self.every == 0:
-            path = self.save_path / f"step_{step.number}"
-            save_checkpoint(self.training, path)
-            logger.info("checkpoint saved at %s", path)
-            keep_last(self.save_path, "step_", step.number, self.keep)
+            self.save()
+
+    def save(self) -> None:
+        """Save the present state, unless that was done."""
+        number = self.training.step
+        if number == self._saved:
+            return
+        path = self.save_path / f"step_{number}"
+        save_checkpoint(self.training, path, self.run_id)
+        self._saved = number
+        logger.info("checkpoint saved at %s", path)
+        keep_last(self.save_path, "step_", number, self.keep)
 
 
 class BestSaver:
@@ -119,4 +139,4 @@ def keep_last(folder: Path, start: str, last: int, count: int) -> None:
         return
     older = sorted(number for number in numbered(folder, start) if number <= last)
     for number in older[:-count] if count > 0 else ():
-        shutil.rmtree(folder / f"{start}{number}", ignore_errors=True)
+        discard(folder / f"{start}{number}")
