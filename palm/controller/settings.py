@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -140,6 +141,8 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
         found.append(("use_ema", "needs ema_decay, for instance 0.999"))
     if (by := settings.get("early_stopping_by", "task")) not in ("task", "all"):
         found.append(("early_stopping_by", f"should be task or all, not {by!r}"))
+    if not math.isfinite(settings.get("num_epochs", 1)):  # type: ignore[arg-type]
+        found.append(("num_epochs", f"should be a finite number, not {settings['num_epochs']!r}"))
     if settings.get("num_epochs", 1) <= 0:  # type: ignore[operator]
         found.append(("num_epochs", f"should be above 0, not {settings['num_epochs']!r}"))
     return found
