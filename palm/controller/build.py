@@ -73,9 +73,15 @@ def build(plan: Plan) -> Parts:
     assert optimizer is not None
     assert groups is not None
     assert mixing is not None
-    # Tried here, so that a layer or a pattern that does not exist is reported before any data is read.
-    build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
+    # Tried here, so that a layer or a pattern that does not exist is reported before any data is read; but
+    # only then, because torch imports its compiler for the first optimizer, seconds before an error in data.
+    if optimizer.needs_layers or groups.settings != ParameterGroups().settings or _has_head_rates(tasks):
+        build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
     return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, tasks)
+
+
+def _has_head_rates(tasks: list[Task]) -> bool:
+    return any(task.head_learning_rate is not None for task in tasks)
 
 
 def _built(part: tuple[type[T], dict[str, Any]], problems: list[str], place: str = "") -> T | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
@@ -18,6 +19,7 @@ from palm.mixing import MIXINGS, Mixing
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Reader
+from palm.reader.text.labels import Labels
 
 T = TypeVar("T")
 
@@ -39,7 +41,10 @@ TASK_PARTS = ("name", "reader", "head", "mix_ratio", "is_target")
 """Parameters of `Task` that come from the assembly, not from a configuration."""
 
 
-NO_SETTINGS = (*TASK_PARTS, *HORIZON)
+NO_SETTINGS: dict[Consumer, Collection[str]] = {
+    Task: TASK_PARTS,
+    **{LR_SCHEDULES[name]: HORIZON for name in LR_SCHEDULES},
+}
 """Parameters of components that no configuration sets; help and documentation leave them out."""
 
 
@@ -102,9 +107,17 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
 
     arguments = partial(config.arguments, required=for_train)
 
-    def component(registry: Registry[Any], scope: str | None, name: str | None) -> Any:
+    def component(
+        registry: Registry[Any],
+        scope: str | None,
+        name: str | None,
+        told: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Any:
         cls = _known(registry, name, config, scope)
-        return None if cls is None else (cls, arguments(cls, scope))
+        if cls is None:
+            return None
+        told = {setting: value for setting, value in told.items() if setting in settings_of(cls)}
+        return cls, {**arguments(cls, scope, told), **told}
 
     settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
     for name, wrong in setting_problems(settings, config.tasks):
@@ -118,8 +131,9 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     for name in config.tasks:
         chosen = arguments(TaskParts, name, from_backbone=False)
         reader = component(READERS, name, chosen.get("reader"))
-        head = component(HEADS, name, chosen.get("paradigm"))
-        reader = _as_wanted(reader, head)
+        counted = _classes_of(reader, config, name)
+        head = component(HEADS, name, chosen.get("paradigm"), counted)
+        reader = _as_wanted(reader, head, counted)
         task = arguments(Task, name, TASK_PARTS, from_backbone=False)
         tasks.append(TaskPlan(name, reader, head, task))
     for name in {task.name for task in given} & {*config.tasks}:
@@ -131,11 +145,22 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     return Plan(settings, backbone, optimizer, groups, schedule, mixing, tasks, given)
 
 
-def _as_wanted(reader: Any, head: Any) -> Any:
+def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:
+    """`n_classes`, where the configuration does not tell it but the reader's label_map does."""
+    if reader is None or "n_classes" in reader[1] or reader[1].get("label_map") is None:
+        return {}
+    try:
+        return {"n_classes": max(Labels(None, reader[1]["label_map"]).names) + 1}
+    except PalmError as error:
+        config.problem(f"task {task!r}: {error}")
+        return {"n_classes": 2}  # so that its absence is not reported too
+
+
+def _as_wanted(reader: Any, head: Any, counted: Mapping[str, int]) -> Any:
     """The reader with the settings that the paradigm wants of it, where the configuration says nothing."""
     if reader is None or head is None:
         return reader
-    (cls, arguments), wanted = reader, getattr(head[0], "reader_settings", {})
+    (cls, arguments), wanted = reader, {**getattr(head[0], "reader_settings", {}), **counted}
     return cls, {name: wanted[name] for name in wanted if name in settings_of(cls)} | arguments
 
 
