@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palm.config import yaml_text
 from palm.controller.build import Parts, build
 from palm.controller.plan import TaskPlan, plan
-from palm.controller.program import configured, joined
+from palm.controller.program import argument_problems, configured, joined
+from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.logging import logger, show_on_console
+from palm.core.registry import did_you_mean
 from palm.core.storage import write_text
 from palm.distributed import (
     barrier,
@@ -36,6 +39,9 @@ from palm.pretrained import load_pretrain
 from palm.reader import Predictions
 from palm.reader.rows.cache import DataCache
 
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of Python 3.11
+
 
 class Controller:
     """Trains the tasks of a configuration on one shared encoder, and predicts with them.
@@ -53,6 +59,17 @@ class Controller:
         ConfigError: everything that is wrong with the configuration, in one report.
     """
 
+    def __new__(cls, *positional: Any, **named: Any) -> Self:
+        """Report arguments that the constructor does not have as any other mistake of a user's."""
+        try:
+            inspect.signature(cls.__init__).bind(None, *positional, **named)
+        except TypeError as error:
+            known = list(inspect.signature(cls.__init__).parameters)[1:]
+            strange = next((name for name in named if name not in known), "")
+            hint = did_you_mean(strange, known) or f"; it takes {', '.join(known)}"
+            raise ConfigError([f"Controller(): {error}{hint}"]) from None
+        return super().__new__(cls)
+
     def __init__(
         self,
         config: str | Path | Mapping[str, Any],
@@ -62,10 +79,11 @@ class Controller:
         tasks: Sequence[Task] = (),
     ) -> None:
         show_on_console()
+        raise_any(argument_problems(config, task_dir, argv, tasks))
         self.config = configured(config, task_dir, argv, for_train, needs_tasks=not tasks)
         self.plan = plan(self.config, for_train, tasks)
         self._device = joined(self.plan.settings)
-        self._parts = build(self.plan) if for_train else None
+        self._parts = build(self.plan, self.config.place) if for_train else None
         logger.info("%s", self.config.printed())
         self._pretrained = False
 

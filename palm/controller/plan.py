@@ -59,6 +59,10 @@ SETTING_OF = {
 """What a registry holds -> the setting that names an entry of it."""
 
 
+Chosen = dict[str | None, dict[str, list[str]]]
+"""Task, or None for the whole run -> its components by the setting that names one of their kind."""
+
+
 @dataclass(frozen=True)
 class TaskPlan:
     """What a configuration says of one task: classes and their arguments."""
@@ -106,6 +110,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     """
 
     arguments = partial(config.arguments, required=for_train)
+    has: Chosen = {}
 
     def component(
         registry: Registry[Any],
@@ -113,12 +118,15 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
         name: str | None,
         told: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        cls = _known(registry, name, config, scope)
+        cls = _known(registry, name, config, scope, has)
         if cls is None:
             return None
         told = {setting: value for setting, value in told.items() if setting in settings_of(cls)}
         return cls, {**arguments(cls, scope, told), **told}
 
+    encoder = config.value("backbone")
+    if encoder is not None and str(encoder.value).lower() in BACKBONES:
+        config.adopt_aliases(BACKBONES[str(encoder.value)].aliases)
     settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
     for name, wrong in setting_problems(settings, config.tasks):
         config.problem(f"{_place(config, name)} {wrong}")
@@ -126,7 +134,10 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
     mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
     groups = arguments(ParameterGroups, None)
-    schedule = _schedule_arguments(config, settings, for_train)
+    rule = settings.get("lr_scheduler", "linear_warmup_decay")
+    schedule_class = _known(LR_SCHEDULES, rule, config, None, has)
+    # Its horizon is known when the steps are counted.
+    schedule = {} if schedule_class is None else arguments(schedule_class, None, HORIZON)
     tasks = []
     for name in config.tasks:
         chosen = arguments(TaskParts, name, from_backbone=False)
@@ -141,7 +152,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     if for_train:
         _check_training(config, everything := [*tasks, *map(TaskPlan.of, given)])
         _check_evaluation(config, settings, everything)
-    config.finish()
+    config.finish(_owners(), has)
     return Plan(settings, backbone, optimizer, groups, schedule, mixing, tasks, given)
 
 
@@ -172,20 +183,34 @@ def _named_backbone(settings: dict[str, Any], config: Config) -> str | None:
     return None
 
 
-def _schedule_arguments(config: Config, settings: dict[str, Any], for_train: bool) -> dict[str, Any]:
-    """The settings of the schedule beyond its horizon, which is known when the steps are counted."""
-    schedule = _known(LR_SCHEDULES, settings.get("lr_scheduler", "linear_warmup_decay"), config, None)
-    return {} if schedule is None else config.arguments(schedule, None, HORIZON, for_train)
+def _owners() -> dict[str, dict[str, list[str]]]:
+    """Setting -> the components of palm that take it, by the setting that names one of their kind."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for registry in (READERS, HEADS, BACKBONES, OPTIMIZERS, LR_SCHEDULES, MIXINGS):
+        for name in registry:
+            for parameter in settings_of(registry[name]).values():
+                for spelling in parameter.spellings:
+                    found.setdefault(spelling, {}).setdefault(SETTING_OF[registry.kind], []).append(name)
+    return found
 
 
-def _known(registry: Registry[T], name: str | None, config: Config, scope: str | None) -> T | None:
+def _known(
+    registry: Registry[T], name: str | None, config: Config, scope: str | None, has: Chosen
+) -> T | None:
+    """What a registry has of this name, entered into `has`; or None, and a line of the report."""
+    if name is None:
+        return None
+    key, owner = SETTING_OF[registry.kind], scope if scope in config.tasks else None
     try:
-        return None if name is None else registry[name]
+        found = registry[name]
     except PalmError as error:
-        key, owner = SETTING_OF[registry.kind], scope if scope in config.tasks else None
         config.problem(f"{_place(config, key, owner)}: {error}")
         config.excuse(scope)
         return None
+    for whose in {owner, None}:
+        names = has.setdefault(whose, {}).setdefault(key, [])
+        names += {registry.name_of(found)} - {*names}
+    return found
 
 
 def _place(config: Config, name: str, scope: str | None = None) -> str:
