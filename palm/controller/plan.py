@@ -129,7 +129,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
         config.adopt_aliases(BACKBONES[str(encoder.value)].aliases)
     settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
     for name, wrong in setting_problems(settings, config.tasks):
-        config.problem(f"{_place(config, name)} {wrong}")
+        config.problem(f"{place_of(config, name)} {wrong}")
     backbone = component(BACKBONES, "backbone", _named_backbone(settings, config))
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
     mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
@@ -151,7 +151,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
         config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
     if for_train:
         _check_training(config, everything := [*tasks, *map(TaskPlan.of, given)])
-        _check_evaluation(config, settings, everything)
+        _check_evaluation(config, settings, everything, mixing)
     config.finish(_owners(), has)
     return Plan(settings, backbone, optimizer, groups, schedule, mixing, tasks, given)
 
@@ -204,7 +204,7 @@ def _known(
     try:
         found = registry[name]
     except PalmError as error:
-        config.problem(f"{_place(config, key, owner)}: {error}")
+        config.problem(f"{place_of(config, key, owner)}: {error}")
         config.excuse(scope)
         return None
     for whose in {owner, None}:
@@ -213,7 +213,8 @@ def _known(
     return found
 
 
-def _place(config: Config, name: str, scope: str | None = None) -> str:
+def place_of(config: Config, name: str, scope: str | None = None) -> str:
+    """The beginning of a message about a setting: its place and its name."""
     setting = config.value(name, scope)
     return name if setting is None else setting.place(name)
 
@@ -229,17 +230,27 @@ def _check_training(config: Config, tasks: list[TaskPlan]) -> None:
         for name in ("train_file", "dev_file"):
             path = task.task.get(name)
             if path is not None and not path.is_file():
-                config.problem(f"{_place(config, name, task.name)}: no such file: {path}")
+                config.problem(f"{place_of(config, name, task.name)}: no such file: {path}")
 
 
-def _check_evaluation(config: Config, settings: dict[str, Any], tasks: list[TaskPlan]) -> None:
+def _check_evaluation(config: Config, settings: dict[str, Any], tasks: list[TaskPlan], mixing: Any) -> None:
     """What the settings of best models and early stopping presuppose."""
     evaluated = [task.name for task in tasks if task.task.get("dev_file") is not None]
     strange = [name for name in settings.get("best_by") or () if name not in evaluated]
     if strange:
         known = ", ".join(evaluated) or "none"
         config.problem(
-            f"{_place(config, 'best_by')} names {', '.join(strange)}; tasks with a dev_file: {known}"
+            f"{place_of(config, 'best_by')} names {', '.join(strange)}; tasks with a dev_file: {known}"
         )
-    if settings.get("early_stopping_patience", -1) > 0 and not evaluated:
-        config.problem(f"{_place(config, 'early_stopping_patience')} needs a task with a dev_file")
+    if settings.get("early_stopping_patience", -1) > 0:
+        place = place_of(config, "early_stopping_patience")
+        if not evaluated:
+            config.problem(f"{place} needs a task with a dev_file")
+        elif settings.get("eval_every_epoch") is False and settings.get("eval_every_n_steps", -1) <= 0:
+            config.problem(
+                f"{place} waits for evaluations, and there is none before the end; "
+                "set eval_every_n_steps, or eval_every_epoch: True"
+            )
+    if mixing is not None and mixing[0].follows_scores and not evaluated:
+        name = settings["mixing"]
+        config.problem(f"{place_of(config, 'mixing')}: {name} follows dev scores; give a task a dev_file")

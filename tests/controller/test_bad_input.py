@@ -221,7 +221,7 @@ def test_predicting_without_a_model_or_a_file(run: Run, capsys: pytest.CaptureFi
     run.write()
     config = [str(run.folder / "config.yaml"), "--task_dir", "tasks"]
     assert main(["predict", *config, "--task", "cls"]) == 2
-    assert "infer_model is not a directory that palm saved" in capsys.readouterr().err
+    assert "it is not trained yet; train first, or set save_path to where it was" in capsys.readouterr().err
     assert main(["predict", *config, "--task", "sentiment"]) == 2
     assert "no task is called 'sentiment'" in capsys.readouterr().err
     assert main(["predict", *config, "--task", "cls", "--cls.pred_file", "nowhere.tsv"]) == 2
