@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from palm.cli import convert, download, evaluate, export, inspect, predict, train
+from palm.cli import convert, download, evaluate, export, inspect, plot, predict, report, train
 from palm.cli.command import Command, Settings
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
@@ -18,6 +18,7 @@ COMMANDS = {
     for command in (
         *(train.COMMAND, predict.COMMAND, evaluate.COMMAND),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
+        *(plot.COMMAND, report.COMMAND),
     )
 }
 

@@ -33,6 +33,9 @@ _PATTERNS = {
     "float": re.compile(f"^({FLOAT.pattern})$"),
     "merge": re.compile(r"^<<$"),
 }
+ORIGIN = "  # from "
+"""What stands between a value of a resolved configuration and its origin."""
+
 _RESOLVERS: dict[Any, Any] = {None: [(_TAG + name, pattern) for name, pattern in _PATTERNS.items()]}
 
 
@@ -91,9 +94,34 @@ def displayed(path: Path) -> str:
     return (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path).as_posix()
 
 
-def yaml_text(data: Mapping[str, Any]) -> str:
-    """The YAML text of plain values, which `read_yaml` reads back unchanged."""
-    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)
+def yaml_text(data: Mapping[str, Any], origins: Mapping[str, Any] | None = None) -> str:
+    """The YAML text of plain values, which `read_yaml` reads back unchanged.
+
+    Args:
+        data: the values.
+        origins: where they come from, nested as the values are; becomes comments. That of a value that is
+            not there is left out.
+    """
+    text = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)
+    if not origins:
+        return text
+    lines = text.split("\n")
+    _add_comments(lines, _Document("text", Problems()).built(text), data, origins)
+    return "\n".join(lines)
+
+
+def _add_comments(
+    lines: list[str], places: Lines, data: Mapping[str, Any], origins: Mapping[str, Any]
+) -> None:
+    for name, origin in origins.items():
+        if name not in data:
+            continue
+        if isinstance(origin, Mapping):
+            if origin:
+                _add_comments(lines, places[name], data[name], origin)
+        elif "\n" not in str(data[name]):  # a comment within a text of several lines would be part of it
+            shown = "".join(letter if letter.isprintable() else "?" for letter in origin)
+            lines[places.lines[name] - 1] += ORIGIN + shown
 
 
 def read_yaml(path: Path, problems: Problems) -> Lines:

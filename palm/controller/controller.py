@@ -108,7 +108,8 @@ class Controller:
         training = self.training()
         resolved = self.config.resolved()
         if is_first():
-            write_text(settings.save_path / "resolved_config.yaml", yaml_text(resolved))
+            text = yaml_text(resolved, self.config.origins())
+            write_text(settings.save_path / "resolved_config.yaml", text)
         evaluator = self._evaluator(training, resolved)
         self._resume(training)
         path, keep = settings.save_path, settings.keep_last_n

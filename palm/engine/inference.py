@@ -28,6 +28,7 @@ from palm.core.storage import (
     under,
     verify,
     write_json,
+    write_text,
 )
 from palm.core.version import __version__
 from palm.distributed import (
@@ -40,6 +41,7 @@ from palm.distributed import (
     split_among_ranks,
 )
 from palm.engine.model import outputs_of
+from palm.engine.model_card import CARD, label_names, model_card
 from palm.engine.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
@@ -192,13 +194,16 @@ class InferenceModel:
                 value.update(extra)
         return decoded
 
-    def save(self, folder: Path, run: dict[str, Any] | None = None) -> None:
-        """Write one self-contained directory: weights, components and settings, vocabulary, labels.
+    def save(
+        self, folder: Path, run: dict[str, Any] | None = None, training: dict[str, Any] | None = None
+    ) -> None:
+        """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
 
         Args:
             folder: appears whole or not at all; what stood there is replaced. Of several ranks, which
                 must all call this, rank 0 writes it.
             run: the configuration of the run that trained it, kept for the record.
+            training: what it was trained on and how good it was (see `palm.engine.provenance`), likewise.
 
         Raises:
             StorageError: the place cannot be written; nothing is left half-written.
@@ -223,8 +228,10 @@ class InferenceModel:
                 "backbone": described(BACKBONES, self.backbone, part),
                 "paradigm": described(HEADS, self.head, part),
                 "run": run or {},
+                "training": training or {},
             }
             write_json(part / DESCRIPTION, description)
+            write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
 
 
 @contextmanager

@@ -133,6 +133,10 @@ class Training:
         """Keep the state of somebody who watches the run in its checkpoints, under a name."""
         self._attached[name] = thing
 
+    def attached(self, name: str) -> Stateful | None:
+        """Who watches the run under a name, if anybody does."""
+        return self._attached.get(name)
+
     def steps(self) -> Iterator[Step]:
         """Train until every target task has had its expected steps, yielding after each step.
 

@@ -12,6 +12,7 @@ from palm.distributed import is_first
 from palm.engine.checkpoint import save_checkpoint
 from palm.engine.evaluation import Evaluator, model_of
 from palm.engine.loop import Step, Training
+from palm.engine.provenance import training_facts
 from palm.engine.task import Task
 
 ON_THE_WAY = "infer_model.step"
@@ -57,7 +58,7 @@ class TargetSaver:
 def save_model(training: Training, task: Task, path: Path, run: dict[str, Any] | None = None) -> None:
     """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
     with training.averaged():
-        model_of(training, task).save(path, run)
+        model_of(training, task).save(path, run, training_facts(training, task))
 
 
 class CheckpointSaver:

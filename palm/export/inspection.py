@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from torch import Tensor
 
 from palm.core.errors import StorageError
 from palm.core.foreign import inside, reading
-from palm.core.storage import read_object, under
+from palm.core.storage import numbered, read_object, under
 from palm.engine import checkpoint, inference
+from palm.engine.saving import ON_THE_WAY
 from palm.export import description as export
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import read_config
@@ -143,17 +147,78 @@ def _checkpoint(folder: Path) -> Facts | None:
     }
 
 
+MODELS = {
+    "best": "*/best_model",
+    "last": "*/infer_model",
+    "best of the run": "best/*",
+    "on the way": f"*/{ON_THE_WAY}*",
+}
+"""Which models of a run there are -> where they lie in it."""
+
+RUN_FILES = {
+    "configuration": "resolved_config.yaml",
+    "history": "history.jsonl",
+    "evaluations": "evaluation.jsonl",
+    "report": "report.html",
+    "curves": "curves.png",
+}
+"""What else there may be in the folder of a run -> its file."""
+
+
 def _run(folder: Path) -> Facts | None:
-    models = sorted(file.parent for file in folder.glob("*/infer_model*/config.json"))
-    steps = sorted(file.parent.name for file in folder.glob("*/state.json"))
-    if not models and not steps:
+    models = {
+        kind: _by_number(path for path in folder.glob(pattern) if (path / "config.json").is_file())
+        for kind, pattern in MODELS.items()
+    }
+    checkpoints = numbered(folder, "step_")
+    files = {what: name if (folder / name).is_file() else None for what, name in RUN_FILES.items()}
+    if not (any(models.values()) or checkpoints or files["history"]):
         return None
+    state = {} if files["history"] is None else _state(folder / files["history"])
     return {
         "format": "palm run",
-        "models": [model.relative_to(folder).as_posix() for model in models],
-        "checkpoints": sorted(steps, key=lambda name: (len(name), name)),
-        "configuration": next((file.name for file in folder.glob("resolved_config.yaml")), None),
+        **state,
+        "models": {
+            kind: [path.relative_to(folder).as_posix() for path in paths] for kind, paths in models.items()
+        },
+        "checkpoints": [checkpoints[step].name for step in sorted(checkpoints)],
+        **files,
+        "commands": dict(_commands(folder, files, models["best"] or models["last"], checkpoints)),
     }
+
+
+def _by_number(paths: Iterable[Path]) -> list[Path]:
+    """Paths by name, `step9` before `step10`."""
+    return sorted(paths, key=lambda path: (path.parent, len(path.name), path.name))
+
+
+def _state(history: Path) -> Facts:
+    """How far a run has come, by the last events of its history; the last line may be cut off."""
+    events = []
+    for line in history.read_bytes().splitlines():
+        with suppress(ValueError):
+            events.append(json.loads(line))
+    last = max((event["step"] for event in events), default=0)
+    return {
+        "state": events[-1]["reason"] if events and events[-1]["event"] == "end" else "not ended",
+        "step": last,
+    }
+
+
+def _commands(
+    folder: Path, files: Mapping[str, str | None], models: Sequence[Path], checkpoints: Mapping[int, Path]
+) -> Iterator[tuple[str, str]]:
+    """What can be done with a run, and the command for it."""
+    config = quote(str(folder / RUN_FILES["configuration"]))
+    if files["configuration"] and checkpoints:
+        yield f"resume from step {max(checkpoints):,}", f"palm train {config} --resume auto"
+    if files["configuration"]:
+        yield "repeat", f"palm train {config} --save_path NEW_FOLDER"
+    if files["history"]:
+        yield "report", f"palm report {quote(str(folder))}"
+        yield "plot", f"palm plot {quote(str(folder))}"
+    if models:
+        yield "predict", f"palm predict --model {quote(str(models[0]))} --input FILE --output FOLDER"
 
 
 def _pretrained(folder: Path) -> Facts:
