@@ -84,7 +84,14 @@ def _built(part: tuple[type[T], dict[str, Any]], problems: list[str], place: str
         return cls(**arguments)
     except PalmError as error:
         problems += [f"{place}{line}" for line in str(error).splitlines()]
-        return None
+    except (
+        RuntimeError,
+        MemoryError,
+        OverflowError,
+    ) as error:  # torch's words for a size that no machine has
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        problems.append(f"{place}{cls.__name__} cannot be built with these sizes: {first}")
+    return None
 
 
 def _check_schedule(settings: RunSettings, arguments: dict[str, Any], problems: list[str]) -> None:
