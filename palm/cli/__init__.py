@@ -22,6 +22,7 @@ from palm.cli import (
 from palm.cli.command import Command, Settings
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
+from palm.core.foreign import printable
 from palm.core.logging import show_on_console
 from palm.core.signals import Stopped, ending_on_signals
 from palm.core.version import __version__
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         record_failure(error)
         sys.stdout.flush()
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {printable(str(error))}\n")
         return 2
     except KeyboardInterrupt as stop:
         sys.stderr.write("; ".join(["interrupted", *map(str, stop.args)]) + "\n")
