@@ -3,10 +3,10 @@
     python benchmarks/faults/mutations.py --count 100000 --keep bad
     python benchmarks/faults/mutations.py --flips
 
-Each mutation is read in another process, with 10 seconds and 1 GB of memory above the file's size. What
-may come out: the right result, a result with other values (where the format has no checksum of them, a
-flipped bit is another number), or an error of palm. Anything else is a fault of palm: another exception,
-a process that dies, more time, more memory. Its bytes are kept. `--flips` flips every single bit of what describes saved models.
+Each mutation is read in another process, with 10 seconds and 1 GB of memory above the file's size. What may
+come out: the right result, a result with other values (where a format has no checksum of them, a flipped bit
+is another number), or an error of palm. Anything else is a fault of palm: another exception, a process that
+dies, more time, more memory. Its bytes are kept. `--flips` flips all bits of what describes saved models.
 """
 
 from __future__ import annotations

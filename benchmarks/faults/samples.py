@@ -21,7 +21,8 @@ from torch import Tensor
 import palm
 from palm.backbone import BERT
 from palm.config import read_config
-from palm.controller import Controller, assembly
+from palm.controller import Controller
+from palm.controller.plan import plan
 from palm.core import storage
 from palm.engine.checkpoint import newest_checkpoint, save_checkpoint
 from palm.engine.inference import InferenceModel
@@ -313,7 +314,7 @@ def _checkpoint(folder: Path) -> Path:
     _write_run(folder)
     controller = Controller(config, argv=[])
     training = controller.training()
-    save_checkpoint(training, folder / "out" / "step_1", controller._identity(training))
+    save_checkpoint(training, folder / "out" / "step_1")
     return folder / "out" / "step_1"
 
 
@@ -374,8 +375,8 @@ def _texts(folder: Path, vocabulary: Path) -> Iterable[Sample]:
 
 def _of_run(folder: Path) -> Any:
     config = read_config(folder / "run.yaml", argv=[])
-    plan = assembly.plan(config, for_train=True)
-    return [config.resolved(), repr(plan)]
+    planned = plan(config, for_train=True)
+    return [config.resolved(), repr(planned)]
 
 
 def _rows(reader: Any, file: Path) -> Any:
