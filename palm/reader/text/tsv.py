@@ -39,7 +39,11 @@ def read_table(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
         place = f"{path}:{number}"
         cells = line.split("\t")
         if len(cells) != len(header):
-            raise DataError(_wrong_width(place, line, len(cells), header))
+            expected = f"expected {len(header)} ({', '.join(header)})"
+            if not line.strip():
+                raise DataError(f"{place}: a blank line, {expected}; remove it")
+            found = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+            raise DataError(f"{place}: {found}, {expected}; the line starts with {line[:40]!r}")
         yield TableRow(dict(zip(header, cells, strict=True)), place)
     if number == 1:
         raise DataError(
@@ -78,11 +82,3 @@ def _header(line: str, columns: Sequence[str], path: Path) -> list[str]:
         if header.count(name) > 1:
             raise DataError(f"{path}:1: the header names {name!r} twice")
     return header
-
-
-def _wrong_width(place: str, line: str, width: int, header: Sequence[str]) -> str:
-    expected = f"expected {len(header)} ({', '.join(header)})"
-    if not line.strip():
-        return f"{place}: a blank line, {expected}; remove it"
-    columns = "1 column" if width == 1 else f"{width} columns"
-    return f"{place}: {columns}, {expected}; the line starts with {line[:40]!r}"
