@@ -35,6 +35,15 @@ def positive_problems(**settings: object) -> list[str]:
     ]
 
 
+def number_problems(**settings: object) -> list[str]:
+    """A line for every setting that is not a number."""
+    return [
+        f"{name} should be a number, not {value!r}"
+        for name, value in settings.items()
+        if not isinstance(value, int | float) or isinstance(value, bool)
+    ]
+
+
 def choice_problems(choices: Collection[str], **settings: object) -> list[str]:
     """A line for every setting that is none of `choices`."""
     return [

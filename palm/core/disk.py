@@ -42,7 +42,13 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise StorageError(f"cannot write {path}: {_reason(error)}") from error
+        raise StorageError(f"cannot write {_shown(path)}: {_reason(error)}") from error
+
+
+def _shown(path: Path) -> Path:
+    """The path that a user knows: a folder that is being filled has another name for the time."""
+    parts = [re.sub(r"^\.(.+)\.[A-Za-z0-9]*-\d+\.part$", r"\1", part) for part in path.parts]
+    return Path(*parts)
 
 
 def _reason(error: OSError | SafetensorError) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice, tee
 from pathlib import Path
@@ -19,8 +19,9 @@ from palm.core.checks import count_problems
 from palm.core.checksum import checksum
 from palm.core.descriptions import described, rebuilt
 from palm.core.directories import new_directory
-from palm.core.errors import ConfigError, StorageError
+from palm.core.errors import ConfigError, DataError, StorageError
 from palm.core.foreign import reading
+from palm.core.logging import logger
 from palm.core.precision import checked, resolved
 from palm.core.rng import generator
 from palm.core.storage import (
@@ -44,6 +45,7 @@ from palm.distributed import (
     report_missing_ranks,
     split_among_ranks,
 )
+from palm.engine.choosing import chosen_model
 from palm.engine.journal import Journal
 from palm.engine.model import outputs_of
 from palm.engine.model_card import CARD, label_names, model_card
@@ -69,6 +71,9 @@ class InferenceModel:
         batch_size: rows per prediction step.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
+    Attributes:
+        trained: of a best model, the global `step` after which it was saved, and its `scores` there.
+
     Raises:
         ConfigError: another `precision`.
     """
@@ -86,6 +91,8 @@ class InferenceModel:
         self.task, self.reader, self.backbone, self.head = task, reader, backbone, head
         self.batch_size, self.precision = batch_size, checked(precision)
 
+        self.trained: dict[str, Any] = {}
+
     def to(self, device: torch.device | str) -> InferenceModel:
         """Move to a device."""
         self.backbone.to(device)
@@ -101,7 +108,15 @@ class InferenceModel:
 
         Returns:
             One record each, as `controller.pred` writes them.
+
+        Raises:
+            DataError: not a list of texts, or a text that cannot be read, with its number.
         """
+        if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
+            raise DataError(
+                f"predict takes a list of texts, not {str(texts)[:40]!r} ({type(texts).__name__}); "
+                "for one text, write predict([text])"
+            )
         return list(self.records(self.reader.parse(texts)))
 
     def predict_file(self, path: Path, directory: Path, *, resume: bool = False) -> Predictions:
@@ -238,6 +253,7 @@ class InferenceModel:
         run: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
         *,
+        trained: dict[str, Any] | None = None,
         overwrite: bool = False,
     ) -> None:
         """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
@@ -247,6 +263,7 @@ class InferenceModel:
                 this, rank 0 writes it.
             run: the configuration of the run that trained it, kept for the record.
             training: what it was trained on and how good it was (see `palm.engine.provenance`), likewise.
+            trained: what `trained` is to be when it is loaded.
             overwrite: replace a folder that palm wrote, and that holds nothing else.
 
         Raises:
@@ -273,6 +290,7 @@ class InferenceModel:
                 "paradigm": described(HEADS, self.head, part),
                 "run": run or {},
                 "training": training or {},
+                **({} if trained is None else {"trained": trained}),
             }
             write_json(part / DESCRIPTION, description)
             write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
@@ -299,7 +317,8 @@ def load_model(
     """Load what a finished target task saved; nothing but the directory is needed, and nothing in it is run.
 
     Args:
-        folder: `<save_path>/<task>/infer_model`.
+        folder: a saved model; or `<save_path>/<task>`, or `<save_path>` of a run of one task, for the best
+            model there, or, where nothing was evaluated, the last.
         precision: as in `InferenceModel`.
         trust: whose code may be imported for it, beside palm's and the running program's: dotted paths of
             classes, modules or packages, such as 'mypackage.readers'.
@@ -310,7 +329,7 @@ def load_model(
             fitting the overrides.
         ConfigError: settings out of their range.
     """
-    folder = Path(folder)
+    given, folder = Path(folder), chosen_model(Path(folder))
     verify(folder, (DESCRIPTION, WEIGHTS))
     description = read_object(folder / DESCRIPTION)
     if description.get("format") != FORMAT or description.get("version") != VERSION:
@@ -342,7 +361,20 @@ def load_model(
         )
     load_into(model.backbone, own["backbone"], folder)
     load_into(model.head, own["head"], folder)
+    trained = description.get("trained")
+    model.trained = trained if isinstance(trained, dict) else {}
+    if folder != given:
+        logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
     return model
+
+
+def said_of(trained: Mapping[str, Any]) -> str:
+    """` (the best, of global step 500: accuracy 0.9143)`, of a best model; nothing of another."""
+    if "step" not in trained:
+        return ""
+    scores = trained.get("scores") or {}
+    first = next((f": {name} {value}" for name, value in scores.items()), "")
+    return f" (the best, of global step {trained['step']}{first})"
 
 
 def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:

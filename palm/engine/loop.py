@@ -115,7 +115,6 @@ class Training:
         step: global steps so far.
         total_steps: the expected steps of all tasks together, as they were planned at first.
         stop_request: whether a signal asks this process to end; None where nobody listens.
-        is_stopping: whether one has asked any rank to end, after this step.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class Training:
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = 0
         self.stop_request: StopRequest | None = None
-        self.is_stopping = False
+        self._ranks_stop = False
         self._attached: dict[str, Stateful] = {}
 
     def attach(self, name: str, thing: Stateful) -> None:
@@ -193,17 +192,20 @@ class Training:
         task.step += 1
         rate = max(group["lr"] for group in self.optimizer.param_groups)
         finished = task.step == task.expected_steps and task.stopped_at is None
-        if num_ranks() == 1:
-            self.is_stopping = self._is_asked_to_stop()
         return Step(self.step, task, loss, rate, finished=finished, batches=batches)
 
     def _parts(self, task: Task, batches: Sequence[Tensors]) -> list[tuple[Tensors, float]]:
         """The batches where they are computed, each with its share in the loss of all ranks."""
         counts = [self.model.num_terms(task.name, batch) for batch in batches]
         # A signal reaches ranks in different steps; along with the counts they agree on one, at no cost.
-        shares, self.is_stopping = self.replica.shares(counts, self._is_asked_to_stop())
+        shares, self._ranks_stop = self.replica.shares(counts, self._is_asked_to_stop())
         placed = [{name: value.to(self.recipe.device) for name, value in batch.items()} for batch in batches]
         return list(zip(placed, shares, strict=True))
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a signal has asked any rank to end after this step; all ranks say the same."""
+        return self._is_asked_to_stop() if num_ranks() == 1 else self._ranks_stop
 
     def _is_asked_to_stop(self) -> bool:
         return self.stop_request is not None and self.stop_request.number is not None

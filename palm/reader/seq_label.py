@@ -147,6 +147,10 @@ class SequenceLabelReader(Reader):
             word: ids[:room] or unknown
             for word, ids in zip(words, self.tokenizer.encode_words(words), strict=True)
         }
+        if self.facts is not None:
+            texts = [" ".join(example.words) for example in examples]
+            ids = [list(chain.from_iterable(pieces[word] for word in example.words)) for example in examples]
+            self.facts.read(self.tokenizer, texts, ids)
         rows = [
             row
             for number, example in enumerate(examples)

@@ -103,6 +103,11 @@ class Tokenizer:
         self._tokens = {number: token for token, number in ids.items()}
         self._pipeline = pipeline
 
+    @property
+    def lacks_capitals(self) -> bool:
+        """Whether texts keep their capitals and no token has one, though some have letters in lower case."""
+        return False
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of every text, without special tokens; in parallel."""
         encodings = self._pipeline.encode_batch_fast(_encodable(texts), add_special_tokens=False)
@@ -163,6 +168,16 @@ class WordPieceTokenizer(Tokenizer):
         pipeline.normalizer = normalizers.Sequence(steps)
         pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         super().__init__(pipeline, vocabulary)
+        words = [word for word in vocabulary if not word.startswith("[")]
+        self._lacks_capitals = (
+            not do_lower_case
+            and all(word == word.lower() for word in words)
+            and any(word != word.upper() for word in words)
+        )
+
+    @property
+    def lacks_capitals(self) -> bool:
+        return self._lacks_capitals
 
 
 def load_vocabulary(path: Path) -> dict[str, int]:
