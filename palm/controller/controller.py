@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from palm.controller.build import Parts, build
 from palm.controller.plan import TaskPlan, plan
 from palm.controller.program import configured, joined
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.logging import logger, show_on_console
+from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
 from palm.core.storage import write_text
 from palm.distributed import (
     barrier,
@@ -23,14 +23,18 @@ from palm.distributed import (
 )
 from palm.downloader.hub import pretrained_directory
 from palm.engine.build import plan_steps, start
+from palm.engine.callbacks import callbacks_of
 from palm.engine.checkpoint import load_checkpoint, newest_checkpoint
 from palm.engine.evaluation import EarlyStopping, Evaluator, shown
+from palm.engine.events import Observer
 from palm.engine.inference import InferenceModel, load_model
-from palm.engine.logs import EpochLog, StepLog, log_counts
-from palm.engine.loop import Observer, Training
+from palm.engine.loop import Training
 from palm.engine.recipe import Recipe
+from palm.engine.result import TrainingResult
+from palm.engine.running import Watch, run_training
 from palm.engine.saving import BestSaver, CheckpointSaver, TargetSaver
 from palm.engine.task import Task
+from palm.engine.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import load_pretrain
 from palm.reader import Predictions
@@ -64,6 +68,7 @@ class Controller:
         show_on_console()
         self.config = configured(config, task_dir, argv, for_train, needs_tasks=not tasks)
         self.plan = plan(self.config, for_train, tasks)
+        set_verbosity(self.plan.settings.get("quiet", False), self.plan.settings.get("verbose", False))
         self._device = joined(self.plan.settings)
         self._parts = build(self.plan) if for_train else None
         logger.info("%s", self.config.printed())
@@ -88,8 +93,15 @@ class Controller:
         load_pretrain(parts.backbone, pretrained_directory(self._found(path)))
         self._pretrained = True
 
-    def train(self) -> None:
+    def train(self, callbacks: Sequence[Observer] = ()) -> TrainingResult:
         """Train until every target task has had its expected steps; saves each target as it finishes.
+
+        Args:
+            callbacks: called with every event of the run (see `palm.engine.events`), in order, after those
+                of the setting; of several processes, in each.
+
+        Returns:
+            How it went, to print or to look at; the same that `history.jsonl` tells.
 
         Raises:
             ConfigError: draws should follow dev scores, and no task has dev data.
@@ -101,50 +113,61 @@ class Controller:
         settings = parts.settings
         if parts.mixing.follows_scores and all(task.dev_file is None for task in parts.tasks):
             raise ConfigError([f"mixing: {settings.mixing} follows dev scores; give a task a dev_file"])
+        path, keep = settings.save_path, settings.keep_last_n
+        own = callbacks_of(settings.callbacks)
         if is_first():
-            _check_writable(settings.save_path)
+            _check_writable(path)
+            own = [*trackers_of(settings.trackers or (), path), *own]
         if settings.pretrain_path is not None and not self._pretrained and settings.resume is None:
             self.load_pretrain()
-        training = self.training()
-        resolved = self.config.resolved()
-        if is_first():
-            write_text(settings.save_path / "resolved_config.yaml", yaml_text(resolved))
-        evaluator = self._evaluator(training, resolved)
-        self._resume(training)
-        path, keep = settings.save_path, settings.keep_last_n
-        observers: list[Observer] = [
-            StepLog(settings.print_every_n_steps),
-            EpochLog(training),
-            *([] if evaluator is None else [evaluator]),
-            TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep),
-            CheckpointSaver(training, path, settings.save_every_n_steps, keep),
-        ]
-        for step in training.steps():
-            for observe in observers:
-                observe(step)
-        log_counts(training)
+        with collected_warnings() as warned:
+            training = self.training()
+            resolved = self.config.resolved()
+            if is_first():
+                write_text(path / "resolved_config.yaml", yaml_text(resolved))
+            evaluator = self._evaluator(training)
+            actors: list[Observer] = [
+                *([] if evaluator is None else self._reactions(evaluator, resolved)),
+                TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep),
+                CheckpointSaver(training, path, settings.save_every_n_steps, keep),
+            ]
+            watch = Watch(
+                every=settings.print_every_n_steps,
+                progress=settings.progress,
+                folder=path,
+                configuration=resolved,
+                observers=[*own, *callbacks],
+                resumed_from=self._resume(training),
+                warned=warned,
+            )
+            result = run_training(training, actors, watch)
         if evaluator is not None:
             evaluator.finish()
         with report_missing_ranks("at the end of training"):
             barrier()  # what rank 0 has saved may be read now
+        return result
 
-    def _evaluator(self, training: Training, resolved: dict[str, Any]) -> Evaluator | None:
+    def _evaluator(self, training: Training) -> Evaluator | None:
         """What evaluates the run, where a task has dev data."""
         settings = self._trainable().settings
         if all(task.dev_file is None for task in training.tasks):
             return None
-        evaluator = Evaluator(
+        return Evaluator(
             training,
             settings.eval_every_n_steps,
             settings.eval_every_epoch,
             settings.best_by,
             settings.save_path / "evaluation.jsonl",
         )
-        evaluator.reactions.append(BestSaver(settings.save_path, resolved))
+
+    def _reactions(self, evaluator: Evaluator, resolved: dict[str, Any]) -> Iterator[Observer]:
+        """The evaluator, and who acts on what it finds."""
+        settings = self._trainable().settings
+        yield evaluator
+        yield BestSaver(evaluator, settings.save_path, resolved)
         if settings.early_stopping_patience > 0:
             together = settings.early_stopping_by == "all"
-            evaluator.reactions.append(EarlyStopping(settings.early_stopping_patience, together))
-        return evaluator
+            yield EarlyStopping(evaluator, settings.early_stopping_patience, together)
 
     def evaluate(
         self,
@@ -290,13 +313,14 @@ class Controller:
             )
         )
 
-    def _resume(self, training: Training) -> None:
+    def _resume(self, training: Training) -> Path | None:
+        """Go on from a checkpoint, where there is one to go on from; and which one it is."""
         is_restart = lost_a_process()
         folder = from_first(lambda: self._checkpoint(is_restart))
-        if folder is None:
-            return
-        load_checkpoint(training, folder)
-        logger.info("resumed from %s at global step %d", folder, training.step)
+        if folder is not None:
+            load_checkpoint(training, folder)
+            logger.info("resumed from %s at global step %d", folder, training.step)
+        return folder
 
     def _checkpoint(self, is_restart: bool) -> Path | None:
         """What to go on from: what a launch wrote that lost a process, or else what `resume` says."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from palm.core.storage import numbered
 from palm.distributed import is_first
 from palm.engine.checkpoint import save_checkpoint
 from palm.engine.evaluation import Evaluator, model_of
+from palm.engine.events import Evaluated, Event, Saved
 from palm.engine.loop import Step, Training
 from palm.engine.task import Task
 
@@ -34,24 +36,26 @@ class TargetSaver:
         self.training, self.save_path, self.every, self.run = training, save_path, every, run
         self.keep = keep
 
-    def __call__(self, step: Step) -> None:
-        for task in self.training.tasks:
-            if task.is_target:
-                self._look_at(task, step)
+    def __call__(self, event: Event) -> list[Saved]:
+        if not isinstance(event, Step):
+            return []
+        targets = [task for task in self.training.tasks if task.is_target]
+        return [saved for task in targets for saved in self._look_at(task, event)]
 
-    def _look_at(self, task: Task, step: Step) -> None:
+    def _look_at(self, task: Task, step: Step) -> Iterator[Saved]:
         trained = task is step.task
         if trained and self.every > 0 and task.step % self.every == 0 and task.step <= task.expected_steps:
-            self._save(task, f"{ON_THE_WAY}{task.step}")
+            yield self._save(task, f"{ON_THE_WAY}{task.step}", "on_the_way")
             keep_last(self.save_path / task.name, ON_THE_WAY, task.step, self.keep)
         if (trained and step.finished) or task.stopped_at == step.number:
             logger.info("%s: train finished!", task.name)
-            self._save(task, "infer_model")
+            yield self._save(task, "infer_model", "target")
 
-    def _save(self, task: Task, folder: str) -> None:
+    def _save(self, task: Task, folder: str, kind: str) -> Saved:
         path = self.save_path / task.name / folder
         save_model(self.training, task, path, self.run)
         logger.info("%s: inference model saved at %s", task.name, path)
+        return Saved(self.training.step, kind, path, task.name)
 
 
 def save_model(training: Training, task: Task, path: Path, run: dict[str, Any] | None = None) -> None:
@@ -73,36 +77,48 @@ class CheckpointSaver:
     def __init__(self, training: Training, save_path: Path, every: int, keep: int = -1) -> None:
         self.training, self.save_path, self.every, self.keep = training, save_path, every, keep
 
-    def __call__(self, step: Step) -> None:
-        if self.every > 0 and step.number % self.every == 0:
-            path = self.save_path / f"step_{step.number}"
-            save_checkpoint(self.training, path)
-            logger.info("checkpoint saved at %s", path)
-            keep_last(self.save_path, "step_", step.number, self.keep)
+    def __call__(self, event: Event) -> Saved | None:
+        if not isinstance(event, Step) or self.every <= 0 or event.number % self.every:
+            return None
+        path = self.save_path / f"step_{event.number}"
+        save_checkpoint(self.training, path)
+        logger.info("checkpoint saved at %s", path)
+        keep_last(self.save_path, "step_", event.number, self.keep)
+        return Saved(event.number, "checkpoint", path)
 
 
 class BestSaver:
     """Saves a target's model whenever it is the best so far, and all targets' when the whole run is.
 
     Args:
+        evaluator: tells what is best.
         save_path: a target's best model goes to `<save_path>/<task>/best_model`; all targets of the best
             step of the run to `<save_path>/best/<task>`, unless that is decided by the only target.
         run: the resolved configuration, kept in each model.
     """
 
-    def __init__(self, save_path: Path, run: dict[str, Any]) -> None:
-        self.save_path, self.run = save_path, run
+    def __init__(self, evaluator: Evaluator, save_path: Path, run: dict[str, Any]) -> None:
+        self.evaluator, self.save_path, self.run = evaluator, save_path, run
 
-    def __call__(self, evaluator: Evaluator) -> None:
-        training = evaluator.training
-        targets = [task for task in training.tasks if task.is_target]
-        for task in targets:
-            if task.name in evaluator.best and evaluator.best[task.name].step == training.step:
-                save_model(training, task, self.save_path / task.name / "best_model", self.run)
-        only_target_decides = len(targets) == 1 and evaluator.best_by == [targets[0].name]
-        if not only_target_decides and evaluator.overall.step == training.step:
-            for task in targets:
-                save_model(training, task, self.save_path / "best" / task.name, self.run)
+    def __call__(self, event: Event) -> list[Saved]:
+        if not isinstance(event, Evaluated):
+            return []
+        targets = [task for task in self.evaluator.training.tasks if task.is_target]
+        saved = [
+            self._save(task, self.save_path / task.name / "best_model", "best")
+            for task in targets
+            if task.name in event.best
+        ]
+        only_target_decides = len(targets) == 1 and self.evaluator.best_by == [targets[0].name]
+        if not only_target_decides and self.evaluator.overall.step == event.step:
+            saved += [
+                self._save(task, self.save_path / "best" / task.name, "best_overall") for task in targets
+            ]
+        return saved
+
+    def _save(self, task: Task, path: Path, kind: str) -> Saved:
+        save_model(self.evaluator.training, task, path, self.run)
+        return Saved(self.evaluator.training.step, kind, path, task.name)
 
 
 def keep_last(folder: Path, start: str, last: int, count: int) -> None:
