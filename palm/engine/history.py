@@ -110,7 +110,7 @@ class History:
         return path.resolve().relative_to(self.folder.resolve()).as_posix()
 
     def _write(self, event: str, **values: Any) -> None:
-        line = {"event": event, **_json_ready(values)}
+        line = {"event": event, "step": values["step"], **_json_ready(values)}
         self.lines.append(line)
         if self._file is not None:
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -188,8 +188,9 @@ def _read(path: Path) -> list[Line]:
     written = path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, text in enumerate(written, start=1):
         try:
-            lines.append({"step": 0, "event": "", **json.loads(text)})
-        except (ValueError, TypeError) as error:
+            line = json.loads(text)
+            lines.append({"event": line["event"], "step": line["step"], **line})
+        except (ValueError, TypeError, KeyError) as error:
             if number < len(written):
                 raise StorageError(
                     f"{path}:{number}: not an event of a run: {text[:60]!r}; restore the file, or remove it "

@@ -292,6 +292,8 @@ class TrainerBase(ABC):
             DataError: dev data that cannot be used, with its file and line.
             TrainingError: a loss that is not a number.
         """
+        self._forwards("train")
+        needed(self._optimizer, self.name, "build_backward(optimizer)", "train")
         tasks = self._tasks("train")
         self._give_dev_data(tasks, dev_file, metrics)
         raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from palm.engine.events import Evaluated, Event, Logged, Saved
+from palm.engine.events import Evaluated, Event, Logged, Saved, Started
+from palm.engine.loop import Step
 
 
 def curves_of(event: Event) -> dict[str, float]:
@@ -25,6 +26,13 @@ def curves_of(event: Event) -> dict[str, float]:
             points |= {f"{task}/dev_{name}": value for name, value in scores.items()}
         points |= {f"{task}/dev_loss": value for task, value in event.dev_loss.items()}
     return {name: value for name, value in points.items() if math.isfinite(value)}
+
+
+def step_of(event: Event) -> int:
+    """The global step that an event belongs to."""
+    if isinstance(event, Started):
+        return event.training.step
+    return event.number if isinstance(event, Step) else int(vars(event)["step"])
 
 
 def settings_text(configuration: Mapping[str, Any]) -> str:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from palm.engine.events import Ended, Event, Started
-from palm.engine.loop import Step
-from palm.engine.trackers.curves import Summary, curves_of, settings_text
+from palm.engine.trackers.curves import Summary, curves_of, settings_text, step_of
 
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "FAILED"}
+
+FOLDER = "palm.save_path"
+"""The tag that tells runs apart."""
 
 
 class MLflow:
@@ -27,10 +29,9 @@ class MLflow:
         self.summary = Summary()
 
     def __call__(self, event: Event) -> None:
+        self.step = step_of(event)
         if isinstance(event, Started):
             self._start(event)
-        elif isinstance(event, Step):
-            self.step = event.number
         self.summary(event)
         for name, value in curves_of(event).items():
             self.client.log_metric(self.run, name, value, step=self.step)
@@ -42,7 +43,6 @@ class MLflow:
     def _start(self, event: Started) -> None:
         from mlflow import MlflowClient
 
-        self.step = event.training.step
         self.folder.mkdir(parents=True, exist_ok=True)
         store = f"sqlite:///{(self.folder / 'mlflow.db').resolve()}"
         self.client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", store))
@@ -50,9 +50,18 @@ class MLflow:
         known = self.client.get_experiment_by_name(name)
         place = (self.folder / "artifacts").resolve().as_uri()
         experiment = self.client.create_experiment(name, place) if known is None else known.experiment_id
-        run = self.client.create_run(experiment, run_name=self.folder.resolve().parent.name)
+        own = self.folder.resolve().parent
+        run = self._earlier(experiment, own) or self.client.create_run(
+            experiment, tags={FOLDER: str(own)}, run_name=own.name
+        )
         self.run: str = run.info.run_id
         self.client.log_text(self.run, settings_text(event.configuration), "resolved_config.yaml")
+
+    def _earlier(self, experiment: str, folder: Path) -> Any:
+        """The run that a resumed run goes on with; None where there is none."""
+        mine = f"tags.`{FOLDER}` = '{folder}'"
+        found = self.client.search_runs([experiment], mine, max_results=1) if self.step else []
+        return found[0] if found else None
 
 
 def observer(name: str, folder: Path) -> MLflow:

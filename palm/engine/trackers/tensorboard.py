@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from palm.engine.events import Ended, Event, Started
-from palm.engine.loop import Step
-from palm.engine.trackers.curves import Summary, curves_of, settings_text
+from palm.engine.trackers.curves import Summary, curves_of, settings_text, step_of
 
 
 class TensorBoard:
@@ -21,17 +20,15 @@ class TensorBoard:
         self.summary = Summary()
 
     def __call__(self, event: Event) -> None:
+        self.step = step_of(event)
         if isinstance(event, Started):
             from torch.utils.tensorboard import SummaryWriter
 
-            self.step = event.training.step
             # A resumed run takes the points behind its checkpoint back.
             purged = {"purge_step": self.step + 1} if self.step else {}
             self.writer = SummaryWriter(str(self.folder), **purged)
             text = settings_text(event.configuration).replace("\n", "\n    ")
             self.writer.add_text("configuration", f"    {text}", self.step)
-        elif isinstance(event, Step):
-            self.step = event.number
         self.summary(event)
         for name, value in curves_of(event).items():
             self.writer.add_scalar(name, value, self.step)

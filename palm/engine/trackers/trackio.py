@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.engine.events import Ended, Event, Started
-from palm.engine.loop import Step
-from palm.engine.trackers.curves import Summary, curves_of
+from palm.engine.trackers.curves import Summary, curves_of, step_of
 
 OFFLINE = {
     "trackio": lambda folder: {"TRACKIO_DIR": str(folder)},
@@ -36,16 +35,14 @@ class Trackio:
         self.summary = Summary()
 
     def __call__(self, event: Event) -> None:
+        self.step = step_of(event)
         if isinstance(event, Started):
-            self.step = event.training.step
             self.package.init(
                 project=self.project,
                 name=self.folder.resolve().name,
                 config=dict(event.configuration),
                 resume="allow" if self.step else "never",
             )
-        elif isinstance(event, Step):
-            self.step = event.number
         self.summary(event)
         if points := curves_of(event):
             self.package.log(points, step=self.step)
