@@ -60,3 +60,12 @@ def add_config(parser: argparse.ArgumentParser, required: bool) -> None:
     """The arguments that name a configuration."""
     parser.add_argument("config", nargs=None if required else "?", help="the global YAML file")
     parser.add_argument("--task_dir", default=".", help="the folder of the task files, beside CONFIG")
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """The argument that lets a command replace what palm wrote before, and nothing else."""
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace OUT, if palm wrote it and no file of others is there",
+    )

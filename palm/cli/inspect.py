@@ -12,7 +12,8 @@ from palm.cli.command import Command, Settings
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Tell what a directory holds: a saved model, a checkpoint, a run, an export, or pretrained weights "
-        "of Hugging Face, Google, PaddlePALM or PaddleNLP. Weights are not loaded where a file has a header."
+        "of Hugging Face, Google, PaddlePALM or PaddleNLP. Of weights, only names and shapes are read where "
+        "the format allows it."
     )
     parser.add_argument("directory", metavar="DIR", help="the directory")
     parser.add_argument("--json", action="store_true", help="as JSON")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,32 +153,39 @@ class Config:
         Its sections are `global`, `tasks` (by name) and `backbone`. `read_config` takes it in
         place of all files and of the command line, and gives the same arguments.
         """
-        sources = (self._everything, self._command_line)
-        everything = {
-            name: value for source in sources for name, value in source.everybody.received().items()
-        }
-        single = {
-            f"{task}.{name}": value
-            for source in sources
-            for task, layer in source.single.items()
-            for name, value in layer.received().items()
-        }
-        untouched = {
+        resolved = self._sections(SettingsLayer.received)
+        everything, backbone = resolved["global"], resolved["backbone"]
+        everything["task_instance"] = self.tasks
+        backbone |= {
             name: json_ready(guessed(setting.value))
             for name, setting in self._backbone.settings.items()
             if name not in self._backbone.used
         }
-        everything |= {"task_instance": self.tasks} | single
-        backbone = self._backbone.received() | untouched
         if self._cached_vocab is not None:  # elsewhere 'auto' finds it in that machine's cache
             everything["backbone"] = AUTO
             for section in (everything, backbone):
                 if section.get("vocab_path") == self._cached_vocab:
                     del section["vocab_path"]
+        return resolved
+
+    def origins(self) -> dict[str, Any]:
+        """Where the values of `resolved` come from (`config.yaml:7`, `--batch_size`), by section."""
+        return self._sections(SettingsLayer.origins)
+
+    def _sections(self, of: Callable[[SettingsLayer], dict[str, Any]]) -> dict[str, Any]:
+        """What a function says of every layer, by section; the command line comes after the files."""
+        sources = (self._everything, self._command_line)
+        everything = {name: value for source in sources for name, value in of(source.everybody).items()}
+        single = {
+            f"{task}.{name}": value
+            for source in sources
+            for task, layer in source.single.items()
+            for name, value in of(layer).items()
+        }
         return {
-            "global": everything,
-            "tasks": {task: layer.received() for task, layer in self._files.items()},
-            "backbone": backbone,
+            "global": everything | single,
+            "tasks": {task: of(layer) for task, layer in self._files.items()},
+            "backbone": of(self._backbone),
         }
 
     def printed(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -150,7 +151,15 @@ def _str(value: Any, annotation: Any, base: Path) -> str:  # noqa: ARG001
 def _path(value: Any, annotation: Any, base: Path) -> Path:  # noqa: ARG001
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise Mismatch
-    return Path(os.path.abspath(base / Path(value).expanduser()))  # noqa: PTH100 - resolve() would follow links
+    path = Path(os.path.abspath(base / Path(value).expanduser()))  # noqa: PTH100 - resolve() would follow links
+    try:
+        path.exists()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # whoever asks about this path later would fail
+            raise Mismatch from None
+    if "\0" in str(path):
+        raise Mismatch
+    return path
 
 
 def _annotated(value: Any, annotation: Any, base: Path) -> Any:

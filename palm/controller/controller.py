@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from palm.config import yaml_text
 from palm.controller.build import Parts, build
 from palm.controller.plan import TaskPlan, plan
 from palm.controller.program import configured, joined
-from palm.core.errors import ConfigError, PalmError, StorageError
+from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
+from palm.core.signals import stop_request
 from palm.core.storage import write_text
 from palm.distributed import (
     barrier,
@@ -24,15 +26,18 @@ from palm.distributed import (
 from palm.downloader.hub import pretrained_directory
 from palm.engine.build import plan_steps, start
 from palm.engine.callbacks import callbacks_of
-from palm.engine.checkpoint import load_checkpoint, newest_checkpoint
+from palm.engine.checkpoint import load_checkpoint
 from palm.engine.evaluation import EarlyStopping, Evaluator, shown
 from palm.engine.events import Observer
 from palm.engine.inference import InferenceModel, load_model
 from palm.engine.loop import Training
-from palm.engine.recipe import Recipe
+from palm.engine.recipe import Recipe, identity
 from palm.engine.result import TrainingResult
+from palm.engine.run_directory import CONFIGURATION, HISTORY, RunDirectory
+from palm.engine.run_lock import only_run_in
 from palm.engine.running import Watch, run_training
 from palm.engine.saving import BestSaver, CheckpointSaver, TargetSaver
+from palm.engine.stopping import StopOnSignal
 from palm.engine.task import Task
 from palm.engine.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
@@ -96,6 +101,9 @@ class Controller:
     def train(self, callbacks: Sequence[Observer] = ()) -> TrainingResult:
         """Train until every target task has had its expected steps; saves each target as it finishes.
 
+        A signal that asks the program to end (see `palm.core.signals`) ends it after the step at hand, with
+        a checkpoint.
+
         Args:
             callbacks: called with every event of the run (see `palm.engine.events`), in order, after those
                 of the setting; of several processes, in each.
@@ -106,30 +114,40 @@ class Controller:
         Raises:
             ConfigError: draws should follow dev scores, and no task has dev data.
             DataError: a row that cannot be used, with its file and line.
-            TrainingError: too few rows for a batch, or a loss that is not a number.
-            StorageError: `save_path` cannot be written, or `resume` names another run's checkpoint.
+            TrainingError: too few rows for a batch, or numbers that are not finite.
+            StorageError: `save_path` cannot be written, belongs to another run, or holds one; or `resume`
+                names another run's checkpoint.
+            Stopped: a signal asked for it.
         """
         parts = self._trainable()
         settings = parts.settings
         if parts.mixing.follows_scores and all(task.dev_file is None for task in parts.tasks):
             raise ConfigError([f"mixing: {settings.mixing} follows dev scores; give a task a dev_file"])
-        path, keep = settings.save_path, settings.keep_last_n
+        directory = self._directory()
         own = callbacks_of(settings.callbacks)
         if is_first():
-            _check_writable(path)
-            own = [*trackers_of(settings.trackers or (), path), *own]
-        if settings.pretrain_path is not None and not self._pretrained and settings.resume is None:
-            self.load_pretrain()
-        with collected_warnings() as warned:
+            own = [*trackers_of(settings.trackers or (), directory.path), *own]
+        goes_on = lost_a_process()
+        with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
+            start = from_first(lambda: directory.check(launch_id(), goes_on))
+            if settings.pretrain_path is not None and not self._pretrained and start.checkpoint is None:
+                self.load_pretrain()
             training = self.training()
             resolved = self.config.resolved()
-            if is_first():
-                write_text(path / "resolved_config.yaml", yaml_text(resolved))
             evaluator = self._evaluator(training)
+            if start.checkpoint is not None:
+                load_checkpoint(training, start.checkpoint)
+                logger.info("resumed from %s at global step %d", start.checkpoint, training.step)
+            if is_first():
+                directory.begin(start, identity(training.recipe), launch_id())
+                text = yaml_text(resolved, self.config.origins())
+                write_text(directory.path / CONFIGURATION, text)
+            path, keep = settings.save_path, settings.keep_last_n
+            saver = CheckpointSaver(training, path, settings.save_every_n_steps, keep, start.run_id)
             actors: list[Observer] = [
                 *([] if evaluator is None else self._reactions(evaluator, resolved)),
                 TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep),
-                CheckpointSaver(training, path, settings.save_every_n_steps, keep),
+                saver,
             ]
             watch = Watch(
                 every=settings.print_every_n_steps,
@@ -137,15 +155,28 @@ class Controller:
                 folder=path,
                 configuration=resolved,
                 observers=[*own, *callbacks],
-                resumed_from=self._resume(training),
+                resumed_from=start.checkpoint,
                 warned=warned,
             )
-            result = run_training(training, actors, watch)
-        if evaluator is not None:
-            evaluator.finish()
-        with report_missing_ranks("at the end of training"):
-            barrier()  # what rank 0 has saved may be read now
+            with directory.explaining(), stop_request() as request:
+                stopping = StopOnSignal(training, request, saver, directory)
+                result = run_training(training, [*actors, stopping], watch)
+            if evaluator is not None:
+                evaluator.finish()
+            with report_missing_ranks("at the end of training"):
+                barrier()  # what rank 0 has saved may be read now
         return result
+
+    def _directory(self) -> RunDirectory:
+        parts = self._trainable()
+        resume = parts.settings.resume
+        return RunDirectory(
+            parts.settings.save_path,
+            [task.name for task in parts.tasks],
+            [task.name for task in parts.tasks if task.is_target],
+            resume if resume in (None, "auto") else str(self._found(resume)),
+            parts.settings.overwrite,
+        )
 
     def _evaluator(self, training: Training) -> Evaluator | None:
         """What evaluates the run, where a task has dev data."""
@@ -157,7 +188,7 @@ class Controller:
             settings.eval_every_n_steps,
             settings.eval_every_epoch,
             settings.best_by,
-            settings.save_path / "evaluation.jsonl",
+            settings.save_path / HISTORY,
         )
 
     def _reactions(self, evaluator: Evaluator, resolved: dict[str, Any]) -> Iterator[Observer]:
@@ -196,12 +227,15 @@ class Controller:
         logger.info("%s: %s", task, ", ".join(f"{name} {shown(value)}" for name, value in scores.items()))
         return scores
 
-    def pred(self, task: str, inference_model_dir: str | Path | None = None) -> Predictions:
+    def pred(
+        self, task: str, inference_model_dir: str | Path | None = None, *, resume: bool = False
+    ) -> Predictions:
         """Predict a task's `pred_file` with its saved model.
 
         Args:
             task: the task's name.
             inference_model_dir: `<save_path>/<task>/infer_model` where absent.
+            resume: go on where the same prediction was stopped, if it was.
 
         Returns:
             The predictions, read from the files written under `pred_output_path` as they are
@@ -216,7 +250,7 @@ class Controller:
         pred_file = self._data_file(plan, "pred_file")
         model = self._model(plan, inference_model_dir)
         output = plan.task.get("pred_output_path") or self._save_path() / task
-        predictions = model.predict_file(pred_file, output)
+        predictions = model.predict_file(pred_file, output, resume=resume)
         logger.info("%s: predictions saved at %s", task, output)
         return predictions
 
@@ -313,41 +347,7 @@ class Controller:
             )
         )
 
-    def _resume(self, training: Training) -> Path | None:
-        """Go on from a checkpoint, where there is one to go on from; and which one it is."""
-        is_restart = lost_a_process()
-        folder = from_first(lambda: self._checkpoint(is_restart))
-        if folder is not None:
-            load_checkpoint(training, folder)
-            logger.info("resumed from %s at global step %d", folder, training.step)
-        return folder
-
-    def _checkpoint(self, is_restart: bool) -> Path | None:
-        """What to go on from: what a launch wrote that lost a process, or else what `resume` says."""
-        settings = self._trainable().settings
-        own = newest_checkpoint(settings.save_path, launch_id()) if is_restart else None
-        if own is not None or settings.resume is None:
-            return own
-        if settings.resume != "auto":
-            return self._found(settings.resume)
-        newest = newest_checkpoint(settings.save_path)
-        if newest is None:
-            logger.info("resume: no checkpoint under %s yet; starting from the beginning", settings.save_path)
-        return newest
-
 
 def _values(arguments: dict[str, Any]) -> dict[str, Any]:
     """Settings that may replace a saved model's: all but files, of which the model has its own."""
     return {name: value for name, value in arguments.items() if not isinstance(value, Path)}
-
-
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".palm-write-test"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise StorageError(
-            f"save_path: cannot write to {folder}: {error.strerror or error}; give another folder"
-        ) from error

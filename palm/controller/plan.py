@@ -12,6 +12,7 @@ from palm.config import AUTO, Config, Consumer, settings_of
 from palm.controller.settings import RunSettings, TaskParts, setting_problems
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
+from palm.engine.run_directory import name_problem
 from palm.engine.task import NO_BATCH_SIZE, Task
 from palm.lr_sched import HORIZON, LR_SCHEDULES
 from palm.mixing import MIXINGS, Mixing
@@ -124,6 +125,9 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
         tasks.append(TaskPlan(name, reader, head, task))
     for name in {task.name for task in given} & {*config.tasks}:
         config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
+    for name in (*config.tasks, *(task.name for task in given)):
+        if (problem := name_problem(name)) is not None:
+            config.problem(problem)
     if for_train:
         _check_training(config, everything := [*tasks, *map(TaskPlan.of, given)])
         _check_evaluation(config, settings, everything)

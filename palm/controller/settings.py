@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -55,7 +56,8 @@ class RunSettings:
             -1: never.
         early_stopping_by: task: each target by its own first metric; all: all targets at once, by best_by.
         save_infermodel_every_n_steps: an inference model every so many steps of a target; -1: never.
-        resume: a checkpoint to go on from, or auto for the newest whole one under save_path.
+        resume: a checkpoint to go on from, or auto for the newest whole one of this run under save_path.
+        overwrite: replace what an earlier run of palm left under save_path, unless resume goes on with it.
         data_cache: the folder for encoded training files; that of the environment variable PALM_DATA_CACHE,
             or `palm` among the user's caches, where absent.
         use_data_cache: keep encoded training files for later runs; otherwise each run encodes in memory.
@@ -104,6 +106,7 @@ class RunSettings:
     early_stopping_patience: int = -1
     early_stopping_by: str = "task"
     resume: str | None = None
+    overwrite: bool = False
     data_cache: Path | None = None
     use_data_cache: bool = True
     use_gpu: bool = True
@@ -151,6 +154,8 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
         found.append(("use_ema", "needs ema_decay, for instance 0.999"))
     if (by := settings.get("early_stopping_by", "task")) not in ("task", "all"):
         found.append(("early_stopping_by", f"should be task or all, not {by!r}"))
+    if not math.isfinite(settings.get("num_epochs", 1)):  # type: ignore[arg-type]
+        found.append(("num_epochs", f"should be a finite number, not {settings['num_epochs']!r}"))
     if settings.get("num_epochs", 1) <= 0:  # type: ignore[operator]
         found.append(("num_epochs", f"should be above 0, not {settings['num_epochs']!r}"))
     return found

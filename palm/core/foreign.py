@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -57,6 +58,8 @@ def _explained(problem: BaseException) -> str:
         problem, AttributeError | TypeError | AssertionError
     ):  # a value of another kind than expected
         return f"it is malformed ({problem or type(problem).__name__})"
+    if isinstance(problem, struct.error | EOFError):
+        return f"it is cut short, or something else ({problem})"
     if isinstance(problem, json.JSONDecodeError):
         return f"it is not JSON: {problem}"
     if isinstance(problem, UnicodeDecodeError):

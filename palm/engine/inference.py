@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, tee
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.checks import count_problems
+from palm.core.checksum import checksum
 from palm.core.contract import Tensors
 from palm.core.descriptions import described, rebuilt
+from palm.core.directories import new_directory
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.foreign import reading
 from palm.core.precision import checked, resolved
@@ -24,12 +28,13 @@ from palm.core.rng import generator
 from palm.core.storage import (
     load_into,
     load_tensors,
-    new_directory,
     read_object,
     save_tensors,
+    tensor_digests,
     under,
     verify,
     write_json,
+    write_text,
 )
 from palm.core.version import __version__
 from palm.distributed import (
@@ -41,7 +46,9 @@ from palm.distributed import (
     report_missing_ranks,
     split_among_ranks,
 )
+from palm.engine.journal import Journal
 from palm.engine.model import outputs_of
+from palm.engine.model_card import CARD, label_names, model_card
 from palm.engine.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
@@ -103,17 +110,46 @@ class InferenceModel:
         """
         return list(self.records(self.reader.parse(texts)))
 
-    def predict_file(self, path: Path, directory: Path) -> Predictions:
+    def predict_file(self, path: Path, directory: Path, *, resume: bool = False) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to `directory`.
 
-        Several ranks, which must all call this, share the work; rank 0 writes.
+        Several ranks, which must all call this, share the work; rank 0 writes. What is stopped leaves its
+        finished examples there, in `.predictions.resume`.
+
+        Args:
+            path: the data file.
+            directory: is made if it is missing; the predictions appear there when they are complete.
+            resume: go on where the same prediction was stopped; the files are those of one that was not.
+
+        Raises:
+            DataError: a row that cannot be read, with its file and line.
+            StorageError: the directory cannot be written, or something else was stopped there.
         """
-        examples = self.reader.read(path, with_targets=False)
-        records = chain.from_iterable(self.steps(examples, together=True))
+        journal = Journal(directory, lambda: self._about(path))
+        if resume and is_first():
+            journal.resume()
+        done = from_first(lambda: journal.num_examples)
+        examples = islice(self.reader.read(path, with_targets=False), done, None)
+        steps = self.steps(examples, together=True, first=done)
+        if is_first():
+            steps = chain(journal.chunks(), journal.kept(steps))
+        records = chain.from_iterable(steps)
         hidden = None if is_first() else True
         progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
-        with report_missing_ranks(f"while predicting {self.task!r}"):
+        with report_missing_ranks(f"while predicting {self.task!r}"), journal:
             return from_first(lambda: self.reader.write(progress, directory), lambda: exhaust(records))
+
+    def _about(self, path: Path) -> dict[str, Any]:
+        """Whatever the predictions of a file depend on, by what a message calls it."""
+        device = next(self.backbone.parameters()).device
+        weights = tensor_digests({**self.backbone.state_dict(prefix="backbone."), **self.head.state_dict()})
+        return {
+            "model": hashlib.blake2b(json.dumps(weights).encode(), digest_size=16).hexdigest(),
+            "input file": checksum(path, "blake2b"),
+            "reader": json.dumps(self.reader.settings, default=str),
+            "batch size": self.batch_size,
+            "precision": f"{resolved(self.precision, device)} on {device.type}",
+        }
 
     def records(self, examples: Iterable[Any]) -> Iterator[Record]:
         """One record per example, in order, read and predicted by the chunk."""
@@ -160,7 +196,11 @@ class InferenceModel:
         return scores, math.fsum(loss * count for loss, count in found.values()) / terms if terms else None
 
     def steps(
-        self, examples: Iterable[Any], losses: Losses | None = None, together: bool = False
+        self,
+        examples: Iterable[Any],
+        losses: Losses | None = None,
+        together: bool = False,
+        first: int = 0,
     ) -> Iterator[list[Record]]:
         """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last.
 
@@ -170,8 +210,8 @@ class InferenceModel:
                 truth, for metrics. Where rows to train on are others than rows to predict, it stays empty.
             together: deal the batches out among all ranks, which must all call this with the same
                 examples; the records then come on rank 0 alone. The batches are those of one process.
+            first: the number in the file of the first example, where those before it are predicted already.
         """
-        first = 0
         for chunk, rows in encoded_chunks(self.reader, examples, with_targets=False, size=CHUNK_EXAMPLES):
             by_length = np.argsort(rows.lengths, kind="stable").tolist()
             batches = [
@@ -239,16 +279,25 @@ class InferenceModel:
         targets = batch_of(labelled)
         return decoded, (float(self.head.loss(outputs, targets)), self.head.num_terms(targets))
 
-    def save(self, folder: Path, run: dict[str, Any] | None = None) -> None:
-        """Write one self-contained directory: weights, components and settings, vocabulary, labels.
+    def save(
+        self,
+        folder: Path,
+        run: dict[str, Any] | None = None,
+        training: dict[str, Any] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
 
         Args:
-            folder: appears whole or not at all; what stood there is replaced. Of several ranks, which
-                must all call this, rank 0 writes it.
+            folder: a new folder; appears whole or not at all. Of several ranks, which must all call
+                this, rank 0 writes it.
             run: the configuration of the run that trained it, kept for the record.
+            training: what it was trained on and how good it was (see `palm.engine.provenance`), likewise.
+            overwrite: replace a folder that palm wrote, and that holds nothing else.
 
         Raises:
-            StorageError: the place cannot be written; nothing is left half-written.
+            StorageError: the place is in use or cannot be written; nothing is left half-written.
         """
         parts: dict[str, torch.nn.Module] = {"backbone": self.backbone, "paradigm": self.head}
         weights = {
@@ -258,7 +307,7 @@ class InferenceModel:
         }
         if not is_first():
             return
-        with new_directory(folder) as part:
+        with new_directory(folder, overwrite) as part:
             save_tensors(part / WEIGHTS, weights)
             description = {
                 "format": FORMAT,
@@ -270,8 +319,10 @@ class InferenceModel:
                 "backbone": described(BACKBONES, self.backbone, part),
                 "paradigm": described(HEADS, self.head, part),
                 "run": run or {},
+                "training": training or {},
             }
             write_json(part / DESCRIPTION, description)
+            write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
 
 
 @contextmanager

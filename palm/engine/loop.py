@@ -14,7 +14,8 @@ from torch import Tensor
 from palm.core.contract import Tensors
 from palm.core.errors import TrainingError
 from palm.core.rng import generator
-from palm.distributed import Replica, all_reduce_sum, rank, report_missing_ranks
+from palm.core.signals import StopRequest
+from palm.distributed import Replica, all_reduce_sum, num_ranks, rank, report_missing_ranks
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.events import Event
 from palm.engine.model import MultiTaskModel
@@ -115,6 +116,7 @@ class Training:
         rows: of the batches so far, of all tasks and ranks.
         tokens: the same, padding not counted.
         total_steps: the expected steps of all tasks together, as they were planned at first.
+        stop_request: whether a signal asks this process to end; None where nobody listens.
     """
 
     def __init__(
@@ -131,6 +133,8 @@ class Training:
         self.total_steps = sum(task.expected_steps for task in self.tasks)
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = self.rows = self.tokens = 0
+        self.stop_request: StopRequest | None = None
+        self._ranks_stop = False
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, Any] = {}
 
@@ -142,6 +146,10 @@ class Training:
         self._attached[name] = thing
         if name in self._unclaimed:
             thing.load_state_dict(self._unclaimed.pop(name))
+
+    def attached(self, name: str) -> Stateful | None:
+        """Who watches the run under a name, if anybody does."""
+        return self._attached.get(name)
 
     def steps(self) -> Iterator[Step]:
         """Train until every target task has had its expected steps, yielding after each step.
@@ -204,9 +212,19 @@ class Training:
 
     def _parts(self, task: Task, batches: Sequence[Tensors]) -> list[tuple[Tensors, float]]:
         """The batches where they are computed, each with its share in the loss of all ranks."""
-        shares = self.replica.shares([self.model.num_terms(task.name, batch) for batch in batches])
+        counts = [self.model.num_terms(task.name, batch) for batch in batches]
+        # A signal reaches ranks in different steps; along with the counts they agree on one, at no cost.
+        shares, self._ranks_stop = self.replica.shares(counts, self._is_asked_to_stop())
         placed = [{name: value.to(self.recipe.device) for name, value in batch.items()} for batch in batches]
         return list(zip(placed, shares, strict=True))
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a signal has asked any rank to end after this step; all ranks say the same."""
+        return self._is_asked_to_stop() if num_ranks() == 1 else self._ranks_stop
+
+    def _is_asked_to_stop(self) -> bool:
+        return self.stop_request is not None and self.stop_request.number is not None
 
     def record_score(self, task: Task, score: float) -> None:
         """Take a dev score in, for mixing strategies that follow scores.

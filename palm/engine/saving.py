@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from palm.core.directories import discard, set_aside_foreign
 from palm.core.logging import logger
 from palm.core.storage import numbered
 from palm.distributed import is_first
 from palm.engine.checkpoint import save_checkpoint
 from palm.engine.evaluation import Evaluator, model_of
 from palm.engine.events import Evaluated, Event, Saved
+from palm.engine.finite import check_finite
 from palm.engine.loop import Step, Training
+from palm.engine.provenance import training_facts
 from palm.engine.task import Task
 
 ON_THE_WAY = "infer_model.step"
@@ -61,7 +63,13 @@ class TargetSaver:
 def save_model(training: Training, task: Task, path: Path, run: dict[str, Any] | None = None) -> None:
     """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
     with training.averaged():
-        model_of(training, task).save(path, run)
+        model = model_of(training, task)
+        parts = (("backbone", model.backbone), ("head", model.head))
+        weights = {f"{part}.{name}": value for part, m in parts for name, value in m.named_parameters()}
+        check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
+        if is_first():
+            set_aside_foreign(path)
+        model.save(path, run, training_facts(training, task), overwrite=True)
 
 
 class CheckpointSaver:
@@ -72,19 +80,31 @@ class CheckpointSaver:
         save_path: where.
         every: how often.
         keep: how many checkpoints are kept; 0 or less: all.
+        run_id: which run they belong to.
     """
 
-    def __init__(self, training: Training, save_path: Path, every: int, keep: int = -1) -> None:
+    def __init__(
+        self, training: Training, save_path: Path, every: int, keep: int = -1, run_id: str | None = None
+    ) -> None:
         self.training, self.save_path, self.every, self.keep = training, save_path, every, keep
+        self.run_id = run_id
+        self._saved = 0
 
     def __call__(self, event: Event) -> Saved | None:
-        if not isinstance(event, Step) or self.every <= 0 or event.number % self.every:
+        regular = isinstance(event, Step) and self.every > 0 and event.number % self.every == 0
+        return self.save() if regular else None
+
+    def save(self) -> Saved | None:
+        """Save the present state, unless that was done."""
+        number = self.training.step
+        if number == self._saved:
             return None
-        path = self.save_path / f"step_{event.number}"
-        save_checkpoint(self.training, path)
+        path = self.save_path / f"step_{number}"
+        save_checkpoint(self.training, path, self.run_id)
+        self._saved = number
         logger.info("checkpoint saved at %s", path)
-        keep_last(self.save_path, "step_", event.number, self.keep)
-        return Saved(event.number, "checkpoint", path)
+        keep_last(self.save_path, "step_", number, self.keep)
+        return Saved(number, "checkpoint", path)
 
 
 class BestSaver:
@@ -134,4 +154,4 @@ def keep_last(folder: Path, start: str, last: int, count: int) -> None:
         return
     older = sorted(number for number in numbered(folder, start) if number <= last)
     for number in older[:-count] if count > 0 else ():
-        shutil.rmtree(folder / f"{start}{number}", ignore_errors=True)
+        discard(folder / f"{start}{number}")

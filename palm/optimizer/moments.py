@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -60,9 +61,12 @@ class MomentOptimizer(Optimizer):
         self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
 
     def _problems(self) -> Iterator[str]:
-        if not self.learning_rate > 0:
+        for name in ("learning_rate", "weight_decay"):
+            if not math.isfinite(getattr(self, name)):
+                yield f"{name} should be a finite number, not {getattr(self, name)!r}"
+        if self.learning_rate <= 0:
             yield f"learning_rate should be above 0, not {self.learning_rate!r}"
-        if not self.weight_decay >= 0:
+        if self.weight_decay < 0:
             yield f"weight_decay should be 0 or more, not {self.weight_decay!r}"
         if self.grad_clip is not None and not self.grad_clip > 0:
             yield f"grad_clip should be above 0, or null for no clipping, not {self.grad_clip!r}"

@@ -173,7 +173,7 @@ def test_a_checkpoint_of_another_configuration(run: Run, capsys: pytest.CaptureF
     assert main([*arguments, "--save_every_n_steps", "5"]) == 0
     message = run.train(capsys, "--random_seed", "7", "--resume", "auto")
     assert "is a checkpoint of another configuration" in message
-    assert "random_seed: 1 in the checkpoint, 7 in this run" in message
+    assert "random_seed: 1 in the checkpoint, 7 now" in message
 
 
 def test_a_checkpoint_that_is_not_there(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

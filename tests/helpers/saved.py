@@ -12,7 +12,7 @@ import torch
 from helpers import tiny
 from palm.backbone import BERT
 from palm.controller import Controller
-from palm.core.storage import _seal
+from palm.core.storage import seal
 from palm.engine.checkpoint import save_checkpoint
 from palm.engine.inference import InferenceModel
 from palm.paradigm import Classify
@@ -41,7 +41,7 @@ def checkpoint(folder: Path) -> Path:
     settings = tiny.config(folder, "cls", num_hidden_layers=1, hidden_size=4, num_attention_heads=1)
     controller = Controller(settings, argv=[])
     training = controller.training()
-    save_checkpoint(training, folder / "out" / "step_1", controller._identity(training))
+    save_checkpoint(training, folder / "out" / "step_1")
     return folder / "out" / "step_1"
 
 
@@ -51,5 +51,5 @@ def forge(folder: Path, file: str, change: Callable[[Any], Any]) -> Path:
     content = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(change(content)), encoding="utf-8")
     (folder / "manifest.json").unlink()
-    _seal(folder)
+    seal(folder)
     return folder

@@ -13,8 +13,8 @@ import pytest
 import palm
 from helpers import saved
 from palm.core.errors import StorageError
-from palm.core.storage import manifest_of, verified_json, verify
-from palm.engine.checkpoint import NEEDED, STATE, newest_checkpoint, trained_weights
+from palm.core.storage import manifest_of, verified_object, verify
+from palm.engine.checkpoint import FORMAT, NEEDED, STATE, VERSION, newest_checkpoint, trained_weights
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_flipped_bits_of_a_models_configuration_are_noticed(model: Path) -> None
 
 
 def test_flipped_bits_of_a_checkpoints_state_are_noticed(checkpoint: Path) -> None:
-    assert unnoticed(checkpoint / STATE, lambda: verified_json(checkpoint, STATE), every=11) == []
+    assert unnoticed(checkpoint / STATE, lambda: verified_object(checkpoint, STATE), every=11) == []
     assert unnoticed(checkpoint / STATE, lambda: verify(checkpoint, NEEDED), every=101) == []
     assert trained_weights(checkpoint).heads.keys() == {"cls"}
 
@@ -135,7 +135,9 @@ def test_a_manifest_must_list_what_belongs_to_a_checkpoint(
 def test_a_whole_state_that_says_nothing_is_passed_over(
     tmp_path: Path, state: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = saved.forge(saved.checkpoint(tmp_path), STATE, lambda _: state)
+    head = {"format": FORMAT, "version": VERSION}
+    told = {**head, **state} if isinstance(state, dict) else state
+    folder = saved.forge(saved.checkpoint(tmp_path), STATE, lambda _: told)
     assert newest_checkpoint(folder.parent) is None
     assert f"passed over: cannot read {folder / STATE}: " in caplog.text
 

@@ -112,6 +112,10 @@ class _Scanner:
             except json.JSONDecodeError as error:
                 if not self._may_be_cut(error):
                     self._fail_at(error.pos, f"not JSON: {error.msg}")
+            except RecursionError:
+                self._fail_at(self._next, "not JSON: it is nested too deeply")
+            except ValueError as error:  # a whole number of more digits than Python takes
+                self._fail_at(self._next, f"not JSON: {error}")
             else:
                 if self._at_end or not self._may_go_on(end):
                     self._next = end
