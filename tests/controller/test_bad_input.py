@@ -39,7 +39,7 @@ class Run:
         assert code == 2
         assert message.startswith("error: ")
         assert "Traceback" not in message
-        assert {path.name for path in after - before} <= {"resolved_config.yaml"}
+        assert {path.name for path in after - before} <= {".run.lock", "run.json", "resolved_config.yaml"}
         return message.replace(str(self.folder) + os.sep, "").replace("\\", "/")
 
     def write(self) -> None:
