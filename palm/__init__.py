@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from palm.engine.task import Task
     from palm.export.convert import convert
     from palm.export.inspection import inspect_directory
+    from palm.report.page import write_report
+    from palm.report.plot import plot
     from palm.trainer import MultiHeadTrainer, Trainer
 
 _HOMES = {
@@ -40,6 +42,8 @@ _HOMES = {
     "inspect_directory": "palm.export.inspection",
     "load_backbone": "palm.downloader",
     "load_model": "palm.engine.inference",
+    "plot": "palm.report.plot",
+    "write_report": "palm.report.page",
 }
 """Name -> the module that it comes from at its first use: most of them need torch, which takes a second."""
 
@@ -70,7 +74,9 @@ __all__ = [
     "metrics",
     "mixing",
     "optimizer",
+    "plot",
     "reader",
+    "write_report",
 ]
 
 

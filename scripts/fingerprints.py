@@ -10,8 +10,9 @@ with 1 if anything does; what only one file holds by choice is named and not com
 run from the outside; no module of palm is named here.
 
 Left out, because it may differ between two equal runs or is meant to: speeds and times, `manifest.json`
-(checksums of the files that are compared themselves), and of a checkpoint's `state.json` the identity (`run`)
-and `launch`.
+(checksums of the files that are compared themselves), of a checkpoint's `state.json` the identity (`run`)
+and `launch`, and what is told to people: model cards, what the `config.json` of a saved model says of its
+training, and the origins in a configuration.
 """
 
 from __future__ import annotations
@@ -113,8 +114,12 @@ def run_demo(name: str, root: Path, temporary: Path) -> dict[str, Any]:
         "exit": done.returncode,
         "losses": watched.get("losses"),
         "printed": [without(root, line) for line in watched.get("printed", [])],
-        "logged losses": logged(done.stdout),
-        "files": {path.relative_to(root).as_posix(): contents(path, root) for path in new},
+        "logged losses": logged(done.stdout + done.stderr),  # stderr since palm logs there
+        "files": {
+            path.relative_to(root).as_posix(): contents(path, root)
+            for path in new
+            if path.name != "README.md"
+        },
     }
 
 
@@ -148,9 +153,9 @@ def contents(path: Path, root: Path) -> Any:
     if path.name == "state.json":
         return {key: value for key, value in json.loads(text).items() if key not in SKIPPED_STATE}
     if path.name == "config.json":
-        return json.loads(text)
+        return {key: value for key, value in json.loads(text).items() if key != "training"}
     if path.suffix == ".yaml":
-        return text.splitlines()
+        return [line.partition("  # from ")[0] for line in text.splitlines()]
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -121,8 +121,8 @@ def _places(rows: Sequences) -> tuple[Tensor, Tensor]:
 class _Attention(torch.autograd.Function):
     """Scores, softmax, dropout and weighted mean, with their derivatives written out.
 
-    So the softmax, its mask and the dropout's bytes are kept as they are; torch would keep the masked scores,
-    too, and a mask as wide as the numbers.
+    Autograd would make a gradient as large as all tokens for each slice: for 32 sequences of 80 tokens, with
+    dropout, that took 3.7 times as long in float32 and 5 times in bfloat16.
     """
 
     @staticmethod

@@ -7,12 +7,14 @@ import json
 import sys
 
 from palm.cli.command import Command, Settings
+from palm.core.foreign import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Tell what a directory holds: a saved model, a checkpoint, a run, an export, or pretrained weights "
-        "of Hugging Face, Google, PaddlePALM or PaddleNLP. Weights are not loaded where a file has a header."
+        "of Hugging Face, Google, PaddlePALM or PaddleNLP. Of weights, only names and shapes are read where "
+        "the format allows it."
     )
     parser.add_argument("directory", metavar="DIR", help="the directory")
     parser.add_argument("--json", action="store_true", help="as JSON")
@@ -23,7 +25,10 @@ def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG00
 
     facts = inspect_directory(options.directory)
     text = json.dumps(facts, ensure_ascii=False, indent=2) if options.json else as_text(facts)
-    sys.stdout.write(text + "\n")
+    shown = printable(text)
+    if options.json and shown != text:
+        shown = json.dumps(facts, indent=2)  # whose own escapes are JSON still
+    sys.stdout.write(shown + "\n")
 
 
 COMMAND = Command("inspect", "tell what a directory holds", add_arguments, run)

@@ -13,6 +13,16 @@ import yaml
 from palm.config.problems import Problems
 from palm.config.values import FALSE_WORDS, FLOAT, INTEGER, TRUE_WORDS, Plain
 from palm.core.errors import ConfigError
+from palm.core.foreign import parse_json, read_bytes
+
+MAX_FILE = 1 << 22
+"""4 MiB: a configuration with the labels of a large vocabulary in it has a tenth."""
+
+MAX_VALUES = 100_000
+"""Values of a YAML file, where an alias counts as all that it stands for; they take three seconds to read."""
+
+_SHOWN = 80
+"""Characters of a line in a message."""
 
 _TAG = "tag:yaml.org,2002:"
 _BOOLEAN = "|".join(form for word in TRUE_WORDS + FALSE_WORDS for form in (word, word.title(), word.upper()))
@@ -23,6 +33,9 @@ _PATTERNS = {
     "float": re.compile(f"^({FLOAT.pattern})$"),
     "merge": re.compile(r"^<<$"),
 }
+ORIGIN = "  # from "
+"""What stands between a value of a resolved configuration and its origin."""
+
 _RESOLVERS: dict[Any, Any] = {None: [(_TAG + name, pattern) for name, pattern in _PATTERNS.items()]}
 
 
@@ -39,9 +52,31 @@ class Lines(dict[str, Any]):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose numbers are those people write: `3e-5` is one; dates and `1:30` are text."""
+    """YAML whose numbers are those people write: `3e-5` is one; dates and `1:30` are text.
+
+    Nine lines of aliases can stand for a billion values; they are counted before anything is made of them.
+    """
 
     yaml_implicit_resolvers = _RESOLVERS
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.num_values = 0
+        self.sizes: dict[int, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """A node as usual, while there are not too many of them."""
+        before, is_alias = self.num_values, self.check_event(yaml.AliasEvent)
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        self.num_values += 1
+        node = super().compose_node(parent, index) if self.num_values <= MAX_VALUES else None
+        if is_alias:  # what is not finished yet holds the alias itself, and has no end
+            self.num_values += self.sizes.get(id(node), MAX_VALUES)
+        if self.num_values > MAX_VALUES:
+            problem = f"more than {MAX_VALUES} values, aliases counted as all that they stand for"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+        self.sizes[id(node)] = self.num_values - before
+        return node
 
 
 class _Dumper(yaml.SafeDumper):
@@ -59,9 +94,34 @@ def displayed(path: Path) -> str:
     return (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path).as_posix()
 
 
-def yaml_text(data: Mapping[str, Any]) -> str:
-    """The YAML text of plain values, which `read_yaml` reads back unchanged."""
-    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)
+def yaml_text(data: Mapping[str, Any], origins: Mapping[str, Any] | None = None) -> str:
+    """The YAML text of plain values, which `read_yaml` reads back unchanged.
+
+    Args:
+        data: the values.
+        origins: where they come from, nested as the values are; becomes comments. That of a value that is
+            not there is left out.
+    """
+    text = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)
+    if not origins:
+        return text
+    lines = text.split("\n")
+    _add_comments(lines, _Document("text", Problems()).built(text), data, origins)
+    return "\n".join(lines)
+
+
+def _add_comments(
+    lines: list[str], places: Lines, data: Mapping[str, Any], origins: Mapping[str, Any]
+) -> None:
+    for name, origin in origins.items():
+        if name not in data:
+            continue
+        if isinstance(origin, Mapping):
+            if origin:
+                _add_comments(lines, places[name], data[name], origin)
+        elif "\n" not in str(data[name]):  # a comment within a text of several lines would be part of it
+            shown = "".join(letter if letter.isprintable() else "?" for letter in origin)
+            lines[places.lines[name] - 1] += ORIGIN + shown
 
 
 def read_yaml(path: Path, problems: Problems) -> Lines:
@@ -95,9 +155,13 @@ def read_json(path: Path, problems: Problems) -> Lines:
     """The object of a JSON file; raises and reports as `read_yaml` does."""
     text, shown = _text(path), displayed(path)
     try:
-        data = json.loads(text)
+        data = parse_json(text.encode())
     except json.JSONDecodeError as error:
         raise ConfigError([f"{shown}:{error.lineno}:{error.colno}: not JSON: {error.msg}"]) from None
+    except RecursionError:
+        raise ConfigError([f"{shown}: not JSON: nested too deeply"]) from None
+    except ValueError as error:
+        raise ConfigError([f"{shown}: not JSON: {error}"]) from None
     if not isinstance(data, dict):
         raise ConfigError([f"{shown}: should hold a JSON object, {{...}}"])
     return _located(text, shown, problems)
@@ -105,12 +169,15 @@ def read_json(path: Path, problems: Problems) -> Lines:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        # Line ends as in text mode, in which YAML and the numbers of lines are told.
+        return read_bytes(path, MAX_FILE).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError([f"{displayed(path)}:{line}: not UTF-8 text; save the file as UTF-8"]) from None
     except OSError as error:
         raise ConfigError([f"{displayed(path)}: cannot be read: {error.strerror}"]) from None
+    except ValueError as error:
+        raise ConfigError([f"{displayed(path)}: cannot be read: {error}"]) from None
 
 
 def _located(text: str, shown: str, problems: Problems) -> Lines:
@@ -120,9 +187,10 @@ def _located(text: str, shown: str, problems: Problems) -> Lines:
     that is no JSON.
     """
     found, decoder = Lines(), json.JSONDecoder()
+    counted, line = 0, 1
     at = _next(text, text.index("{") + 1)
     while text[at] != "}":
-        line = text.count("\n", 0, at) + 1
+        line, counted = line + text.count("\n", counted, at), at
         key, end = decoder.raw_decode(text, at)
         value, end = decoder.raw_decode(text, _next(text, end))
         if key in found:
@@ -154,13 +222,15 @@ class _Document:
             return None if node is None else self._value(node, loader)
         except yaml.MarkedYAMLError as error:
             raise ConfigError([self._explained(error, text)]) from None
-        except (yaml.YAMLError, RecursionError) as error:
+        except RecursionError:
+            raise ConfigError([f"{self.shown}: not YAML: nested too deeply"]) from None
+        except yaml.YAMLError as error:
             raise ConfigError([f"{self.shown}: not YAML: {' '.join(str(error).split())}"]) from None
 
     def _explained(self, error: yaml.MarkedYAMLError, text: str) -> str:
         line = error.problem_mark.line if error.problem_mark else 0
         lines = text.splitlines()
-        there = f"; the line is {lines[line].strip()!r}" if line < len(lines) else ""
+        there = f"; the line is {lines[line].strip()[:_SHOWN]!r}" if line < len(lines) else ""
         hint = "; indent with spaces, not tabs" if "'\\t'" in str(error.problem) else ""
         return f"{self.shown}:{line + 1}: not YAML: {error.problem}{there}{hint}"
 

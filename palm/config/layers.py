@@ -34,6 +34,10 @@ class SettingsLayer:
         """Name -> value, of what somebody received."""
         return {name: self.won[name][1] for name in self.settings if name in self.won}
 
+    def origins(self) -> dict[str, str]:
+        """Name -> where it stands, of what somebody received."""
+        return {name: setting.origin for name, setting in self.settings.items() if name in self.won}
+
 
 @dataclass
 class Source:

@@ -9,11 +9,16 @@ class Problems:
     """Lines of a report, each at most once, in the order found."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self._found: dict[str, None] = {}
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines so far."""
+        return list(self._found)
 
     def add(self, *lines: str) -> None:
         """Enter what is not in the report yet."""
-        self.lines.extend(line for line in dict.fromkeys(lines) if line not in self.lines)
+        self._found |= dict.fromkeys(lines)
 
     def raise_if_any(self) -> None:
         """Raise all lines as one ConfigError."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
+INTEGER = re.compile(r"[-+]?[0-9][0-9_]{0,399}")  # longer ones count as floating-point numbers: infinite
 FLOAT = re.compile(
     r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )

@@ -92,8 +92,8 @@ def verify(folder: Path, needed: Collection[str] = ()) -> Collection[str]:
     return entries.keys()
 
 
-def verified_json(folder: Path, name: str) -> Any:
-    """Read a JSON file of a sealed directory after a check of this file alone.
+def verified_object(folder: Path, name: str) -> dict[str, Any]:
+    """Read a JSON object of a sealed directory after a check of this file alone.
 
     Raises:
         StorageError: as `verify`.
@@ -103,7 +103,7 @@ def verified_json(folder: Path, name: str) -> Any:
         raise StorageError(f"{folder} is damaged: {MANIFEST} does not list {name}; use another")
     with reading(folder / MANIFEST):
         _check(folder, name, entries[name])
-    return read_json(folder / name)
+    return read_object(folder / name)
 
 
 def _check(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
@@ -215,11 +215,23 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) ->
     Raises:
         StorageError: some are missing, surplus or of another shape.
     """
-    try:
-        module.load_state_dict(dict(weights))
-    except RuntimeError as error:
-        kind = type(module).__name__
-        raise StorageError(f"{folder}: the weights do not fit the settings of {kind}: {error}") from error
+    own = module.state_dict()
+    found = [
+        *(f"{name} is missing" for name in own if name not in weights),
+        *(f"nothing takes {name}" for name in weights if name not in own),
+        *(
+            f"{name} is {list(weights[name].shape)}, the settings ask for {list(value.shape)}"
+            for name, value in own.items()
+            if name in weights and weights[name].shape != value.shape
+        ),
+    ]
+    if found:
+        more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
+        raise StorageError(
+            f"{folder}: the weights do not fit the settings of {type(module).__name__}: "
+            f"{'; '.join(found[:6])}{more}; give the settings that it was trained with"
+        )
+    module.load_state_dict(dict(weights))
 
 
 def under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

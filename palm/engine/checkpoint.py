@@ -22,7 +22,7 @@ from palm.core.storage import (
     read_object,
     save_tensors,
     under,
-    verified_json,
+    verified_object,
     verify,
     write_json,
 )
@@ -115,11 +115,12 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     saved = load_tensors(folder / "model.safetensors")
     own = training.model.state_dict()
     placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
-    training.model.load_state_dict(placed)
-    restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
-    if training.ema is not None:
-        training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
-    training.load_state_dict(state, steps_per_saved)
+    with reading(folder, " as a checkpoint of this run"):  # whole, but somebody else's
+        training.model.load_state_dict(placed)
+        restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
+        if training.ema is not None:
+            training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
+        training.load_state_dict(state, steps_per_saved)
     if any(factor != 1 for factor in steps_per_saved.values()):
         logger.info("step %d of other devices is step %d of these", state["step"], training.step)
 
@@ -217,7 +218,7 @@ def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None
     found = []
     for folder in numbered(save_path, "step_").values():
         try:
-            state = _of_this_version(verified_json(folder, STATE), folder)
+            state = _of_this_version(verified_object(folder, STATE), folder)
             with reading(folder / STATE):
                 if run_id in (None, state["run_id"]):
                     steps, tasks = state["task_steps"], state["run"]["tasks"]

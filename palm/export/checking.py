@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -62,7 +61,10 @@ def check_graph(session: Any, graph: Graph, trained: Trained, tolerance: float) 
     batch = _made_up(model) if data is None else _real_rows(model, data)
     expected = outputs_of(model.backbone.eval(), model.head.eval(), batch)
     outputs = graph.outputs(model.task)
-    given = session.run([name for name, _ in outputs], _feed(graph, batch))
+    named = {INPUTS.get(name, name): value.long().numpy() for name, value in batch.items()}
+    # An input that only other tasks read, such as the positions of masks, is empty.
+    feed = {name: named.get(name, np.empty(0, np.int64)) for name in graph.input_names}
+    given = session.run([name for name, _ in outputs], feed)
     differences = [
         _difference(expected[own], torch.from_numpy(array), batch["input_mask"])
         for (_, own), array in zip(outputs, given, strict=True)
@@ -74,12 +76,6 @@ def check_graph(session: Any, graph: Graph, trained: Trained, tolerance: float) 
             "Nothing was written"
         )
     return check
-
-
-def _feed(graph: Graph, batch: Tensors) -> dict[str, npt.NDArray[np.int64]]:
-    """A batch as the graph takes it; without masks, where no other task has any."""
-    given = {INPUTS.get(name, name): value.long().numpy() for name, value in batch.items()}
-    return {name: given.get(name, np.empty(0, np.int64)) for name in graph.input_names}
 
 
 def _difference(ours: Tensor, theirs: Tensor, mask: Tensor) -> float:

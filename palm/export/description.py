@@ -10,9 +10,9 @@ from palm.core.component import Component
 from palm.core.storage import write_json
 from palm.core.version import __version__
 from palm.engine.inference import InferenceModel
-from palm.paradigm import HEADS, Match, Regression, SequenceLabel
+from palm.engine.model_card import label_names
+from palm.paradigm import HEADS, SequenceLabel
 from palm.reader import READERS
-from palm.reader.text.labels import Labels
 
 FILE, FORMAT, VERSION = "palm_export.json", "palm-export", 1
 
@@ -37,27 +37,12 @@ def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **m
     write_json(folder / FILE, description)
 
 
-def label_names(model: InferenceModel) -> list[str]:
-    """What every output of a classifier stands for, in order; empty where outputs are no labels.
-
-    A label has its name in the `label_map`; without one, its number.
-    """
-    head = model.head
-    if isinstance(head, Regression):
-        return ["value"]
-    if isinstance(head, Match) and head.is_pairwise:
-        return ["score"]
-    label_map = model.reader.settings.get("label_map")
-    names = Labels(None, label_map).names if label_map is not None else {}
-    return [names.get(number, str(number)) for number in range(head.settings.get("n_classes", 0))]
-
-
 def _task(model: InferenceModel) -> dict[str, Any]:
     description: dict[str, Any] = {
         "reader": {"name": READERS.name_of(type(model.reader)), "settings": _plain(model.reader)},
         "paradigm": {"name": HEADS.name_of(type(model.head)), "settings": _plain(model.head)},
     }
-    if labels := label_names(model):
+    if labels := label_names(model.reader, model.head):
         description["labels"] = labels
     if isinstance(model.head, SequenceLabel) and model.head.crf is not None:
         first, last, *following = model.head.crf.weight.tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,12 @@ class Graph(nn.Module):
         self.task_id = task_id
         self.tasks = list(heads)
         self.heads = nn.ModuleList(heads.values())
-        self.input_names = list(self._inputs(heads))
+        features = backbone.outputs_attr
+        read = [name for head in heads.values() for name in head.inputs_attr if name not in features]
+        needed = dict.fromkeys(("token_ids", "input_mask", *backbone.inputs_attr, *read))
+        if unknown := [name for name in needed if name not in (*INPUTS, *_MADE, "mask_pos")]:
+            raise PalmError(f"the graph has no input {unknown[0]!r}, which the backbone or a head reads")
+        self.input_names = [INPUTS.get(name, name) for name in needed if name not in _MADE]
         self.output_names = [name for task in self.tasks for name, _ in self.outputs(task)]
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
@@ -54,21 +59,19 @@ class Graph(nn.Module):
             inputs: every name of `input_names`.
         """
         batch = self._batch(inputs)
-        features = {**batch, **self._features(batch)}
+        read = {name for head in self.heads if isinstance(head, Head) for name in head.inputs_attr}
+        wanted = [name for name in self.backbone.outputs_attr if name in read]
+        if isinstance(self.backbone, Encoder):
+            features = self.backbone.features(batch, Padded.of(batch["input_mask"]), wanted)
+        else:
+            features = self.backbone(batch, wanted)
+        features = {**batch, **features}
         outputs: list[Tensor] = []
         for task, head in zip(self.tasks, self.heads, strict=True):
             assert isinstance(head, Head)
             given = head({name: features[name] for name in head.inputs_attr})
             outputs += [given[own] for _, own in self.outputs(task)]
         return tuple(outputs)
-
-    def _features(self, batch: Tensors) -> Tensors:
-        read = {name for head in self.heads if isinstance(head, Head) for name in head.inputs_attr}
-        wanted = [name for name in self.backbone.outputs_attr if name in read]
-        if isinstance(self.backbone, Encoder):
-            return self.backbone.features(batch, Padded.of(batch["input_mask"]), wanted)
-        features: Tensors = self.backbone(batch, wanted)
-        return features
 
     def _batch(self, inputs: Tensors) -> Tensors:
         """The batch as a reader would give it."""
@@ -83,15 +86,6 @@ class Graph(nn.Module):
             "word_mask": mask,
         }
         return {**inputs, **theirs, **made}
-
-    def _inputs(self, heads: Mapping[str, Head]) -> Iterator[str]:
-        features = self.backbone.outputs_attr
-        read = [name for head in heads.values() for name in head.inputs_attr if name not in features]
-        for name in dict.fromkeys(("token_ids", "input_mask", *self.backbone.inputs_attr, *read)):
-            if name not in (*INPUTS, *_MADE, "mask_pos"):
-                raise PalmError(f"the graph has no input {name!r}, which the backbone or a head reads")
-            if name not in _MADE:
-                yield INPUTS.get(name, name)
 
     def outputs(self, task: str) -> list[tuple[str, str]]:
         """The names of a task's outputs, in the graph and in its head.

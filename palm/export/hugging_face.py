@@ -11,10 +11,12 @@ from torch import Tensor
 
 from palm.core.directories import check_target, new_directory
 from palm.core.errors import PalmError
+from palm.core.foreign import reading
 from palm.core.logging import logger
-from palm.core.storage import save_tensors, write_json
-from palm.engine.inference import InferenceModel
-from palm.export.description import describe_export, label_names
+from palm.core.storage import read_object, save_tensors, write_json, write_text
+from palm.engine.inference import DESCRIPTION, InferenceModel
+from palm.engine.model_card import CARD, label_names, model_card
+from palm.export.description import describe_export
 from palm.export.heads import HeadLayout, layout_of_head
 from palm.export.sources import saved_model
 from palm.export.tokenizer_files import load_tokenizer, save_reader
@@ -42,14 +44,19 @@ def to_hugging_face(
     model = saved_model(Path(model_dir), trust).model
     name, head = layout_of_head(model.head)
     family = family_of(model.backbone)
+    architecture = f"{family.classes}{head.model}"
     if problem := _problem(name, model, family, head):
-        raise PalmError(f"{model_dir} cannot become a {family.classes}{head.model}: {problem}")
+        raise PalmError(f"{model_dir} cannot become a {architecture}: {problem}")
+    description = Path(model_dir) / DESCRIPTION
+    with reading(description):
+        card = model_card(read_object(description), label_names(model.reader, model.head), architecture)
     with new_directory(folder, overwrite) as part:
         save_tensors(part / "model.safetensors", _weights(model, family, head))
         write_json(part / "config.json", _config(model, name, family, head))
         save_reader(model.reader, model.backbone, part, marks_text=name == "mlm")
-        describe_export(part, "hf", [model], architecture=f"{family.classes}{head.model}")
-    logger.info("%s: %s%s written to %s", model.task, family.classes, head.model, folder)
+        describe_export(part, "hf", [model], architecture=architecture)
+        write_text(part / CARD, card)
+    logger.info("%s: %s written to %s", model.task, architecture, folder)
 
 
 def _problem(name: str, model: InferenceModel, family: Family, head: HeadLayout) -> str | None:
@@ -112,7 +119,7 @@ def _config(model: InferenceModel, name: str, family: Family, head: HeadLayout) 
     if "dropout_prob" in model.head.settings:
         key = family.keys.get("classifier_dropout", "classifier_dropout")
         config[key] = model.head.settings["dropout_prob"]
-    if labels := label_names(model):
+    if labels := label_names(model.reader, model.head):
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}
     if name == "regression":

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.storage import read_json, under
+from palm.core.foreign import inside, parse_json, reading
+from palm.core.storage import numbered, read_object, under
 from palm.engine import checkpoint, inference
+from palm.engine.saving import ON_THE_WAY
 from palm.export import description as export
-from palm.pretrained import read_directory
+from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import read_config
-from palm.pretrained.headers import read_headers
 from palm.reader.text.labels import Labels
 from palm.reader.text.subwords import load_tokenizer
 
@@ -33,7 +36,7 @@ LAYOUT_TITLES = {
 
 
 def inspect_directory(path: str | Path) -> Facts:
-    """Find out what a directory holds; weights are not loaded where their file has a header.
+    """Find out what a directory holds; of weights, only headers are read where their format allows it.
 
     Args:
         path: a saved model, a checkpoint, the `save_path` of a run, an exported directory, or pretrained
@@ -49,8 +52,9 @@ def inspect_directory(path: str | Path) -> Facts:
     folder = Path(path)
     if not folder.exists():
         raise StorageError(f"there is no directory {folder}")
-    found = (find(folder) for find in _FINDERS)
-    facts = next((facts for facts in found if facts is not None), None) or _pretrained(folder)
+    with reading(folder):
+        found = (find(folder) for find in _FINDERS)
+        facts = next((facts for facts in found if facts is not None), None) or _pretrained(folder)
     files = [file for file in ([folder] if folder.is_file() else folder.rglob("*")) if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     return {**facts, "files": {"number": len(files), "bytes": size}}
@@ -84,8 +88,10 @@ def _shown(value: Any) -> str:
 def _exported(folder: Path) -> Facts | None:
     if not (folder / export.FILE).is_file():
         return None
-    description = read_json(folder / export.FILE)
-    weights = {"parameters": _parameters(read_headers(folder))} if description["to"] == "hf" else {}
+    description = read_object(folder / export.FILE)
+    weights = (
+        {"parameters": _parameters(read_weights(folder, headers=True))} if description["to"] == "hf" else {}
+    )
     return {
         "format": f"{description['format']} to {description['to']}, version {description['version']}",
         **{
@@ -100,10 +106,10 @@ def _exported(folder: Path) -> Facts | None:
 
 
 def _model(folder: Path) -> Facts | None:
-    description = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    description = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
     if description.get("format") != inference.FORMAT:
         return None
-    headers = read_headers(folder)
+    headers = read_weights(folder, headers=True)
     return {
         "format": f"{description['format']}, version {description['version']}",
         "task": description["task"],
@@ -115,10 +121,10 @@ def _model(folder: Path) -> Facts | None:
 
 
 def _checkpoint(folder: Path) -> Facts | None:
-    state = read_json(folder / "state.json") if (folder / "state.json").is_file() else {}
+    state = read_object(folder / "state.json") if (folder / "state.json").is_file() else {}
     if state.get("format") != checkpoint.FORMAT:
         return None
-    headers = read_headers(folder)
+    headers = read_weights(folder, headers=True)
     components = state.get("components", {"backbone": {}, "tasks": {}})
     return {
         "format": f"{state['format']}, version {state['version']}",
@@ -140,21 +146,81 @@ def _checkpoint(folder: Path) -> Facts | None:
     }
 
 
+MODELS = {
+    "best": "*/best_model",
+    "last": "*/infer_model",
+    "best of the run": "best/*",
+    "on the way": f"*/{ON_THE_WAY}*",
+}
+"""Which models of a run there are -> where they lie in it."""
+
+RUN_FILES = {
+    "configuration": "resolved_config.yaml",
+    "history": "history.jsonl",
+    "evaluations": "evaluation.jsonl",
+    "report": "report.html",
+    "curves": "curves.png",
+}
+"""What else there may be in the folder of a run -> its file."""
+
+
 def _run(folder: Path) -> Facts | None:
-    models = sorted(file.parent for file in folder.glob("*/infer_model*/config.json"))
-    steps = sorted(file.parent.name for file in folder.glob("*/state.json"))
-    if not models and not steps:
+    models = {
+        kind: _by_number(path for path in folder.glob(pattern) if (path / "config.json").is_file())
+        for kind, pattern in MODELS.items()
+    }
+    checkpoints = numbered(folder, "step_")
+    files = {what: name if (folder / name).is_file() else None for what, name in RUN_FILES.items()}
+    if not (any(models.values()) or checkpoints or files["history"]):
         return None
+    state = {} if files["history"] is None else _state(folder / files["history"])
     return {
         "format": "palm run",
-        "models": [model.relative_to(folder).as_posix() for model in models],
-        "checkpoints": sorted(steps, key=lambda name: (len(name), name)),
-        "configuration": next((file.name for file in folder.glob("resolved_config.yaml")), None),
+        **state,
+        "models": {
+            kind: [path.relative_to(folder).as_posix() for path in paths] for kind, paths in models.items()
+        },
+        "checkpoints": [checkpoints[step].name for step in sorted(checkpoints)],
+        **files,
+        "commands": dict(_commands(folder, files, models["best"] or models["last"], checkpoints)),
     }
 
 
+def _by_number(paths: Iterable[Path]) -> list[Path]:
+    """Paths by name, `step9` before `step10`."""
+    return sorted(paths, key=lambda path: (path.parent, len(path.name), path.name))
+
+
+def _state(history: Path) -> Facts:
+    """How far a run has come, by the last events of its history; the last line may be cut off."""
+    last: dict[str, Any] = {}
+    step = 0
+    with history.open("rb") as lines:
+        for line in lines:
+            with suppress(ValueError):
+                last = parse_json(line)
+                step = max(step, last["step"])
+    return {"state": last["reason"] if last.get("event") == "end" else "not ended", "step": step}
+
+
+def _commands(
+    folder: Path, files: Mapping[str, str | None], models: Sequence[Path], checkpoints: Mapping[int, Path]
+) -> Iterator[tuple[str, str]]:
+    """What can be done with a run, and the command for it."""
+    config = quote(str(folder / RUN_FILES["configuration"]))
+    if files["configuration"] and checkpoints:
+        yield f"resume from step {max(checkpoints):,}", f"palm train {config} --resume auto"
+    if files["configuration"]:
+        yield "repeat", f"palm train {config} --save_path NEW_FOLDER"
+    if files["history"]:
+        yield "report", f"palm report {quote(str(folder))}"
+        yield "plot", f"palm plot {quote(str(folder))}"
+    if models:
+        yield "predict", f"palm predict --model {quote(str(models[0]))} --input FILE --output FOLDER"
+
+
 def _pretrained(folder: Path) -> Facts:
-    directory = read_directory(folder, read_headers)
+    directory = read_directory(folder, headers=True)
     config = read_config(directory.config_file)
     written = {"transformers": config.get("transformers_version"), "palm": config.get("palm_version")}
     given = directory.given
@@ -199,7 +265,7 @@ def _component(saved: Mapping[str, Any]) -> Facts:
 
 def _in(folder: Path, value: Any) -> Any:
     """A setting; a file of the directory as a path."""
-    return folder / value["file"] if isinstance(value, dict) and set(value) == {"file"} else value
+    return inside(folder, value["file"]) if isinstance(value, dict) and set(value) == {"file"} else value
 
 
 def _parameters(weights: Mapping[str, Tensor]) -> Facts:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from palm.backbone import BACKBONES
 from palm.config import Problems
@@ -45,8 +44,10 @@ def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> Trained:
         StorageError: `folder` is no whole model; says what to give instead, if it is a run's.
     """
     if _is_checkpoint(folder) or _targets(folder):
+        place = folder.parent if _is_checkpoint(folder) else folder
+        models = " or ".join(map(str, _targets(place)[:3])) or "<save_path>/<task>/infer_model"
         raise StorageError(
-            f"{folder} holds several tasks: export {_examples(folder)}; or all of them as one ONNX graph, "
+            f"{folder} holds several tasks: export {models}; or all of them as one ONNX graph, "
             "with --all-heads"
         )
     model = load_model(folder, precision="fp32", trust=trust)
@@ -78,12 +79,14 @@ def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
         backbone = rebuilt(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
         load_into(backbone, weights.backbone, folder)
         found = []
+        config = folder.parent / "resolved_config.yaml"
+        run = guessed(read_yaml(config, Problems())) if config.is_file() else {}
         for task, parts in components["tasks"].items():
             head = rebuilt(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
             load_into(head, weights.heads[task], folder)
             reader = rebuilt(READERS, parts["reader"], folder, trust=trust)
             model = InferenceModel(task, reader, backbone, head, precision="fp32")
-            found.append(Trained(model, _data_file(_run_of(folder), task, folder)))
+            found.append(Trained(model, _data_file(run, task, folder)))
         return found
 
 
@@ -96,8 +99,18 @@ def _of_targets(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
     found = [saved_model(target, trust) for target in folders]
     first, *others = (trained.model for trained in found)
     for other in others:
-        if not _equal(first.backbone.state_dict(), other.backbone.state_dict()):
-            raise StorageError(_unequal(folder, first.task, other.task))
+        ours, theirs = first.backbone.state_dict(), other.backbone.state_dict()
+        if ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours):
+            checkpoint = newest_checkpoint(folder)
+            instead = (
+                f"export a checkpoint, where all heads sit on one encoder: {checkpoint}"
+                if checkpoint
+                else "train with save_every_n_steps, and export a checkpoint, where all sit on one encoder"
+            )
+            raise StorageError(
+                f"{folder}: the models of {first.task!r} and {other.task!r} have different encoders, since "
+                f"every target is saved at the moment it finishes; {instead}"
+            )
         other.backbone = first.backbone
     return found
 
@@ -106,32 +119,8 @@ def _targets(folder: Path) -> list[Path]:
     return sorted(file.parent for file in folder.glob("*/infer_model/config.json"))
 
 
-def _unequal(folder: Path, first: str, other: str) -> str:
-    checkpoint = newest_checkpoint(folder)
-    instead = (
-        f"export a checkpoint, where all heads sit on one encoder: {checkpoint}"
-        if checkpoint
-        else "train with save_every_n_steps, and export a checkpoint, where all sit on one encoder"
-    )
-    return (
-        f"{folder}: the models of {first!r} and {other!r} have different encoders, since every target is "
-        f"saved at the moment it finishes; {instead}"
-    )
-
-
-def _examples(folder: Path) -> str:
-    place = folder.parent if _is_checkpoint(folder) else folder
-    return " or ".join(str(target) for target in _targets(place)[:3]) or "<save_path>/<task>/infer_model"
-
-
 def _is_checkpoint(folder: Path) -> bool:
     return (folder / STATE).is_file()
-
-
-def _run_of(checkpoint: Path) -> Any:
-    """The configuration of a checkpoint's run, which lies beside it."""
-    file = checkpoint.parent / "resolved_config.yaml"
-    return guessed(read_yaml(file, Problems())) if file.is_file() else {}
 
 
 def _data_file(run: Mapping[str, Any], task: str, folder: Path) -> Path | None:
@@ -145,10 +134,6 @@ def _data_file(run: Mapping[str, Any], task: str, folder: Path) -> Path | None:
         return None
     files = [Path(settings[name]) for name in ("pred_file", "train_file") if settings.get(name)]
     return next((file for file in files if file.is_file()), None)
-
-
-def _equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def _check_texts(models: Sequence[InferenceModel]) -> None:

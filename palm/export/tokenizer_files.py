@@ -109,7 +109,7 @@ def _library(tokenizer: Tokenizer, strips_blanks: bool, cuts_words: bool) -> tok
     if strips_blanks:
         steps = [normalizers.Replace(" ", ""), library.normalizer]
         library.normalizer = normalizers.Sequence([step for step in steps if step is not None])
-    if cuts_words and _is_byte_level(library):
+    if cuts_words and isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel):
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     return library
 
@@ -118,9 +118,8 @@ def _special_tokens(
     tokenizer: Tokenizer, library: tokenizers.Tokenizer, cls: str, sep: str
 ) -> processors.PostProcessor:
     """What puts special tokens around one text and two, as `palm.reader.text.sequence` does."""
-    if isinstance(
-        library.pre_tokenizer, pre_tokenizers.ByteLevel
-    ):  # and takes blanks from the words' characters
+    if isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel):
+        # It takes blanks from the words' characters, too.
         return processors.RobertaProcessing((sep, tokenizer.sep_id), (cls, tokenizer.cls_id))
     between = " ".join([sep] * tokenizer.separators)
     return processors.TemplateProcessing(
@@ -128,7 +127,3 @@ def _special_tokens(
         pair=f"{cls} $A {between} $B:1 {sep}:1",
         special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
     )
-
-
-def _is_byte_level(library: tokenizers.Tokenizer) -> bool:
-    return isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.budget import within_weights
@@ -55,26 +53,26 @@ class ModelDirectory:
             return BACKBONES[self.backbone](**self.settings)
 
 
-def read_directory(
-    path: str | Path, read: Callable[[Path], Mapping[str, Tensor]] = read_weights
-) -> ModelDirectory:
+def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
     """Find out what a directory holds.
 
     Args:
         path: a directory that Hugging Face, Google, PaddleNLP, PaddlePALM or palm wrote: weights, and a
             JSON file with the sizes beside them or one level up; or the file of weights itself.
-        read: what reads the weights; `read_headers` leaves their numbers where they are.
+        headers: leave the numbers of the weights where they are; see `read_weights`.
 
     Raises:
         StorageError: files are missing or damaged, or of a model that palm does not have.
         ConfigError: sizes are missing in the JSON file.
     """
     path = Path(path)
-    given = to_ours(read(path))
-    config_file = find_config(path)
-    if config_file is None:
-        raise StorageError(_without_config(path, given))
-    return ModelDirectory(path, config_file, *described(config_file, given), *_vocabulary(config_file), given)
+    with reading(path):
+        given = to_ours(read_weights(path, headers))
+        config_file = find_config(path)
+        if config_file is None:
+            raise StorageError(_without_config(path, given))
+        told = described(config_file, given)
+        return ModelDirectory(path, config_file, *told, *_vocabulary(config_file), given)
 
 
 def settings_of_directory(path: str | Path) -> dict[str, Any]:

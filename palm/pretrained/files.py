@@ -2,50 +2,54 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import Tensor
 
 from palm.core.errors import StorageError
+from palm.core.foreign import inside, reading
+from palm.core.storage import check_header, load_tensors, read_json
 from palm.pretrained.formats import fluid
+from palm.pretrained.formats.npz import read_npz
 from palm.pretrained.formats.paddle_pickle import read_pdparams
 from palm.pretrained.formats.tensorflow import read_checkpoint
+from palm.pretrained.formats.torch_pickle import read_torch
 
 Weights = dict[str, Tensor]
 
 
-def read_weights(path: str | Path) -> Weights:
+Read = Callable[[Path, bool], Weights]
+"""What reads one format: a file, and whether its headers are enough; the tensors are on "meta" then."""
+
+
+def read_weights(path: str | Path, headers: bool = False) -> Weights:
     """All tensors of a model directory, or of one of its files, under the names they have there.
 
     Args:
         path: a directory that Hugging Face, Google, PaddleNLP, PaddlePALM (the model's, or its `params`) or
             palm wrote; or one of its files; or a TensorFlow checkpoint as TensorFlow names it.
+        headers: leave the numbers where they are, where the format allows it; the tensors are on the device
+            "meta".
 
     Raises:
         StorageError: nothing there is known, several files could be meant, or a file is damaged.
     """
     path = Path(path)
     if path.is_file() and (read := WEIGHT_READERS.get(path.name) or BY_SUFFIX.get(path.suffix)):
-        return read(path)
+        return read(path, headers)
     if (index := path.with_name(f"{path.name}.index")).is_file():
-        return read_checkpoint(index)
+        return read_checkpoint(index, headers)
     for folder in (path, path / "params"):
         for name, read in WEIGHT_READERS.items():
             if (folder / name).is_file():
-                return read(folder / name)
+                return read(folder / name, headers)
         if any((folder / name).is_file() for name in ("word_embedding", "__paddlepalm_word_embedding")):
-            return fluid.read_folder(folder)
+            return fluid.read_folder(folder, headers)
     if file := _only_file(path):
-        return BY_SUFFIX[file.suffix](file)
+        return BY_SUFFIX[file.suffix](file, headers)
     raise StorageError(f"no weights at {path}: {_found(path)}; expected {KNOWN}")
 
 
@@ -59,40 +63,32 @@ def _only_file(folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _read_safetensors(file: Path) -> Weights:
-    try:
-        return load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise StorageError(f"cannot read {file}: {error}") from error
+def _read_safetensors(file: Path, headers: bool) -> Weights:
+    if not headers:
+        return load_tensors(file)
+    with reading(file):
+        check_header(file)
+        with safe_open(file, "pt") as tensors:
+            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+            return {
+                name: torch.empty(
+                    one.get_shape(), dtype=_DTYPES.get(one.get_dtype(), torch.int64), device="meta"
+                )
+                for name, one in slices.items()
+            }
 
 
-def _read_torch(file: Path) -> Weights:
-    try:
-        tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        raise StorageError(f"cannot read {file} as tensors alone: {error}") from error
-    if not (isinstance(tensors, dict) and all(isinstance(value, Tensor) for value in tensors.values())):
-        raise StorageError(f"{file} is not a plain dictionary of tensors, as `state_dict()` gives it")
-    return tensors
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""safetensors' names of dtypes; all others are no weights, and count as int64."""
 
 
-def _read_shards(index: Path) -> Weights:
-    try:
-        shards: Any = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
-        raise StorageError(f"cannot read {index}: {error!r}; expected JSON with a 'weight_map'") from error
-    weights: Weights = {}
-    for shard in sorted(set(shards.values())):
-        weights |= BY_SUFFIX[Path(shard).suffix](index.parent / shard)
-    return weights
-
-
-def _read_npz(file: Path) -> Weights:
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        raise StorageError(f"cannot read {file} as numpy's arrays: {error}") from error
+def _read_shards(index: Path, headers: bool) -> Weights:
+    with reading(index):
+        weights: Weights = {}
+        for shard in sorted(set(read_json(index)["weight_map"].values())):
+            file = inside(index.parent, shard)
+            weights |= _SHARDS[file.suffix](file, headers)
+        return weights
 
 
 def _found(path: Path) -> str:
@@ -105,10 +101,10 @@ def _found(path: Path) -> str:
     return f"it holds {', '.join(names[:8])}{more}" if names else "it is empty"
 
 
-WEIGHT_READERS: dict[str, Callable[[Path], Weights]] = {
+WEIGHT_READERS: dict[str, Read] = {
     "model.safetensors": _read_safetensors,
     "model.safetensors.index.json": _read_shards,
-    "pytorch_model.bin": _read_torch,
+    "pytorch_model.bin": read_torch,
     "pytorch_model.bin.index.json": _read_shards,
     "model_state.pdparams": read_pdparams,
     "model_state.pdparams.index.json": _read_shards,
@@ -116,14 +112,16 @@ WEIGHT_READERS: dict[str, Callable[[Path], Weights]] = {
 }
 """File name -> what reads it; the first that is there is taken."""
 
-BY_SUFFIX: dict[str, Callable[[Path], Weights]] = {
+BY_SUFFIX: dict[str, Read] = {
     ".safetensors": _read_safetensors,
-    ".bin": _read_torch,
+    ".bin": read_torch,
     ".pdparams": read_pdparams,
-    ".npz": _read_npz,
+    ".npz": read_npz,
     ".index": read_checkpoint,
 }
 """End of a file's name -> what reads it, where the file itself is given or its name is free."""
+
+_SHARDS = {suffix: BY_SUFFIX[suffix] for suffix in (".safetensors", ".bin", ".pdparams")}
 
 OF_ANY_NAME = (".pdparams", ".index", ".npz")
 

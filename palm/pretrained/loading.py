@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.errors import StorageError
+from palm.core.foreign import reading
 from palm.core.logging import logger
+from palm.pretrained.agreement import check_agreement
 from palm.pretrained.files import read_weights
 from palm.pretrained.names import Renamed, to_ours
 
@@ -72,7 +74,10 @@ def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
     Raises:
         StorageError: nothing known is there, or parameters are missing or of another shape.
     """
-    return fill_backbone(backbone, to_ours(read_weights(path)), Path(path))
+    with reading(path):
+        given = to_ours(read_weights(path))
+    check_agreement(backbone, given, Path(path))
+    return fill_backbone(backbone, given, Path(path))
 
 
 def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:

@@ -104,7 +104,7 @@ def test_a_broken_yaml_file_is_told_with_its_line(text: str | bytes, message: st
 
 def test_odd_characters_and_endless_structures_are_no_crash() -> None:
     assert broken("a: \x07\n").startswith("c.yaml: not YAML: unacceptable character #x0007")
-    assert broken("a: &a [*a]\n").startswith("c.yaml: not YAML:")
+    assert broken("a: &a [*a]\n").startswith("c.yaml:1: not YAML: more than 100000 values")
 
 
 def test_a_missing_file_is_told() -> None:
@@ -157,6 +157,34 @@ values = st.recursive(
 @given(st.dictionaries(words, values, max_size=4))
 def test_written_yaml_reads_back_unchanged(data: dict[str, Any]) -> None:
     assert guessed(parsed_yaml(yaml_text(data))) == data
+
+
+@given(st.dictionaries(words, values, max_size=4), st.text(max_size=8))
+def test_origins_behind_the_values_change_none_of_them(data: dict[str, Any], origin: str) -> None:
+    text = yaml_text(data, dict.fromkeys(data, origin))
+    assert guessed(parsed_yaml(text)) == data
+
+
+def test_every_value_is_followed_by_its_origin() -> None:
+    data = {"global": {"a": 1, "b": ["x", "y"]}, "tasks": {"t": {"c": "two\nlines"}}, "backbone": {}}
+    origins = {
+        "global": {"a": "config.yaml:1", "b": "--b"},
+        "tasks": {"t": {"c": "tasks/t.yaml:3"}},
+        "backbone": {},
+    }
+    assert yaml_text(data, origins).splitlines() == [
+        "global:",
+        "  a: 1  # from config.yaml:1",
+        "  b:  # from --b",
+        "  - x",
+        "  - y",
+        "tasks:",
+        "  t:",
+        "    c: 'two",
+        "",
+        "      lines'",
+        "backbone: {}",
+    ]
 
 
 def test_common_yaml_reads_what_is_written() -> None:

@@ -88,6 +88,30 @@ def test_the_resolved_configuration_holds_what_was_received_with_paths_in_full(t
     }
 
 
+def test_every_value_has_its_origin(tmp_path: Path) -> None:
+    config = example(tmp_path)
+    received(config)
+    origins = config.origins()
+    assert origins == {
+        "global": {
+            "task_instance": "config.yaml:1",
+            "save_path": "config.yaml:3",
+            "mix_ratio": "config.yaml:4",
+            "max_seq_len": "config.yaml:5",
+            "backbone_config_path": "config.yaml:6",
+            "vocab_path": "config.yaml:7",
+            "label": "config.yaml:8",
+            "dropout_prob": "config.yaml:9",
+            "learning_rate": "--learning_rate",
+            "betas": "--betas",
+            "resume": "--resume",
+            "数据.max_seq_len": "--数据.max_seq_len",
+        },
+        "tasks": {"a": {"label_map": "tasks/a.yaml:2"}, "数据": {"use_ema": "tasks/数据.yaml:1"}},
+        "backbone": {"hidden_size": "bert.json:1"},
+    }
+
+
 def test_the_resolved_configuration_alone_repeats_the_run(tmp_path: Path) -> None:
     config = example(tmp_path)
     first = received(config)

@@ -79,9 +79,46 @@ def test_a_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = told(run, capsys)
     assert facts["format"] == "palm run"
-    assert facts["models"] == ["cls/infer_model", "mrc/infer_model"]
+    assert facts["models"] == {
+        "best": [],
+        "last": ["cls/infer_model", "mrc/infer_model"],
+        "best of the run": [],
+        "on the way": [],
+    }
     assert facts["checkpoints"] == ["step_10", "step_20"]
     assert facts["configuration"] == "resolved_config.yaml"
+    config = run / "resolved_config.yaml"
+    assert facts["commands"]["resume from step 20"] == f"palm train {config} --resume auto"
+    assert facts["commands"]["repeat"] == f"palm train {config} --save_path NEW_FOLDER"
+    model = run / "cls" / "infer_model"
+    assert facts["commands"]["predict"] == f"palm predict --model {model} --input FILE --output FOLDER"
+
+
+def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a run"
+    shutil.copytree(run, folder)
+    for place in ("cls/best_model", "best/cls", "cls/infer_model.step4", "cls/infer_model.step12"):
+        shutil.copytree(run / "cls" / "infer_model", folder / place)
+    events = [{"event": "step", "step": 19}, {"event": "end", "step": 20, "reason": "interrupted"}]
+    (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / "report.html").touch()
+    facts = told(folder, capsys)
+    assert facts["models"] == {
+        "best": ["cls/best_model"],
+        "last": ["cls/infer_model", "mrc/infer_model"],
+        "best of the run": ["best/cls"],
+        "on the way": ["cls/infer_model.step4", "cls/infer_model.step12"],
+    }
+    assert (facts["state"], facts["step"]) == ("interrupted", 20)
+    assert (facts["history"], facts["report"], facts["curves"]) == ("history.jsonl", "report.html", None)
+    assert facts["commands"]["report"] == f"palm report '{folder}'"
+    assert facts["commands"]["plot"] == f"palm plot '{folder}'"
+
+
+def test_a_run_that_was_killed_has_not_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "history.jsonl").write_text('{"event": "step", "step": 7}\n{"event": "st')
+    facts = told(tmp_path, capsys)
+    assert (facts["state"], facts["step"], facts["checkpoints"]) == ("not ended", 7, [])
 
 
 def test_an_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

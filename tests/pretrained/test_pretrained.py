@@ -367,7 +367,9 @@ def test_a_variable_is_read_byte_by_byte_as_its_format_says() -> None:
 
 @pytest.mark.parametrize("cut", [0, 3, 11, 15, 22, 40])
 def test_a_variable_that_is_cut_short_is_named(cut: int) -> None:
-    with pytest.raises(StorageError, match="word_embedding is not a Paddle variable, or cut short"):
+    with pytest.raises(
+        StorageError, match=r"cannot read word_embedding as a Paddle variable: .*(cut short|another size)"
+    ):
         parse_variable(variable([1.0] * 6, [2, 3])[:cut], "word_embedding")
 
 

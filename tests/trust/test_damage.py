@@ -13,7 +13,7 @@ import pytest
 import palm
 from helpers import saved
 from palm.core.errors import StorageError
-from palm.core.storage import manifest_of, verified_json, verify
+from palm.core.storage import manifest_of, verified_object, verify
 from palm.engine.checkpoint import NEEDED, STATE, newest_checkpoint, trained_weights
 
 
@@ -59,7 +59,7 @@ def test_flipped_bits_of_a_models_configuration_are_noticed(model: Path) -> None
 
 
 def test_flipped_bits_of_a_checkpoints_state_are_noticed(checkpoint: Path) -> None:
-    assert unnoticed(checkpoint / STATE, lambda: verified_json(checkpoint, STATE), every=11) == []
+    assert unnoticed(checkpoint / STATE, lambda: verified_object(checkpoint, STATE), every=11) == []
     assert unnoticed(checkpoint / STATE, lambda: verify(checkpoint, NEEDED), every=101) == []
     assert trained_weights(checkpoint).heads.keys() == {"cls"}
 

@@ -2,53 +2,107 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import math
 import re
 import struct
 import tarfile
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.errors import StorageError
+from palm.core.foreign import reading
 from palm.core.logging import logger
 from palm.pretrained.formats.protobuf import fields
+from palm.pretrained.formats.zips import most_unpacked
 
 ARCHIVE = "__palmmodel__"
 """PaddlePALM's packed parameters: a gzipped tar of variable files."""
+
+MAX_MEMBERS = 10_000
+"""More than any model has, one file per parameter and an optimizer's memory included."""
+
+MAX_LEVELS, MAX_DESCRIPTION = 16, 1024
+"""Of a variable; weights have no level of detail, and two sizes."""
+
+_FORM = " as a Paddle variable"
+_BLOCK = 1 << 24
 
 _DTYPES = {2: "<i4", 3: "<i8", 4: "<f2", 5: "<f4", 6: "<f8"}
 _NOT_WEIGHTS = re.compile(r"^\.|__$|@|(?:_moment[12]|_beta[12]_pow_acc|_ema)_\d+$")
 """Descriptions, counters and the optimizer's memory, which lie beside the weights."""
 
 
-def read_folder(folder: Path) -> dict[str, Tensor]:
+def read_folder(folder: Path, headers: bool = False) -> dict[str, Tensor]:
     """The weights of a folder with one file per variable, by file name.
+
+    Args:
+        folder: what Fluid's `save_persistables` wrote.
+        headers: leave the numbers where they are; the tensors are on the device "meta".
 
     Raises:
         StorageError: a file is not a variable, or cut short.
     """
     files = {file.name: file for file in sorted(folder.iterdir()) if file.is_file()}
-    names = weights_among(files, _NOT_WEIGHTS, folder)
-    return {name: parse_variable(files[name].read_bytes(), str(files[name])) for name in names}
+    found = {}
+    for name in weights_among(files, _NOT_WEIGHTS, folder):
+        with reading(files[name], _FORM), files[name].open("rb") as stream:
+            found[name] = _variable(stream, files[name].stat().st_size, headers)
+    return found
 
 
-def read_archive(archive: Path) -> dict[str, Tensor]:
+def read_archive(archive: Path, headers: bool = False) -> dict[str, Tensor]:
     """The weights in a `__palmmodel__` file, by member name.
 
+    Args:
+        archive: a gzipped tar of variables.
+        headers: keep no numbers; the tensors are on the device "meta". The file is unpacked all the same.
+
     Raises:
-        StorageError: it is not a gzipped tar, or a member is not a variable.
+        StorageError: it is not a gzipped tar, a member is not a variable, or it unpacks to far more than
+            it weighs.
     """
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            members = dict(_members(tar))
-    except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
-        raise StorageError(f"cannot read {archive}: {error}") from error
-    names = weights_among(members, _NOT_WEIGHTS, archive)
-    return {name: parse_variable(members[name], f"{archive}: {name}") for name in names}
+    found, others = {}, []
+    with reading(archive), gzip.open(archive) as raw:
+        unpacked = _Limited(raw, most_unpacked(archive.stat().st_size))
+        with tarfile.open(fileobj=io.BufferedReader(unpacked, 1 << 16), mode="r|") as tar:
+            for number, member in enumerate(tar):
+                if number >= MAX_MEMBERS:
+                    raise ValueError(f"it holds more than {MAX_MEMBERS} files; it is no model")
+                name = Path(member.name).name
+                stream = tar.extractfile(member) if member.isreg() and not member.issparse() else None
+                if _NOT_WEIGHTS.search(name):
+                    others.append(name)
+                elif stream is not None:
+                    with reading(f"{archive}: {name}", _FORM):
+                        found[name] = _variable(stream, member.size, headers)
+        while unpacked.read(1 << 20):
+            pass  # gzip compares its checksum at the end, which tar does not read up to
+    weights_among([*found, *others], _NOT_WEIGHTS, archive)
+    return found
+
+
+class _Limited(io.RawIOBase):
+    """The unpacked bytes, up to a limit."""
+
+    def __init__(self, raw: gzip.GzipFile, limit: int) -> None:
+        self.raw, self.left, self.limit = raw, limit, limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self.raw.read(len(buffer))
+        self.left -= len(data)
+        if self.left < 0:
+            raise ValueError(f"it unpacks to more than {self.limit} bytes; it is no model")
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def weights_among(names: Iterable[str], others: re.Pattern[str], place: Path) -> list[str]:
@@ -60,18 +114,8 @@ def weights_among(names: Iterable[str], others: re.Pattern[str], place: Path) ->
     return weights
 
 
-def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    for member in tar:
-        file = tar.extractfile(member) if member.isfile() else None
-        if file is not None:
-            yield Path(member.name).name, file.read()
-
-
 def parse_variable(data: bytes, place: str) -> Tensor:
     """The tensor of one variable file.
-
-    Little endian: u32 version 0; u64 number of levels of detail, per level its size in bytes (u64)
-    and that many bytes; u32 version 0; i32 size of a protobuf TensorDesc; that; the raw numbers.
 
     Args:
         data: the whole file.
@@ -80,20 +124,51 @@ def parse_variable(data: bytes, place: str) -> Tensor:
     Raises:
         StorageError: it is something else, or cut short.
     """
-    try:
-        version, levels = struct.unpack_from("<IQ", data)
-        at = 12
-        for _ in range(levels):
-            at += 8 + struct.unpack_from("<Q", data, at)[0]
-        tensor_version, described = struct.unpack_from("<Ii", data, at)
-        at += 8
-        dtype, shape = _description(data[at : at + described])
-        values = np.frombuffer(data, dtype, int(np.prod(shape)), at + described).reshape(shape)
-    except (struct.error, ValueError, KeyError, IndexError, OverflowError) as error:
-        raise StorageError(f"{place} is not a Paddle variable, or cut short ({error})") from error
+    with reading(place, _FORM):
+        return _variable(io.BytesIO(data), len(data), headers=False)
+
+
+def _variable(stream: IO[bytes], size: int, headers: bool) -> Tensor:
+    """The tensor of a variable of `size` bytes.
+
+    Little endian: u32 version 0; u64 number of levels of detail, per level its size in bytes (u64)
+    and that many bytes; u32 version 0; i32 size of a protobuf TensorDesc; that; the raw numbers.
+    """
+    version, levels = struct.unpack("<IQ", stream.read(12))
+    if levels > MAX_LEVELS:
+        raise ValueError(f"it claims {levels} levels of detail")
+    at = 12
+    for _ in range(levels):
+        skipped = struct.unpack("<Q", stream.read(8))[0]
+        if at + skipped > size:
+            raise ValueError("cut short")
+        stream.read(skipped)
+        at += 8 + skipped
+    tensor_version, described = struct.unpack("<Ii", stream.read(8))
     if version or tensor_version:
-        raise StorageError(f"{place}: Paddle's variable format {max(version, tensor_version)}; known: 0")
-    return torch.from_numpy(values.copy())
+        raise ValueError(f"the format has version {max(version, tensor_version)}; known: 0")
+    if not 0 <= described <= MAX_DESCRIPTION:
+        raise ValueError(f"it claims a description of {described} bytes")
+    code, shape = _description(stream.read(described))
+    dtype = np.dtype(code)
+    if math.prod(shape) * dtype.itemsize != size - at - 8 - described:
+        raise ValueError(f"it claims {shape} numbers of {dtype.itemsize} bytes, and has another size")
+    if headers:
+        return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device="meta")
+    values = np.empty(shape, dtype)
+    _fill(values, stream)
+    return torch.from_numpy(values)
+
+
+def _fill(values: np.ndarray[Any, Any], stream: IO[bytes]) -> None:
+    """Read the numbers of an array, some at a time: an archive's own reader makes copies of what it reads."""
+    raw = values.reshape(-1).view(np.uint8)
+    for start in range(0, len(raw), _BLOCK):
+        part = raw[start : start + _BLOCK]
+        data = stream.read(len(part))
+        if len(data) < len(part):
+            raise ValueError("cut short")
+        part[:] = np.frombuffer(data, np.uint8)
 
 
 def _description(message: bytes) -> tuple[str, list[int]]:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 _FIXED = {1: 8, 5: 4}
 """Wire type -> bytes of a number of fixed size."""
 
+_LONGEST = 63
+"""Bits before the last byte of an integer; more make no 64."""
+
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Number and value of every field, in order: an integer, or the bytes of text or of another message.
@@ -37,9 +40,9 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         ValueError: the data end within it.
     """
     value = shift = 0
-    while at < len(data) and data[at] & 0x80:
+    while at < len(data) and data[at] & 0x80 and shift < _LONGEST:
         value |= (data[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
-    if at >= len(data):
+    if at >= len(data) or data[at] & 0x80:
         raise ValueError("cut short")
     return value | data[at] << shift, at + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterator
@@ -12,12 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.errors import StorageError
+from palm.core.foreign import read_bytes, reading
+from palm.pretrained.formats.crc32c import masked_crc32c
 from palm.pretrained.formats.fluid import weights_among
 from palm.pretrained.formats.protobuf import fields, varint
 
+MAX_INDEX, MAX_ENTRIES, MAX_NAME = 1 << 25, 200_000, 4096
+"""Bytes of an index, 32 MiB; variables in it; bytes of a name, all of which an entry may repeat."""
+
 _MAGIC = 0xDB4775248B80FB57
-_FOOTER = 48
+_FOOTER, _TRAILER = 48, 5
+"""Bytes at the end of a table, and after each block of it: how it is compressed, and a checksum."""
+
 _DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 14: "<u2", 19: "<f2"}
 _BFLOAT16 = 14
 _NOT_WEIGHTS = re.compile(r"/adam_[mv]$|/Adam(?:_1)?$|^_CHECKPOINTABLE_OBJECT_GRAPH$")
@@ -33,39 +40,57 @@ class _Entry:
     shard: int = 0
     offset: int = 0
     size: int = 0
+    checksum: int | None = None
 
 
-def read_checkpoint(index: Path) -> dict[str, Tensor]:
+def read_checkpoint(index: Path, headers: bool = False) -> dict[str, Tensor]:
     """The variables of a checkpoint, by name; those of its optimizer are passed over.
 
     Args:
         index: `<checkpoint>.index`; the files `<checkpoint>.data-00000-of-0000N` lie beside it.
+        headers: leave the numbers where they are; the tensors are on the device "meta".
 
     Raises:
-        StorageError: a file is missing, cut short or something else.
+        StorageError: a file is missing, cut short, damaged or something else.
 
     Source: TensorFlow, `tensor_bundle.proto`; LevelDB, `doc/table_format.md`.
     """
-    try:
-        table = dict(_table(index.read_bytes()))
+    with reading(index, " as a TensorFlow checkpoint"):
+        table = _table(read_bytes(index, MAX_INDEX))
         shards = next((value for number, value in fields(table.pop(b"", b"")) if number == 1), 1)
         entries = {name.decode(): _entry(value) for name, value in table.items()}
         names = weights_among(entries, _NOT_WEIGHTS, index)
-        return {name: _tensor(entries[name], index, int(shards)) for name in names}
-    except (OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, struct.error) as error:
-        raise StorageError(f"cannot read {index} as a TensorFlow checkpoint: {error}") from error
+        left: dict[Path, int] = {}
+        found = {}
+        for name in names:
+            entry = entries[name]
+            file = index.with_name(f"{index.stem}.data-{entry.shard:05d}-of-{int(shards):05d}")
+            left[file] = left.get(file, file.stat().st_size) - entry.size
+            if left[file] < 0:  # so that no number is read twice, and again
+                raise ValueError(f"{file.name} is cut short, or its variables overlap")
+            found[name] = _tensor(name, entry, file, headers)
+        return found
 
 
-def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _table(data: bytes) -> dict[bytes, bytes]:
     """The entries of a sorted table: an index block names the data blocks."""
     if len(data) < _FOOTER or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
         raise ValueError("its last bytes are not those of a table; is it cut short?")
     footer = data[-_FOOTER:]
     _, at = _handle(footer, 0)
     (start, size), _ = _handle(footer, at)
+    table: dict[bytes, bytes] = {}
+    left = len(data)
     for _, handle in _block(data, start, size):
         (start, size), _ = _handle(handle, 0)
-        yield from _block(data, start, size)
+        left -= size + _TRAILER
+        if left < 0:  # so that no block is read twice, and again
+            raise ValueError("its blocks overlap")
+        for name, value in _block(data, start, size):
+            if len(table) >= MAX_ENTRIES:
+                raise ValueError(f"it has more than {MAX_ENTRIES} variables")
+            table[name] = value
+    return table
 
 
 def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
@@ -77,8 +102,13 @@ def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
 
 def _block(data: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of a block; each key tells only how it differs from the one before."""
+    if start + size + _TRAILER > len(data):
+        raise ValueError("a block of its table lies behind its end")
     if data[start + size] != 0:
         raise ValueError("its table is compressed")
+    found = struct.unpack_from("<I", data, start + size + 1)[0]
+    if masked_crc32c(np.frombuffer(data, np.uint8, size + 1, start)) != found:
+        raise ValueError("a block of its table differs from its checksum")
     block = data[start : start + size]
     restarts = struct.unpack("<I", block[-4:])[0]
     key, at, end = b"", 0, len(block) - 4 * (restarts + 1)
@@ -86,6 +116,8 @@ def _block(data: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
         shared, at = varint(block, at)
         own, at = varint(block, at)
         length, at = varint(block, at)
+        if shared + own > MAX_NAME or at + own + length > end:
+            raise ValueError("a name in its table is cut short, or too long")
         key = key[:shared] + block[at : at + own]
         yield key, block[at + own : at + own + length]
         at += own + length
@@ -94,7 +126,7 @@ def _block(data: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
 def _entry(message: bytes) -> _Entry:
     """A BundleEntryProto."""
     entry = _Entry()
-    places = {1: "dtype", 3: "shard", 4: "offset", 5: "size"}
+    places = {1: "dtype", 3: "shard", 4: "offset", 5: "size", 6: "checksum"}
     for number, value in fields(message):
         if number in places:
             setattr(entry, places[number], value)
@@ -109,11 +141,16 @@ def _size(dimension: bytes) -> int:
     return next((int(value) for number, value in fields(dimension) if number == 1), 0)
 
 
-def _tensor(entry: _Entry, index: Path, shards: int) -> Tensor:
-    file = index.with_name(f"{index.stem}.data-{entry.shard:05d}-of-{shards:05d}")
-    count = int(np.prod(entry.shape, dtype=np.int64))
+def _tensor(name: str, entry: _Entry, file: Path, headers: bool) -> Tensor:
+    count = math.prod(entry.shape)
     dtype = np.dtype(_DTYPES[entry.dtype])
     if count * dtype.itemsize != entry.size or file.stat().st_size < entry.offset + entry.size:
         raise ValueError(f"{file.name} is cut short")
-    values = torch.from_numpy(np.fromfile(file, dtype, count, offset=entry.offset)).reshape(entry.shape)
+    if headers:
+        kind = torch.bfloat16 if entry.dtype == _BFLOAT16 else torch.from_numpy(np.empty(0, dtype)).dtype
+        return torch.empty(entry.shape, dtype=kind, device="meta")
+    numbers = np.fromfile(file, dtype, count, offset=entry.offset)
+    if entry.checksum is not None and masked_crc32c(numbers.view(np.uint8)) != entry.checksum:
+        raise ValueError(f"{name} in {file.name} differs from its checksum")
+    values = torch.from_numpy(numbers).reshape(entry.shape)
     return values.view(torch.bfloat16) if entry.dtype == _BFLOAT16 else values

@@ -1,0 +1,248 @@
+"""The card of a saved model: what it does, what it was trained on, how good it is, how to load it.
+
+It has the form of the Hub's cards: facts for programs as YAML, then text for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from palm.paradigm import Head, Match, Regression
+from palm.reader import Reader
+from palm.reader.text.labels import Labels
+
+CARD = "README.md"
+
+PIPELINES = {
+    "cls": ("text-classification", "text classification"),
+    "match": ("text-classification", "matching of two texts"),
+    "regression": ("text-classification", "a number for a text"),
+    "seq_label": ("token-classification", "a label for every word"),
+    "mrc": ("question-answering", "answers to questions about a text"),
+    "mlm": ("fill-mask", "hidden words"),
+}
+"""Head -> the Hub's name of what it does, and people's."""
+
+HUB_METRICS = {
+    "macro_f1": "f1",
+    "micro_f1": "f1",
+    "entity_f1": "f1",
+    "entity_precision": "precision",
+    "entity_recall": "recall",
+    "token_accuracy": "accuracy",
+    "word_accuracy": "accuracy",
+    "pair_accuracy": "accuracy",
+    "mcc": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+}
+"""Our metrics -> the Hub's, where these have other names."""
+
+MOST_LABELS = 50
+
+ELSEWHERE = ("task_instance", "tasks", "backbone", "train_file", "head_of")
+"""What the settings of a run have that a card says in another place."""
+
+
+def label_names(reader: Reader, head: Head) -> list[str]:
+    """What every output of a classifier stands for, in order; empty where outputs are no labels.
+
+    A label has its name in the `label_map`; without one, its number.
+    """
+    if isinstance(head, Regression):
+        return ["value"]
+    if isinstance(head, Match) and head.is_pairwise:
+        return ["score"]
+    label_map = reader.settings.get("label_map")
+    names = Labels(None, label_map).names if label_map is not None else {}
+    return [names.get(number, str(number)) for number in range(head.settings.get("n_classes", 0))]
+
+
+def model_card(description: Mapping[str, Any], labels: Sequence[str], architecture: str | None = None) -> str:
+    """The text of a model's card.
+
+    Args:
+        description: of the model, as its `config.json` has it.
+        labels: what its outputs stand for, as `label_names` tells.
+        architecture: the class of `transformers` that loads it; None where palm does.
+    """
+    head, training = description["paradigm"]["name"], description.get("training") or {}
+    pipeline, what = PIPELINES.get(head, (None, head))
+    front = {
+        key: value for key, value in _front(description, training, pipeline, architecture).items() if value
+    }
+    sections = [
+        f"# {description['task']}",
+        _summary(description, what, labels, training),
+        *_labels(labels),
+        "## How to load it",
+        _loading(description["task"], head, pipeline, architecture),
+        *_data(training),
+        *_scores(training),
+        *_settings(description["task"], training),
+    ]
+    yaml_part = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=2**16)
+    return f"---\n{yaml_part}---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _front(
+    description: Mapping[str, Any],
+    training: Mapping[str, Any],
+    pipeline: str | None,
+    architecture: str | None,
+) -> dict[str, Any]:
+    scores = _own_scores(training)
+    tags = ["palm", description["backbone"]["name"], description["paradigm"]["name"]]
+    if len(training.get("tasks", ())) > 1:
+        tags.append("multi-task")
+    result = {
+        "task": {"type": pipeline or "other", "name": description["task"]},
+        "dataset": {"type": "local", "name": training.get("data", {}).get("dev_file", {}).get("name", "")},
+        "metrics": [
+            {"type": HUB_METRICS.get(name, name), "name": name, "value": value}
+            for name, value in scores.items()
+        ],
+    }
+    return {
+        "library_name": "palm" if architecture is None else "transformers",
+        "pipeline_tag": pipeline,
+        "language": "zh" if description["reader"]["settings"].get("for_cn") else None,
+        "tags": list(map(str, tags)),
+        "metrics": list(dict.fromkeys(HUB_METRICS.get(name, name) for name in scores)),
+        "model-index": [{"name": description["task"], "results": [result]}] if scores else [],
+    }
+
+
+def _own_scores(training: Mapping[str, Any]) -> dict[str, float]:
+    """The scores of these very weights: those of an evaluation at the step at which they were saved."""
+    evaluation = training.get("evaluation") or {}
+    if evaluation.get("step") != training.get("step"):
+        return {}
+    return {name: value for name, value in evaluation.get("scores", {}).items() if value is not None}
+
+
+def _summary(
+    description: Mapping[str, Any], what: str, labels: Sequence[str], training: Mapping[str, Any]
+) -> str:
+    encoder = description["backbone"]
+    settings = encoder["settings"]
+    sizes = ", ".join(
+        f"{settings[name]} {unit}"
+        for name, unit in (("num_hidden_layers", "layers"), ("hidden_size", "wide"))
+        if name in settings
+    )
+    others = [task for task in training.get("tasks", ()) if task != description["task"]]
+    together = f" Trained together with {_listed(others)}." if others else ""
+    among = f" ({len(labels)} labels)" if len(labels) > 1 else ""
+    return f"{what[:1].upper()}{what[1:]}{among}. Encoder: {encoder['name']} ({sizes}).{together}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = [f"`{name}`" for name in names]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _labels(labels: Sequence[str]) -> Iterator[str]:
+    if len(labels) < 2:
+        return
+    yield "## Labels"
+    more = f" … and {len(labels) - MOST_LABELS} more" if len(labels) > MOST_LABELS else ""
+    names = [" ".join(label.replace("`", "'").split()) for label in labels[:MOST_LABELS]]
+    yield ", ".join(f"`{name}`" for name in names) + more
+
+
+EXAMPLES = {
+    "match": '[("a text", "another text")]',
+    "mrc": '[("a question", "the text that answers it")]',
+}
+
+
+def _loading(task: str, head: str, pipeline: str | None, architecture: str | None) -> str:
+    if architecture is not None:
+        return (
+            "```python\n"
+            f"from transformers import AutoTokenizer, {architecture}\n\n"
+            f'tokenizer = AutoTokenizer.from_pretrained("{task}")  # the path of this directory\n'
+            f'model = {architecture}.from_pretrained("{task}")\n'
+            f'```\n\nOr as a pipeline: `pipeline("{pipeline}", model="{task}")`.'
+        )
+    example = EXAMPLES.get(head, '["a text"]')
+    return (
+        "```python\n"
+        "import palm\n\n"
+        f'model = palm.load_model("{task}")  # the path of this directory\n'
+        f"model.predict({example})\n"
+        "```"
+    )
+
+
+def _data(training: Mapping[str, Any]) -> Iterator[str]:
+    if files := training.get("data"):
+        yield "## Data"
+        rows = [
+            (role, file["name"], f"{file['rows']:,}", f"`{file['sha256']}`") for role, file in files.items()
+        ]
+        yield _table(("", "file", "rows", "SHA-256"), rows)
+
+
+def _scores(training: Mapping[str, Any]) -> Iterator[str]:
+    evaluation = training.get("evaluation")
+    if not evaluation:
+        return
+    yield "## Scores"
+    if evaluation["step"] == training["step"]:
+        yield f"On `dev_file`, at global step {evaluation['step']:,}, of these weights."
+    else:
+        yield (
+            f"On `dev_file`, at global step {evaluation['step']:,}; these weights are those of step "
+            f"{training['step']:,}, which was not evaluated."
+        )
+    shown = [
+        (name, "not a number" if value is None else f"{value:.4f}")
+        for name, value in evaluation["scores"].items()
+    ]
+    yield _table(("metric", "value"), shown)
+
+
+def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
+    if not training:
+        return
+    yield "## Training"
+    yield (
+        f"{training['task_step']:,} of {training['expected_steps']:,} planned steps of this task "
+        f"({training['epochs']:g} epochs), saved at global step {training['step']:,}."
+    )
+    yield _table(("setting", "value"), [(name, str(value)) for name, value in _told(task, training)])
+    versions = ", ".join(f"{name} {version}" for name, version in training["versions"].items())
+    yield f"Versions: {versions}."
+
+
+def _told(task: str, training: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The settings of the run and of the task itself, and how many steps the others had."""
+    settings = {name: value for name, value in training["settings"].items() if name not in ELSEWHERE}
+    own = training["settings"]["tasks"][task]
+    yield from _flat({name: value for name, value in own.items() if name not in ELSEWHERE})
+    yield from _flat(settings)
+    for other, steps in training["tasks"].items():
+        if other != task:
+            yield f"steps of {other}", f"{steps:,}"
+
+
+def _flat(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings under dotted names; a component's stand behind its name."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value.keys() == {"name", "settings"}:
+            yield f"{place}{name}", value["name"]
+            yield from _flat(value["settings"], f"{place}{name}.")
+        elif isinstance(value, Mapping):
+            yield from _flat(value, f"{place}{name}.")
+        elif value is not None:
+            yield f"{place}{name}", value
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,0 +1,47 @@
+"""numpy's `.npz`: a zip file of arrays, each with a header that tells its type and shape."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palm.core.foreign import reading
+from palm.pretrained.formats.zips import opened
+
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def read_npz(file: Path, headers: bool = False) -> dict[str, Tensor]:
+    """The arrays of a file, by name.
+
+    Args:
+        file: what `numpy.savez` wrote.
+        headers: leave the numbers where they are; the tensors are on the device "meta".
+
+    Raises:
+        StorageError: it is something else, damaged, or claims more than it holds.
+    """
+    with reading(file, " as numpy's arrays"), opened(file) as archive:
+        return {
+            entry.filename.removesuffix(".npy"): _array(archive, entry, headers)
+            for entry in archive.infolist()
+        }
+
+
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, headers: bool) -> Tensor:
+    with archive.open(entry) as stream:
+        version = np.lib.format.read_magic(stream)
+        shape, by_columns, dtype = _HEADERS[version](stream)
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize != entry.file_size - stream.tell():
+            raise ValueError(
+                f"the header of {entry.filename} claims {list(shape)} of {dtype}, which it is not"
+            )
+        if headers:
+            return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device="meta")
+        values = np.frombuffer(bytearray(stream.read()), dtype)  # to its end, where the checksum is compared
+    return torch.from_numpy(values.reshape(shape, order="F" if by_columns else "C"))

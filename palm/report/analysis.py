@@ -1,0 +1,291 @@
+"""Where a saved model is wrong on its dev data, computed once and kept beside the run."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain, repeat, tee
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palm.core.checksum import checksum
+from palm.core.device import device_of
+from palm.core.errors import PalmError
+from palm.core.logging import logger
+from palm.core.storage import MANIFEST, read_json, write_json
+from palm.engine.inference import InferenceModel, load_model
+from palm.metrics import metrics_of
+from palm.reader import Reader
+from palm.reader.rows.chunks import encoded_chunks
+from palm.reader.text.squad import SquadQuestion
+from palm.report.counting import (
+    AnswerCounts,
+    Confused,
+    Counts,
+    LabelCounts,
+    LabelScore,
+    NumberCounts,
+    PairCounts,
+    TagCounts,
+    WordCounts,
+)
+from palm.report.data import DataFile, statistics
+from palm.report.losses import example_losses, has_row_losses, record_loss
+from palm.report.run import Model, Run
+
+FILE, VERSION = "report_data.json", 1
+
+MOST_ROWS = 25
+"""With the largest loss that are shown."""
+
+MOST_LETTERS = 400
+"""Of a text that is shown."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One example of the dev data as a person reads it.
+
+    Args:
+        place: its file and line, or its id.
+        texts: what the columns or fields are called, and their texts.
+        gold: the truth.
+        predicted: what the model says.
+        is_right: whether they agree.
+        loss: as training computes it; None where it cannot be told for a single row.
+    """
+
+    place: str
+    texts: Sequence[tuple[str, str]]
+    gold: str
+    predicted: str
+    is_right: bool
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What was found of one task's model.
+
+    Args:
+        task: its name.
+        kind: which of its models (see `palm.report.run.Model`).
+        model: its folder.
+        key: hashes of the model, the dev data and this format: what the rest depends on.
+        data: statistics of the data files that are still there.
+        examples: of the dev data.
+        scores: the numbers of the head's metrics.
+        hardest: the rows with the largest loss.
+        label_scores: of every label, the most frequent first.
+        matrix_labels: of the confusion matrix; empty where it would be too large.
+        matrix: a row for each true label, a column for each predicted one.
+        confused: the pairs that are confused most.
+        facts: what else there is to say, as names and values.
+        groups: titles, and under each of them ranges with their number of examples and mean score.
+    """
+
+    task: str
+    kind: str
+    model: str
+    key: str
+    data: Sequence[DataFile] = ()
+    examples: int = 0
+    scores: Sequence[tuple[str, float]] = ()
+    hardest: Sequence[Row] = ()
+    label_scores: Sequence[LabelScore] = ()
+    matrix_labels: Sequence[str] = ()
+    matrix: Sequence[Sequence[int]] = ()
+    confused: Sequence[Confused] = ()
+    facts: Sequence[tuple[str, str]] = ()
+    groups: Sequence[tuple[str, Sequence[tuple[str, int, float]]]] = ()
+
+
+def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ()) -> dict[str, Analysis | str]:
+    """Task -> what its best or last saved model does on its dev data, or why nobody knows.
+
+    What was found before, of the same model and data, is read from the run's folder.
+
+    Args:
+        run: is read, and gets the file `report_data.json`.
+        predict: load models and predict where nothing is known yet.
+        trust: as for `palm.load_model`.
+    """
+    file = run.folder / FILE
+    known = _stored(file)
+    found: dict[str, Analysis | str] = {}
+    for task in run.history.tasks:
+        found[task] = _analysis(run, task, known.get(task), predict, trust)
+    fresh = {task: each for task, each in found.items() if isinstance(each, Analysis)}
+    if any(each is not known.get(task) for task, each in fresh.items()):
+        write_json(file, {"version": VERSION, "tasks": {task: asdict(each) for task, each in fresh.items()}})
+    return found
+
+
+def _analysis(
+    run: Run, task: str, known: Analysis | None, predict: bool, trust: str | Sequence[str]
+) -> Analysis | str:
+    model, dev_file = run.model(task), run.setting(task, "dev_file")
+    if model is None:
+        return "No model of this task is saved, so nothing was predicted."
+    if dev_file is None:
+        why = "The task has no dev_file" if run.sections else "The run wrote down no dev_file"
+        return f"{why}, so nothing was predicted."
+    path = Path(str(dev_file))
+    if not path.is_file():
+        return f"The dev data is no longer at {path}, so nothing was predicted."
+    key = f"{VERSION}-{checksum(model.folder / MANIFEST)[:16]}-{checksum(path)[:16]}"
+    if known is not None and known.key == key:
+        return known
+    if not predict:
+        return "Nothing was predicted (--no-predict)."
+    train_file = run.setting(task, "train_file")
+    logger.info("%s: predicting %s with %s", task, path, model.folder)
+    try:
+        return analyse(model, path, key, None if train_file is None else Path(str(train_file)), trust)
+    except PalmError as error:  # the rest of the page is worth having
+        logger.warning("%s: nothing was predicted: %s", task, error)
+        return f"Nothing was predicted: {error}"
+
+
+def analyse(
+    model: Model,
+    dev_file: Path,
+    key: str = "",
+    train_file: Path | None = None,
+    trust: str | Sequence[str] = (),
+) -> Analysis:
+    """Predict a file with labels, and say where the predictions are wrong.
+
+    Raises:
+        StorageError: the model is damaged, or names code that nobody trusts.
+        DataError: a row that cannot be used, with its file and line.
+    """
+    loaded = load_model(model.folder, trust=trust).to(device_of(torch.cuda.is_available(), "auto"))
+    reader = loaded.reader
+    counts = counts_of(reader)
+    metrics = [metric() for metric in metrics_of(loaded.head.metrics)]
+    hardest: list[tuple[tuple[float, bool, int], Row]] = []
+    windows: list[int] = []
+    for example, record, truth, loss, size in _stream(loaded, dev_file):
+        for metric in metrics:
+            metric.update(record, truth)
+        judged = counts.judge(example, record, truth)
+        loss = record_loss(record) if loss is None else loss
+        row = Row(_place(example), _texts(example), judged.gold, judged.predicted, judged.is_right, loss)
+        # The number settles ties, so that rows are never compared: the earlier one stays.
+        heapq.heappush(hardest, ((loss or 0.0, not judged.is_right, -len(windows)), row))
+        if len(hardest) > MOST_ROWS:
+            heapq.heappop(hardest)
+        windows.append(size)
+    labels, matrix = counts.matrix()
+    files = [(train_file, "train"), (dev_file, "dev")]
+    return Analysis(
+        model.task,
+        model.kind,
+        str(model.folder),
+        key,
+        [statistics(reader, path, role) for path, role in files if path is not None and path.is_file()],
+        len(windows),
+        [pair for metric in metrics for pair in metric.compute().items()] if windows else [],
+        [row for _, row in sorted(hardest, key=itemgetter(0), reverse=True)],
+        counts.label_scores(),
+        labels,
+        matrix,
+        counts.confused(),
+        counts.facts(),
+        counts.groups(windows),
+    )
+
+
+def counts_of(reader: Reader) -> Counts:
+    """What adds up predictions of the kind that a reader tells truths of.
+
+    Raises:
+        PalmError: a reader of somebody's own, with truths of another form.
+    """
+    names = getattr(getattr(reader, "labels", None), "names", {})
+    kinds: dict[str, Callable[[], Counts]] = {
+        "label": lambda: LabelCounts(names),
+        "labels": TagCounts,
+        "answers": AnswerCounts,
+        "words": WordCounts,
+        "value": NumberCounts,
+        "is_right": PairCounts,
+    }
+    found = next((kinds[name] for name in reader.truth_names if name in kinds), None)
+    if found is None:
+        raise PalmError(
+            f"{type(reader).__name__} tells {', '.join(reader.truth_names) or 'nothing'} of its examples; "
+            f"the report shows what tells one of {', '.join(kinds)}"
+        )
+    return found()
+
+
+def _stream(model: InferenceModel, path: Path) -> Iterator[tuple[Any, Any, Any, float | None, int]]:
+    """Of every example: itself, its record, its truth, its loss if that can be told, and its rows."""
+    reader = model.reader
+    seen, known, shown, counted, lost = tee(reader.read_true(path), 5)
+    return zip(
+        shown,
+        chain.from_iterable(model.steps(seen, losses={})),
+        reader.truths(known),
+        example_losses(model, lost) if has_row_losses(model) else repeat(None),
+        _sizes(reader, counted),
+        strict=False,
+    )
+
+
+def _sizes(reader: Reader, examples: Iterator[Any]) -> Iterator[int]:
+    """How many rows each example becomes."""
+    for chunk, rows in encoded_chunks(reader, examples, with_targets=False, size=1024):
+        owners = rows["example"].values.tolist()
+        sizes = [0] * len(chunk)
+        for owner in owners:
+            sizes[owner] += 1
+        yield from sizes
+
+
+def _place(example: Any) -> str:
+    return str(getattr(example, "place", ""))
+
+
+def _texts(example: Any) -> list[tuple[str, str]]:
+    """The texts of an example, under the names that its file gives them."""
+    if isinstance(example, SquadQuestion):
+        return [("question", _cut(example.question)), ("context", _around_answer(example))]
+    if isinstance(words := getattr(example, "words", None), list):
+        return [("text_a", _cut(" ".join(words)))]
+    found = [(name, getattr(example, name, None)) for name in ("text_a", "text_b")]
+    texts = [(name, _cut(text)) for name, text in found if isinstance(text, str)]
+    return texts or [("example", _cut(str(example)))]
+
+
+def _around_answer(question: SquadQuestion) -> str:
+    """The part of the context that holds the first answer, if it is long."""
+    start = max(0, question.answers[0].start - MOST_LETTERS // 2) if question.answers else 0
+    start = min(start, max(0, len(question.context) - MOST_LETTERS))
+    return ("…" if start else "") + _cut(question.context[start:])
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…"
+
+
+def _stored(file: Path) -> dict[str, Analysis]:
+    """What was kept of an earlier look at the run."""
+    if not file.is_file():
+        return {}
+    stored = read_json(file)
+    if stored.get("version") != VERSION:
+        return {}
+    return {task: _restored(values) for task, values in stored["tasks"].items()}
+
+
+def _restored(values: dict[str, Any]) -> Analysis:
+    kinds = {"data": DataFile, "hardest": Row, "label_scores": LabelScore, "confused": Confused}
+    parts = {name: [kind(**value) for value in values[name]] for name, kind in kinds.items()}
+    return Analysis(**{**values, **parts})

@@ -1,0 +1,312 @@
+"""What predictions beside the truth add up to: confusions, scores of labels, lengths of answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from palm.metrics.entities import Entity, entities
+from palm.metrics.squad import best, exact, word_f1, words_of
+from palm.reader import Record
+
+MOST_LABELS = 24
+"""Of a confusion matrix: one with more cannot be read."""
+
+MOST_PAIRS = 20
+"""Of most confused pairs."""
+
+
+Group = tuple[str, Sequence[tuple[str, int, float]]]
+"""A title, and ranges with their number of examples and mean score."""
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """How well one label is found.
+
+    Args:
+        label: its name.
+        precision: how many of those that were given it have it.
+        recall: how many of those that have it were given it.
+        f1: the harmonic mean of both.
+        support: how often it is true.
+        predicted: how often it was given.
+    """
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+    predicted: int
+
+
+@dataclass(frozen=True)
+class Confused:
+    """How often one label was given for another."""
+
+    gold: str
+    predicted: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One example as a person compares it.
+
+    Args:
+        gold: the truth.
+        predicted: what was predicted.
+        is_right: whether they agree.
+    """
+
+    gold: str
+    predicted: str
+    is_right: bool
+
+
+class Counts:
+    """Judges examples of one kind of truth, and adds them up.
+
+    Attributes:
+        pairs: (gold, predicted) -> how often, of whatever is compared.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: Counter[tuple[str, str]] = Counter()
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:
+        """Compare one prediction with its truth, and count it."""
+        raise NotImplementedError
+
+    def label_scores(self) -> list[LabelScore]:
+        """The scores of every label; none where there are no labels."""
+        return []
+
+    def confused(self) -> list[Confused]:
+        """The pairs that are confused most."""
+        wrong = Counter({pair: n for pair, n in self.pairs.items() if pair[0] != pair[1]})
+        return [Confused(gold, predicted, n) for (gold, predicted), n in wrong.most_common(MOST_PAIRS)]
+
+    def matrix(self) -> tuple[list[str], list[list[int]]]:
+        """The labels and, a row for each true label, how often each was predicted; empty where too many."""
+        return [], []
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What else there is to say, as names and values."""
+        return []
+
+    def groups(self, windows: Sequence[int]) -> list[Group]:  # noqa: ARG002
+        """How good the predictions are for examples of different sizes.
+
+        Args:
+            windows: how many rows every example became, in order.
+        """
+        return []
+
+
+def scores_of_counts(
+    right: Mapping[str, int], given: Mapping[str, int], true: Mapping[str, int]
+) -> list[LabelScore]:
+    """Precision, recall and F1 of every label, the most frequent first."""
+    labels = sorted({*given, *true}, key=lambda label: (-true.get(label, 0), label))
+    return [
+        LabelScore(
+            label,
+            _share(right.get(label, 0), given.get(label, 0)),
+            _share(right.get(label, 0), true.get(label, 0)),
+            _share(2 * right.get(label, 0), given.get(label, 0) + true.get(label, 0)),
+            true.get(label, 0),
+            given.get(label, 0),
+        )
+        for label in labels
+    ]
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+class LabelCounts(Counts):
+    """One label per example.
+
+    Args:
+        names: id -> name.
+    """
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        super().__init__()
+        self._names = dict(names)
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
+        gold, predicted = (
+            self._names.setdefault(each["label"], str(each["label"])) for each in (truth, record)
+        )
+        self.pairs[gold, predicted] += 1
+        probs = record.get("probs")
+        certain = f" ({100 * probs[record['label']]:.0f} %)" if isinstance(probs, list) else ""
+        return Judged(gold, f"{predicted}{certain}", gold == predicted)
+
+    def label_scores(self) -> list[LabelScore]:
+        right = Counter({gold: n for (gold, given), n in self.pairs.items() if gold == given})
+        return scores_of_counts(right, self._sums(1), self._sums(0))
+
+    def matrix(self) -> tuple[list[str], list[list[int]]]:
+        seen = {label for pair in self.pairs for label in pair}
+        labels = [name for _, name in sorted(self._names.items()) if name in seen]
+        if len(labels) > MOST_LABELS:
+            return [], []
+        return labels, [[self.pairs[gold, given] for given in labels] for gold in labels]
+
+    def _sums(self, side: int) -> Counter[str]:
+        sums: Counter[str] = Counter()
+        for pair, n in self.pairs.items():
+            sums[pair[side]] += n
+        return sums
+
+
+class TagCounts(Counts):
+    """A label for every word: confusions of words, scores of whole entities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._right, self._given, self._true = Counter[str](), Counter[str](), Counter[str]()
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:
+        predicted, gold = record["labels"], truth["labels"]
+        self.pairs.update(zip(gold, predicted, strict=True))
+        found, expected = set(entities(predicted)), set(entities(gold))
+        for counts, these in ((self._right, found & expected), (self._given, found), (self._true, expected)):
+            counts.update(entity.kind for entity in these)
+        words = getattr(example, "words", [])
+        missed, invented = (_listed(these, words) for these in (expected - found, found - expected))
+        return Judged(missed, invented, predicted == gold)
+
+    def label_scores(self) -> list[LabelScore]:
+        return scores_of_counts(self._right, self._given, self._true)
+
+
+def _listed(found: set[Entity], words: Sequence[str]) -> str:
+    """Entities with their words, in order: `city: new york, day: monday`."""
+    ordered = sorted(found, key=lambda entity: entity.first)
+    return ", ".join(f"{kind}: {' '.join(words[first : last + 1])}" for kind, first, last in ordered)
+
+
+class WordCounts(Counts):
+    """Hidden words that are guessed."""
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
+        words = [(word["word"], word["predicted"]) for word in record["words"]]
+        self.pairs.update(words)
+        return Judged(
+            ", ".join(word for word, _ in words),
+            ", ".join(guess for _, guess in words),
+            all(word == guess for word, guess in words),
+        )
+
+
+class NumberCounts(Counts):
+    """Real numbers: how far off they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._errors: list[float] = []
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
+        self._errors.append(record["value"] - truth["value"])
+        return Judged(f"{truth['value']:.4g}", f"{record['value']:.4g}", is_right=False)
+
+    def facts(self) -> list[tuple[str, str]]:
+        errors = sorted(abs(error) for error in self._errors)
+        if not errors:
+            return []
+        return [
+            ("mean error (predicted − true)", f"{sum(self._errors) / len(self._errors):+.4g}"),
+            ("median of the absolute error", f"{errors[len(errors) // 2]:.4g}"),
+            ("95 % of absolute errors are below", f"{errors[int(0.95 * (len(errors) - 1))]:.4g}"),
+        ]
+
+
+class PairCounts(Counts):
+    """Scores of right and wrong pairs, each right one followed by its wrong one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._score = 0.0
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
+        if truth["is_right"]:
+            self._score = record["probs"]
+            return Judged("the right pair", f"{self._score:.3f}", is_right=True)
+        is_right = self._score > record["probs"]
+        return Judged(f"below the right pair's {self._score:.3f}", f"{record['probs']:.3f}", is_right)
+
+
+class AnswerCounts(Counts):
+    """Answers to questions: how much of them is right, and how long they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: Counter[str] = Counter()
+        self._lengths: list[tuple[int, int, float]] = []
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
+        predicted, answers = record["text"], truth["answers"]
+        score = best(word_f1, predicted, answers) if answers else float(not predicted)
+        is_exact = bool(best(exact, predicted, answers)) if answers else not predicted
+        self._kinds[_kind(predicted, answers, is_exact, score)] += 1
+        true_length = min((len(words_of(answer)) for answer in answers), default=0)
+        self._lengths.append((true_length, len(words_of(predicted)), score))
+        gold = " | ".join(dict.fromkeys(answers)) or "(no answer)"
+        return Judged(gold, predicted or "(no answer)", is_exact)
+
+    def facts(self) -> list[tuple[str, str]]:
+        total = len(self._lengths)
+        if not total:
+            return []
+        kinds = [(kind, f"{n} of {total} ({100 * n / total:.1f} %)") for kind, n in self._kinds.most_common()]
+        means = [sum(row[side] for row in self._lengths) / total for side in (0, 1)]
+        return [
+            *kinds,
+            ("words of the true answers, on average", f"{means[0]:.2f}"),
+            ("words of the predicted answers, on average", f"{means[1]:.2f}"),
+        ]
+
+    def groups(self, windows: Sequence[int]) -> list[Group]:
+        lengths = [(length, score) for length, _, score in self._lengths]
+        scores = [score for _, _, score in self._lengths]
+        return [
+            ("F1 by words of the true answer", grouped(lengths, (0, 1, 2, 3, 5, 9))),
+            (
+                "F1 by windows of the context",
+                grouped(list(zip(windows, scores, strict=True)), (1, 2, 3, 5, 9)),
+            ),
+        ]
+
+
+def _kind(predicted: str, answers: Sequence[str], is_exact: bool, score: float) -> str:
+    if is_exact:
+        return "exactly right"
+    if not answers:
+        return "an answer where there is none"
+    if not predicted:
+        return "no answer where there is one"
+    return "overlaps the true answer" if score > 0 else "another place"
+
+
+def grouped(rows: Sequence[tuple[int, float]], bounds: Sequence[int]) -> list[tuple[str, int, float]]:
+    """How many rows there are in ranges of their size, and their mean score.
+
+    Args:
+        rows: size and score of each.
+        bounds: the least size of each range, rising; the last range has no end.
+    """
+    found = []
+    for low, high in zip(bounds, [*bounds[1:], None], strict=True):
+        these = [score for size, score in rows if low <= size and (high is None or size < high)]
+        if these:
+            name = f"{low} or more" if high is None else str(low) if high == low + 1 else f"{low}–{high - 1}"
+            found.append((name, len(these), sum(these) / len(these)))
+    return found

@@ -1,0 +1,121 @@
+"""What a history says as curves: points over global steps, smoothed, and thinned where there are many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from palm.report.history import History
+
+Point = tuple[float, float]
+"""A global step, and a number."""
+
+RATE_INTERVALS = 40
+"""Over how many parts of a run its pace is shown: fewer hide pauses, more show noise."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A named sequence of points, the steps rising."""
+
+    name: str
+    points: Sequence[Point]
+
+    def smoothed(self) -> Curve:
+        """The mean of about a tenth of the points around each, five at least; at the ends of those there are.
+
+        It is centred, so it does not lag behind a loss that falls quickly.
+        """
+        half = max(2, len(self.points) // 20)
+        sums = [0.0, *accumulate(value for _, value in self.points)]
+        found = []
+        for number, (step, _) in enumerate(self.points):
+            first, end = max(0, number - half), min(len(self.points), number + half + 1)
+            found.append((step, (sums[end] - sums[first]) / (end - first)))
+        return Curve(self.name, found)
+
+    def thinned(self, most: int) -> Curve:
+        """Every k-th point and the last, so that there are about `most` of them."""
+        every = -(-len(self.points) // most) if self.points else 1
+        kept = [*self.points[:-1:every], *self.points[-1:]]
+        return Curve(self.name, kept)
+
+
+def _curve(name: str, points: Iterable[tuple[float, float | None]]) -> Curve:
+    return Curve(name, [(step, value) for step, value in points if value is not None])
+
+
+def losses(history: History) -> dict[str, Curve]:
+    """Task -> the losses of its logged steps."""
+    return {
+        task: _curve(task, ((step.step, step.loss) for step in history.steps if step.task == task))
+        for task in history.tasks
+    }
+
+
+def dev_losses(history: History) -> dict[str, Curve]:
+    """Task -> its dev losses, of tasks that have any."""
+    evaluations = history.evaluations
+    found = {
+        task: _curve(task, ((each.step, each.dev_loss.get(task)) for each in evaluations))
+        for task in history.tasks
+    }
+    return {task: curve for task, curve in found.items() if curve.points}
+
+
+def scores(history: History) -> dict[str, list[Curve]]:
+    """Task -> a curve for each of its metrics, the deciding one first; of tasks that were evaluated."""
+    found = {}
+    for task in history.tasks:
+        names = list(
+            dict.fromkeys(name for each in history.evaluations for name in each.scores.get(task, {}))
+        )
+        curves = [
+            _curve(name, ((each.step, each.scores.get(task, {}).get(name)) for each in history.evaluations))
+            for name in names
+        ]
+        if curves:
+            found[task] = curves
+    return found
+
+
+def learning_rates(history: History) -> Curve:
+    """The learning rate of every logged step."""
+    return _curve("learning rate", ((step.step, step.learning_rate) for step in history.steps))
+
+
+def gradient_norms(history: History) -> Curve:
+    """The norm of every logged step's gradient, before clipping."""
+    return _curve("gradient norm", ((step.step, step.grad_norm) for step in history.steps))
+
+
+def realised_steps(history: History) -> dict[str, Curve]:
+    """Task -> how many steps it had had, over global steps."""
+    known: dict[int, dict[str, int]] = {0: dict.fromkeys(history.tasks, 0)}
+    for draws in history.draws:
+        known[draws.step] = dict(draws.steps)
+    return {
+        task: Curve(task, [(step, counts[task]) for step, counts in sorted(known.items()) if task in counts])
+        for task in history.tasks
+    }
+
+
+def planned_steps(history: History) -> dict[str, Curve]:
+    """Task -> the straight line to the steps that were planned for it."""
+    total = history.start.total_steps
+    return {
+        task: Curve(task, [(0, 0), (total, plan.expected_steps)])
+        for task, plan in history.start.tasks.items()
+    }
+
+
+def paces(history: History) -> list[Curve]:
+    """Rows and tokens per second, each over a part of the run."""
+    every = max(1, len(history.steps) // RATE_INTERVALS)
+    marks = [*history.steps[:-1:every], *history.steps[-1:]]
+    spans = [(a, b, b.seconds - a.seconds) for a, b in pairwise(marks)]
+    return [
+        Curve("rows/s", [(b.step, (b.rows - a.rows) / span) for a, b, span in spans if span > 0]),
+        Curve("tokens/s", [(b.step, (b.tokens - a.tokens) / span) for a, b, span in spans if span > 0]),
+    ]

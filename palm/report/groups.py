@@ -1,0 +1,110 @@
+"""Runs of one configuration but for the seed, taken together: the mean of their curves and its spread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from palm.report.curves import Curve
+from palm.report.history import History
+from palm.report.run import Run
+
+SAME_EXPERIMENT = (
+    *("random_seed", "save_path", "pred_output_path", "data_cache", "use_data_cache", "resume"),
+    *("print_every_n_steps", "keep_last_n", "save_every_n_steps", "save_infermodel_every_n_steps"),
+)
+"""Settings in which runs may differ that are still the same experiment."""
+
+GRID = 200
+"""Steps at which curves are averaged: those of several runs seldom have points at the same ones."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that belong together.
+
+    Args:
+        name: what tells them from the others.
+        runs: one, or several with different seeds.
+    """
+
+    name: str
+    runs: Sequence[Run]
+
+
+@dataclass(frozen=True)
+class Band:
+    """The mean of curves, and the standard deviation around it.
+
+    Args:
+        steps: global steps, float64[points].
+        mean: at each of them, the same shape.
+        spread: the same; zeros where there is one curve.
+    """
+
+    steps: npt.NDArray[np.float64]
+    mean: npt.NDArray[np.float64]
+    spread: npt.NDArray[np.float64]
+
+
+def grouped_runs(runs: Sequence[Run]) -> list[Group]:
+    """Runs by what they were configured with; a run without a configuration stands alone.
+
+    A group is called by the settings that the groups do not share, or by its folder.
+    """
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        settings = _settings(run)
+        key = json.dumps(settings, sort_keys=True, default=str) if settings else str(run.folder.resolve())
+        found.setdefault(key, []).append(run)
+    members = list(found.values())
+    differing = _differing([_settings(group[0]) for group in members])
+    return [Group(_name(group, differing, alone=len(members) == 1), group) for group in members]
+
+
+def band(group: Group, curve_of: Callable[[History], Curve | None]) -> Band | None:
+    """The mean curve of a group's runs, between the first and the last step that all of them have.
+
+    Args:
+        group: the runs.
+        curve_of: the curve of one of them, if it has it.
+    """
+    found = [curve for run in group.runs if (curve := curve_of(run.history)) is not None and curve.points]
+    if not found:
+        return None
+    if len(found) == 1:
+        steps, values = np.array(found[0].points, dtype=np.float64).T
+        return Band(steps, values, np.zeros_like(values))
+    first = max(curve.points[0][0] for curve in found)
+    last = min(curve.points[-1][0] for curve in found)
+    steps = np.linspace(first, max(first, last), GRID)
+    columns = [np.array(curve.points, dtype=np.float64).T for curve in found]
+    values = np.stack([np.interp(steps, known, numbers) for known, numbers in columns])
+    return Band(steps, values.mean(0), values.std(0, ddof=1))
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    return {
+        f"{title}.{each.name}" if title.startswith("task ") else each.name: each.value
+        for title, values in run.sections.items()
+        for each in values
+        if each.name not in SAME_EXPERIMENT
+    }
+
+
+def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of settings that are not the same everywhere."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in names if len({json.dumps(each.get(name), default=str) for each in settings}) > 1]
+
+
+def _name(runs: Sequence[Run], differing: Sequence[str], alone: bool) -> str:
+    settings = _settings(runs[0])
+    told = [f"{name.rpartition(' ')[2]} {settings.get(name, 'default')}" for name in differing[:3]]
+    name = runs[0].name if alone or not told or not settings else ", ".join(told)
+    return f"{name} ({len(runs)} runs)" if len(runs) > 1 else name

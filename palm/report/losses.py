@@ -1,0 +1,98 @@
+"""The loss of every single example, as training would compute it, to find the hardest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palm.core.contract import Tensors
+from palm.core.errors import DataError
+from palm.core.precision import resolved
+from palm.core.rng import generator
+from palm.engine.inference import CHUNK_EXAMPLES, InferenceModel, kept_modes
+from palm.engine.model import outputs_of
+from palm.reader import Record, Rows
+from palm.reader.text.squad import SquadQuestion, answerable
+
+
+def example_losses(model: InferenceModel, examples: Iterable[Any]) -> Iterator[float | None]:
+    """One number per example, the mean over its rows; None where training could not use it.
+
+    Args:
+        model: its head's tensors all have a row of the batch first (see `has_row_losses`).
+        examples: as `Reader.read_true` gives them.
+    """
+    examples = iter(examples)
+    while chunk := list(islice(examples, CHUNK_EXAMPLES)):
+        usable = {number: ready for number, each in enumerate(chunk) if (ready := _usable(each)) is not None}
+        rows = model.reader.encode(list(usable.values()), with_targets=True) if usable else None
+        found = _means(model, rows) if rows is not None and len(rows) else {}
+        places = {number: place for place, number in enumerate(usable)}
+        yield from (found.get(places[number]) if number in places else None for number in range(len(chunk)))
+
+
+def has_row_losses(model: InferenceModel) -> bool:
+    """Whether what the head gives and compares can be cut into rows."""
+    specs = [*model.head.outputs_attr.values(), *model.head.targets_attr.values()]
+    return (
+        all(spec.shape[:1] == ("batch",) for spec in specs) and "is_negative" not in model.head.targets_attr
+    )
+
+
+def record_loss(record: Record) -> float | None:
+    """The mean loss of a record's hidden words, where they say how likely the true ones were."""
+    words = [word["log_prob"] for word in record.get("words", ()) if "log_prob" in word]
+    return -math.fsum(words) / len(words) if words else None
+
+
+def _usable(example: Any) -> Any:
+    """The example as training takes it: a question with the answers that stand where its file says."""
+    if not isinstance(example, SquadQuestion) or not example.answers:
+        return example
+    try:
+        return answerable(example)
+    except DataError:
+        return None
+
+
+def _means(model: InferenceModel, rows: Rows) -> dict[int, float]:
+    """Example -> the mean loss of its rows."""
+    totals: dict[int, list[float]] = {}
+    by_length = np.argsort(rows.lengths, kind="stable").tolist()  # little padding, as in prediction
+    for start in range(0, len(rows), model.batch_size):
+        indices = by_length[start : start + model.batch_size]
+        for index, loss in zip(indices, _row_losses(model, rows, indices), strict=True):
+            totals.setdefault(int(rows["example"][index]), []).append(loss)
+    return {example: math.fsum(values) / len(values) for example, values in totals.items()}
+
+
+@torch.inference_mode()
+def _row_losses(model: InferenceModel, rows: Rows, indices: Sequence[int]) -> list[float]:
+    device = next(model.backbone.parameters()).device
+    batch = model.reader.collate(
+        rows, indices, lambda k: generator(0, "mask", model.task, "predict", 0, indices[k])
+    )
+    batch = {name: value.to(device) for name, value in batch.items()}
+    with kept_modes(model.backbone, model.head):
+        model.backbone.eval()
+        model.head.eval()
+        outputs = outputs_of(model.backbone, model.head, batch, resolved(model.precision, device))
+        losses = [
+            model.head.loss(
+                _row(outputs, model.head.outputs_attr, row), _row(batch, model.head.targets_attr, row)
+            )
+            for row in range(len(indices))
+        ]
+    values: list[float] = torch.stack(losses).float().tolist()
+    return values
+
+
+def _row(tensors: Tensors, names: Iterable[str], row: int) -> dict[str, Tensor]:
+    """One row of a batch, as a batch."""
+    return {name: tensors[name][row : row + 1] for name in names}

@@ -1,0 +1,319 @@
+"""The report: one HTML file about a run that needs no network and runs no script."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import torch
+
+from palm.core.errors import PalmError
+from palm.core.logging import logger
+from palm.core.storage import read_json, write_text
+from palm.core.version import __version__
+from palm.engine.evaluation import shown as shown_score
+from palm.engine.inference import DESCRIPTION
+from palm.report import curves
+from palm.report.analysis import Analysis, analyses_of
+from palm.report.curves import Curve
+from palm.report.data import DataFile
+from palm.report.history import Evaluated, History
+from palm.report.run import CONFIGURATION, Run, read_run
+from palm.report.svg import Bars, Chart, Line, shown
+
+FILE = "report.html"
+
+
+def write_report(
+    run: str | Path,
+    output: str | Path | None = None,
+    predict: bool = True,
+    *,
+    trust: str | Sequence[str] = (),
+) -> Path:
+    """Write a page that shows what a run was trained on, how it went, and where its models are wrong.
+
+    Args:
+        run: the run's folder, its `save_path`.
+        output: the HTML file; `report.html` in the run's folder where None.
+        predict: load the best model of every task (or its last) and predict its `dev_file`, unless that
+            was done before; without, the page says nothing of single rows. What cannot be predicted is told
+            on the page.
+        trust: as for `palm.load_model`.
+
+    Returns:
+        The file.
+
+    Raises:
+        PalmError: jinja2 is missing, or `output` cannot be written.
+        StorageError: no history there.
+    """
+    found = read_run(run)
+    file = found.folder / FILE if output is None else Path(output)
+    text = page(found, analyses_of(found, predict, trust))
+    try:
+        write_text(file, text)
+    except OSError as error:
+        raise PalmError(f"{file}: cannot be written ({error.strerror}); give another --output") from error
+    logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
+    return file
+
+
+def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
+    """The page's HTML; every text of the run is escaped."""
+    try:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+    except ImportError:
+        raise PalmError("the report needs jinja2: pip install 'palm-torch[report]'") from None
+    environment = Environment(
+        loader=PackageLoader("palm.report", "template"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    history = run.history
+    environment.filters |= {"shown": shown, "score": _score, "value": _value, "duration": _duration}
+    return environment.get_template("page.html").render(
+        run=run,
+        history=history,
+        ending=_ending(history),
+        encoder=next((each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""),
+        tasks=[_task(run, task, analyses[task]) for task in history.tasks],
+        loss_charts=list(_loss_charts(history)),
+        score_charts=list(_score_charts(history)),
+        update_charts=list(_update_charts(history)),
+        mix_chart=_mix_chart(history),
+        mix=list(_mix(history)),
+        pace_charts=list(_pace_charts(history)),
+        memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
+        commands=list(_commands(run)),
+        versions=_versions(run),
+        made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    )
+
+
+@dataclass(frozen=True)
+class TaskOnPage:
+    """What the page tells of one task.
+
+    Args:
+        name: its name.
+        colour: number of its colour in all charts.
+        is_target: whether it is a target.
+        rows: its training rows.
+        steps: that it had.
+        planned: steps.
+        epochs: passes over its rows.
+        scores: metric, last score, best score; empty where it was not evaluated.
+        best_step: the global step of the best evaluation.
+        models: kind and path of its saved models.
+        analysis: of its model; None where there is none.
+        missing: why not.
+        length_charts: of its data files.
+    """
+
+    name: str
+    colour: int
+    is_target: bool
+    rows: int
+    steps: int
+    planned: int
+    epochs: float
+    scores: Sequence[tuple[str, float | None, float | None]]
+    best_step: int
+    models: Sequence[tuple[str, str]]
+    analysis: Analysis | None
+    missing: str
+    length_charts: Sequence[Bars]
+
+
+def _task(run: Run, task: str, analysis: Analysis | str) -> TaskOnPage:
+    history = run.history
+    plan = history.start.tasks[task]
+    realised = curves.realised_steps(history)[task].points
+    steps = int(realised[-1][1]) if len(realised) > 1 else _last_task_step(history, task)
+    evaluated = [each for each in history.evaluations if each.scores.get(task)]
+    best = _best(evaluated, task)
+    scores = [] if best is None else _last_and_best(evaluated[-1], best, task)
+    found, missing = (analysis, "") if isinstance(analysis, Analysis) else (None, analysis)
+    return TaskOnPage(
+        task,
+        history.tasks.index(task),
+        plan.is_target,
+        plan.rows,
+        steps,
+        plan.expected_steps,
+        steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
+        scores,
+        0 if best is None else best.step,
+        [
+            (each.kind, each.folder.relative_to(run.folder).as_posix())
+            for each in run.models
+            if each.task == task
+        ],
+        found,
+        missing,
+        [] if found is None else [_lengths(file) for file in found.data if file.histogram],
+    )
+
+
+def _last_task_step(history: History, task: str) -> int:
+    return max((step.task_step for step in history.steps if step.task == task), default=0)
+
+
+def _best(evaluated: Sequence[Evaluated], task: str) -> Evaluated | None:
+    """The best evaluation of a task, as the run itself decided."""
+    best = [each for each in evaluated if task in each.best]
+    return best[-1] if best else evaluated[-1] if evaluated else None
+
+
+def _last_and_best(
+    last: Evaluated, best: Evaluated, task: str
+) -> list[tuple[str, float | None, float | None]]:
+    return [(name, value, best.scores[task].get(name)) for name, value in last.scores[task].items()]
+
+
+def _lengths(file: DataFile) -> Bars:
+    low, median, most, high = file.tokens
+    return Bars(
+        f"Lengths of {'training' if file.role == 'train' else 'dev'} rows",
+        "rows",
+        "tokens",
+        file.histogram,
+        f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}",
+    )
+
+
+def _ending(history: History) -> str:
+    if history.end is None:
+        return f"not finished: the last that is known is global step {history.last_step:,}"
+    return f"{history.end.reason} after {history.end.step:,} steps ({history.start.total_steps:,} planned)"
+
+
+def _loss_charts(history: History) -> Iterator[Chart]:
+    """Per task its loss, raw behind smoothed, and its dev loss."""
+    dev = curves.dev_losses(history)
+    for task, curve in curves.losses(history).items():
+        colour = history.tasks.index(task)
+        if not curve.points:
+            continue
+        lines = [
+            Line(Curve("loss of the step", curve.points), colour, faint=True, marks=len(curve.points) <= 120),
+            Line(Curve("smoothed", curve.smoothed().points), colour),
+        ]
+        if task in dev:
+            lines.append(Line(Curve("dev loss", dev[task].points), colour, dash=1, marks=True))
+        yield Chart(f"{task}: loss", "loss", lines)
+
+
+def _score_charts(history: History) -> Iterator[Chart]:
+    """Per task its metrics on dev data; those of another scale have a chart of their own."""
+    for task, found in curves.scores(history).items():
+        best = _best([each for each in history.evaluations if each.scores.get(task)], task)
+        groups: dict[bool, list[Curve]] = {}
+        for curve in found:
+            groups.setdefault(max(abs(value) for _, value in curve.points) > 1.5, []).append(curve)
+        for members in (members for members in groups.values() if members):
+            lines = [
+                Line(
+                    curve,
+                    history.tasks.index(task) + number,
+                    dash=number % 4,
+                    marks=True,
+                    star=next((p for p in curve.points if best and p[0] == best.step), None),
+                )
+                for number, curve in enumerate(members)
+            ]
+            unit = members[0].name if len(members) == 1 else "score"
+            yield Chart(f"{task}: dev scores", unit, lines, "A ring marks the step that was best.")
+
+
+def _update_charts(history: History) -> Iterator[Chart]:
+    rates, norms = curves.learning_rates(history), curves.gradient_norms(history)
+    if rates.points:
+        yield Chart("Learning rate", "rate", [Line(rates, 7)])
+    if norms.points:
+        raw = Line(Curve("norm of the step", norms.points), 7, faint=True)
+        smooth = Line(Curve("smoothed", norms.smoothed().points), 7)
+        yield Chart("Norm of the gradient, before clipping", "norm", [raw, smooth])
+
+
+def _mix_chart(history: History) -> Chart | None:
+    realised, planned = curves.realised_steps(history), curves.planned_steps(history)
+    lines = []
+    for number, task in enumerate(history.tasks):
+        if len(realised[task].points) > 1:
+            lines.append(Line(realised[task], number, marks=True))
+            plan = planned[task].points
+            lines.append(Line(Curve(f"{task}, planned", plan), number, dash=2, faint=True, in_table=False))
+    note = "Dotted lines lead to the steps that were planned."
+    return Chart("Steps that every task had", "steps of the task", lines, note) if lines else None
+
+
+def _mix(history: History) -> Iterator[tuple[str, int, int, float, float]]:
+    """Task, steps, planned steps, and the shares of both, in percent."""
+    steps = {task: _last_task_step(history, task) for task in history.tasks}
+    if history.draws:
+        steps |= dict(history.draws[-1].steps)
+    total, planned = max(1, sum(steps.values())), max(1, history.start.total_steps)
+    for task, plan in history.start.tasks.items():
+        shares = (100 * steps[task] / total, 100 * plan.expected_steps / planned)
+        yield task, steps[task], plan.expected_steps, *shares
+
+
+def _pace_charts(history: History) -> Iterator[Chart]:
+    for number, curve in enumerate(curves.paces(history)):
+        if curve.points and any(value for _, value in curve.points):
+            yield Chart(curve.name, curve.name, [Line(curve, number)])
+
+
+def _commands(run: Run) -> Iterator[tuple[str, str]]:
+    """What can be done with the run, and the command for it."""
+    folder = quote(str(run.folder))
+    if run.sections:
+        again = quote(str(run.folder / CONFIGURATION))
+        yield "Repeat the run", f"palm train {again} --save_path NEW_FOLDER"
+        if run.checkpoints and (run.history.end is None or run.history.end.reason != "finished"):
+            yield "Go on with the run", f"palm train {again} --resume auto"
+    for task in run.history.tasks:
+        if (model := run.model(task)) is not None:
+            place = quote(str(model.folder))
+            yield f"Evaluate {task} on other data", f"palm evaluate --model {place} --input FILE"
+    yield "Make this page anew", f"palm report {folder}"
+
+
+def _versions(run: Run) -> dict[str, str]:
+    """What the run was made with, as far as its history and its models tell."""
+    told = {"palm": run.history.start.palm or "unknown"}
+    for model in run.models[:1]:
+        description = read_json(model.folder / DESCRIPTION)
+        told |= (description.get("training") or {}).get("versions", {})
+    return told | dict(run.history.start.versions)
+
+
+def _score(value: float | None) -> str:
+    return "–" if value is None else shown_score(value)
+
+
+def _value(value: Any) -> str:
+    """A setting as its file would have it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {each}" for name, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -1,0 +1,134 @@
+"""A run's folder: its history, its configuration and where every value came from, and its saved models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from palm.config.files import ORIGIN, Lines, read_yaml
+from palm.config.problems import Problems
+from palm.config.values import guessed
+from palm.core.errors import StorageError
+from palm.core.storage import is_sealed, numbered
+from palm.report.history import History, read_history
+
+CONFIGURATION = "resolved_config.yaml"
+
+
+@dataclass(frozen=True)
+class Value:
+    """One setting as the run resolved it.
+
+    Args:
+        name: of the setting.
+        value: what it was.
+        origin: the file and line, or the argument, that set it; empty where nobody wrote that down.
+    """
+
+    name: str
+    value: Any
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that a run saved.
+
+    Args:
+        task: whose.
+        kind: `best`, `last`, `best of the run`, or `after step N`.
+        folder: where.
+    """
+
+    task: str
+    kind: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder.
+
+    Args:
+        folder: its `save_path`.
+        history: what happened.
+        sections: `global`, the tasks and `backbone` -> their settings, as resolved; empty where the run was
+            not made from a configuration.
+        models: those that it saved, per task the best first.
+        checkpoints: their global steps.
+    """
+
+    folder: Path
+    history: History
+    sections: Mapping[str, Sequence[Value]] = field(default_factory=dict)
+    models: Sequence[Model] = ()
+    checkpoints: Sequence[int] = ()
+
+    @property
+    def name(self) -> str:
+        """What people call it: its folder."""
+        return self.folder.resolve().name
+
+    def setting(self, task: str, name: str) -> Any:
+        """What a setting is for a task, as precedence has it; None where it has its default."""
+        everything = {each.name: each.value for each in self.sections.get("global", ())}
+        own = {each.name: each.value for each in self.sections.get(f"task {task}", ())}
+        return everything.get(f"{task}.{name}", everything.get(name, own.get(name)))
+
+    def model(self, task: str) -> Model | None:
+        """The best model of a task, or else its last."""
+        return next((model for model in self.models if model.task == task), None)
+
+
+def read_run(folder: str | Path) -> Run:
+    """Read what a run left behind; weights are not loaded.
+
+    Raises:
+        StorageError: no history there.
+        ConfigError: the configuration beside it is no YAML.
+    """
+    folder = Path(folder)
+    history = read_history(folder)
+    if not folder.is_dir():
+        raise StorageError(f"{folder} is a file; name the folder of the run, its save_path")
+    return Run(
+        folder,
+        history,
+        _sections(folder / CONFIGURATION),
+        list(_models(folder, history.tasks)),
+        sorted(numbered(folder, "step_")),
+    )
+
+
+def _models(folder: Path, tasks: Sequence[str]) -> Iterator[Model]:
+    for task in tasks:
+        on_the_way = sorted(numbered(folder / task, "infer_model.step").items(), reverse=True)
+        places = {
+            "best": folder / task / "best_model",
+            "last": folder / task / "infer_model",
+            "best of the run": folder / "best" / task,
+            **{f"after step {number}": path for number, path in on_the_way},
+        }
+        yield from (Model(task, kind, path) for kind, path in places.items() if is_sealed(path))
+
+
+def _sections(file: Path) -> dict[str, list[Value]]:
+    """The sections of a resolved configuration, each value with the comment behind it."""
+    if not file.is_file():
+        return {}
+    found = read_yaml(file, Problems())
+    lines = file.read_text(encoding="utf-8").splitlines()
+    tasks = {f"task {name}": settings for name, settings in (found.get("tasks") or {}).items()}
+    sections = {"global": found.get("global"), **tasks, "backbone": found.get("backbone")}
+    return {
+        title: [
+            Value(name, guessed(value), lines[settings.lines[name] - 1].rpartition(ORIGIN)[2])
+            if ORIGIN in lines[settings.lines[name] - 1]
+            else Value(name, guessed(value))
+            for name, value in settings.items()
+        ]
+        for title, settings in sections.items()
+        if isinstance(settings, Lines)
+    }

@@ -1,0 +1,101 @@
+"""Curves, smoothed and thinned, and the charts that are drawn of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from palm.report import curves
+from palm.report.curves import Curve
+from palm.report.history import Draws, History, LoggedStep, PlannedTask, Start
+from palm.report.svg import Bars, Chart, Line, ticks
+
+
+def test_a_smoothed_curve_is_the_mean_of_the_points_around_each() -> None:
+    smoothed = Curve("loss", [(1, 8.0), (2, 4.0), (4, 0.0), (5, 4.0), (9, 4.0), (10, 1.0)]).smoothed()
+    assert smoothed.points == [(1, 4.0), (2, 4.0), (4, 4.0), (5, 2.6), (9, 2.25), (10, 3.0)]
+    straight = Curve("loss", [(step, 2.0 * step) for step in range(100)])
+    assert straight.smoothed().points[5:-5] == straight.points[5:-5]  # it does not lag
+
+
+def test_a_thinned_curve_keeps_its_ends() -> None:
+    curve = Curve("loss", [(step, float(step)) for step in range(1000)])
+    thinned = curve.thinned(100)
+    assert (len(thinned.points), thinned.points[0], thinned.points[-1]) == (101, (0, 0.0), (999, 999.0))
+    assert Curve("few", [(1, 1.0)]).thinned(100).points == [(1, 1.0)]
+    assert Curve("none", []).thinned(100).points == []
+
+
+def history() -> History:
+    steps = [
+        LoggedStep(1, "a", 1, loss=3.0, rows=10, tokens=100, seconds=1.0),
+        LoggedStep(2, "b", 1, loss=None, rows=20, tokens=200, seconds=3.0),
+        LoggedStep(3, "a", 2, loss=1.0, rows=60, tokens=500, seconds=5.0),
+    ]
+    tasks = {"a": PlannedTask(True, 4, 2, 8), "b": PlannedTask(False, 2, 2, 8)}
+    return History(Start(total_steps=6, tasks=tasks), steps, [Draws(3, {"a": 2, "b": 1})])
+
+
+def test_losses_leave_out_what_was_not_a_number() -> None:
+    assert {task: curve.points for task, curve in curves.losses(history()).items()} == {
+        "a": [(1, 3.0), (3, 1.0)],
+        "b": [],
+    }
+
+
+def test_the_pace_is_what_was_done_between_two_steps() -> None:
+    rows, tokens = curves.paces(history())
+    assert (rows.points, tokens.points) == ([(2, 5.0), (3, 20.0)], [(2, 50.0), (3, 150.0)])
+
+
+def test_steps_planned_and_realised() -> None:
+    realised, planned = curves.realised_steps(history()), curves.planned_steps(history())
+    assert (realised["a"].points, realised["b"].points) == ([(0, 0), (3, 2)], [(0, 0), (3, 1)])
+    assert (planned["a"].points, planned["b"].points) == ([(0, 0), (6, 4)], [(0, 0), (6, 2)])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 199, [0, 50, 100, 150, 200]),
+        (0.13, 4.2, [0, 1, 2, 3, 4, 5]),
+        (-1e-5, 3e-4, [-1e-4, 0, 1e-4, 2e-4, 3e-4]),
+        (70, 71, [70, 70.2, 70.4, 70.6, 70.8, 71]),
+    ],
+)
+def test_ticks_are_round_and_enclose_the_range(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high, 5) == expected
+
+
+def test_a_chart_puts_points_where_their_numbers_are() -> None:
+    chart = Chart("loss", "loss", [Line(Curve("loss", [(0, 0.0), (50, 10.0), (100, 5.0)]))])
+    points = re.search(r'<polyline points="([^"]+)"', chart.svg())
+    assert points is not None
+    assert points[1] == "52.0,198.0 231.0,10.0 410.0,104.0"  # the corners of the frame, its top, its middle
+    assert chart.columns == ["global step", "loss"]
+    assert chart.rows == [["0", "0"], ["50", "10"], ["100", "5"]]
+
+
+def test_the_table_behind_a_chart_is_cut_where_there_are_many_points() -> None:
+    few = Chart("loss", "loss", [Line(Curve("loss", [(k, 1.0 + k) for k in range(120)]))])
+    many = Chart("loss", "loss", [Line(Curve("loss", [(k, 1.0 + k) for k in range(121)]))])
+    assert (len(few.rows), few.is_cut) == (120, False)
+    assert (len(many.rows), many.is_cut, many.rows[-1]) == (61, True, ["120", "121"])
+
+
+@pytest.mark.parametrize("values", [[0.0], [3.0, 3.0], [79.99999999, 80.00000001], [-1.0, -1.0]])
+def test_a_chart_of_equal_numbers_can_be_drawn(values: list[float]) -> None:
+    chart = Chart("same", "x", [Line(Curve("same", list(enumerate(values))), marks=True)])
+    assert "nan" not in chart.svg()
+
+
+def test_names_in_a_chart_are_escaped() -> None:
+    chart = Chart("<b>", "<i>", [Line(Curve("<u>", [(0, 1.0), (1, 2.0)]), marks=True)])
+    bars = Bars("<b>", "<i>", "<u>", [("<s>", 1)])
+    assert not re.search("<[bius]>", chart.svg() + bars.svg())
+
+
+def test_bars_are_as_high_as_their_counts() -> None:
+    heights = re.findall(r'<rect [^>]*height="([\d.]+)"', Bars("n", "n", "x", [("1", 2), ("2", 4)]).svg())
+    assert [float(height) for height in heights] == [94.0, 188.0]

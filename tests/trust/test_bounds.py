@@ -1,0 +1,581 @@
+"""Small files that would cost gigabytes or hours are refused, and malformed ones named, in every format."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import pickle
+import shutil
+import struct
+import tarfile
+import tracemalloc
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import palm
+from helpers import saved, tiny
+from helpers.foreign_files import SIZES, google, known, write_variables
+from helpers.shared import GOLDEN
+from palm.config import Problems, yaml_text
+from palm.config.files import read_json as read_backbone_json
+from palm.config.files import read_yaml
+from palm.core.errors import ConfigError, DataError, PalmError, StorageError
+from palm.core.storage import read_json
+from palm.pretrained import read_directory, read_weights
+from palm.pretrained.formats import zips
+from palm.pretrained.formats.crc32c import crc32c
+from palm.reader.text.labels import Labels
+from palm.reader.text.subwords import load_tokenizer
+
+CHECKPOINT = GOLDEN / "tensorflow" / "bert_model.ckpt"
+
+
+@contextmanager
+def within(megabytes: int) -> Iterator[None]:
+    """No more memory is taken by Python and numpy."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < megabytes << 20
+
+
+def refused(file: Path, message: str) -> None:
+    with within(64), pytest.raises(StorageError, match=message) as found:
+        read_weights(file)
+    assert str(file.parent) in str(found.value)
+
+
+# ---- JSON ----
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[" * 100_000, "it is nested too deeply"),
+        (b'{"a":' * 100_000, "it is nested too deeply"),
+        (b"9" * 5000, "a whole number of 5000 digits; the most are 400"),
+        (b'"\\ud800"', "surrogates not allowed"),
+        (b'{"a": "caf\xe9"}', "it is not UTF-8 text: byte 10, in line 1, is 0xe9"),
+        (b"{", "it is not JSON: .*line 1 column 2"),
+        (b"", "it is not JSON"),
+        (b"[" + b"{}," * (6 << 20) + b"{}]", "it is larger than 16 MiB"),
+    ],
+)
+def test_json_that_is_too_much_or_nothing_is_named(tmp_path: Path, text: bytes, message: str) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(text)
+    with within(64), pytest.raises(StorageError, match=rf"cannot read .*config\.json: .*{message}"):
+        read_json(file)
+    (tmp_path / "vocab.json").write_bytes(text)
+    (tmp_path / "vocab.json").write_bytes(text)
+    if b"{}" not in text:  # vocabularies may be twice as large
+        with pytest.raises(DataError, match=rf"vocab\.json: cannot read the vocabulary: .*{message}"):
+            load_tokenizer(tmp_path / "vocab.json")
+        label_map = tmp_path / "labels.json"
+        label_map.write_bytes(text)
+        with pytest.raises(DataError, match=r"^.*labels\.json:"):
+            Labels(None, label_map)
+        with pytest.raises(ConfigError, match=r"config\.json:"):
+            read_backbone_json(file, Problems())
+
+
+def test_a_label_map_in_latin_1_is_told_with_its_byte(tmp_path: Path) -> None:
+    file = tmp_path / "labels.json"
+    file.write_bytes('{"gut": 0,\n "süß": 1}'.encode("latin-1"))
+    with pytest.raises(
+        DataError,
+        match=r"labels\.json: cannot read the label_map: it is not UTF-8 text: byte 14, in line 2, is 0xfc",
+    ):
+        Labels(None, file)
+
+
+def test_a_label_with_an_id_that_no_tensor_holds_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'a' should be a whole number from 0 to 2147483647"):
+        Labels(None, {"a": 10**30})
+
+
+# ---- YAML ----
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(
+    f"a{k}: &a{k} [*a{k - 1}, *a{k - 1}, *a{k - 1}]\n" for k in range(1, 30)
+)
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{k}: &a{k}\n  <<: [*a{k - 1}, *a{k - 1}, *a{k - 1}]\n" for k in range(1, 30)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            LAUGHS,
+            r"c\.yaml:10: not YAML: more than 100000 values, aliases counted as all that they stand for",
+        ),
+        (MERGES, r"c\.yaml:19: not YAML: more than 100000 values"),
+        ("a: &a\n  <<: *a\n", r"c\.yaml:2: not YAML: more than 100000 values"),
+        ("[" * 100_000, "c.yaml: not YAML: nested too deeply"),
+        ("- " * 100_000, "c.yaml: not YAML: nested too deeply"),
+        ("#" * (5 << 20), "c.yaml: cannot be read: it is larger than 4 MiB"),
+    ],
+)
+def test_yaml_that_is_too_much_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        read_yaml(tmp_path / "c.yaml", Problems())
+
+
+def test_aliases_and_merges_of_people_are_read(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\nc: *a\n", encoding="utf-8")
+    content = read_yaml(tmp_path / "c.yaml", Problems())
+    assert content == {"a": {"x": "1", "y": "2"}, "b": {"x": "1", "y": "3"}, "c": {"x": "1", "y": "2"}}
+
+
+def test_a_number_of_5000_digits_in_a_configuration_is_a_value_that_does_not_fit(tmp_path: Path) -> None:
+    folder = tiny.write_files(tmp_path)
+    config = {name: value for name, value in tiny.config(folder, "cls").items() if name != "batch_size"}
+    text = f"batch_size: {'9' * 5000}\n{yaml_text(config)}"
+    (folder / "c.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"c\.yaml:1: batch_size should be .*, not 9999"):
+        palm.Controller(folder / "c.yaml", argv=[])
+    with pytest.raises(ConfigError, match=r"--batch_size should be .*, not "):
+        palm.Controller(tiny.config(folder, "cls"), argv=["--batch_size", "9" * 5000])
+
+
+# ---- Pickles ----
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        b"\x80\x02]r\xff\xff\xff\x7f.",  # remembers an empty list under the number 2**31 - 1
+        b"]p2147483647\n.",
+        b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x0f.",  # an array of 2**60 bytes
+        b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x0f.",
+        b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x0f.",
+        b"("
+        + b"I1\nI1\n\x86"
+        + b"2\x86" * 60
+        + b"N"
+        + b"d.",  # the hash of a tuple of tuples of tuples as a key
+        b"}I1\nI1\n\x86" + b"q\x00h\x00\x86" * 60 + b"Ns.",
+        b"}(I1\nI1\n\x86" + b"q\x00h\x00\x86" * 60 + b"Nu.",
+        b"(I1\nI1\n\x86" + b"q\x00h\x00\x86" * 60 + b"Nd.",
+        b"I" + b"9" * 100_000 + b"\n.",
+        b"]" * 600_000 + b".",
+    ],
+    ids=[
+        "memo",
+        "memo of old",
+        "bytearray",
+        "bytes",
+        "frame",
+        "dup",
+        "key",
+        "keys",
+        "dict",
+        "digits",
+        "lists",
+    ],
+)
+def test_a_pickle_that_costs_more_than_it_weighs_is_refused(tmp_path: Path, program: bytes) -> None:
+    for name in ("model_state.pdparams", "pytorch_model.bin"):
+        (tmp_path / name).write_bytes(program)
+    with pytest.raises(StorageError, match=r"cannot read .* as Paddle's arrays: "):
+        read_weights(tmp_path / "model_state.pdparams")
+    with pytest.raises(StorageError, match=r"cannot read .* as tensors alone: "):
+        read_weights(tmp_path / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_a_bin_of_torch_reads_as_torch_reads_it(tmp_path: Path, is_zip: bool) -> None:
+    linear = torch.nn.Linear(3, 4)
+    state = linear.state_dict()
+    state |= {
+        "tied": state["weight"],
+        "turned": torch.arange(12).reshape(3, 4).t(),
+        "none": torch.empty(0, 3),
+    }
+    state |= {"half": torch.randn(3).half(), "brain": torch.randn(3).bfloat16(), "one": torch.tensor(3.0)}
+    state |= {"parameter": linear.weight, "part": torch.arange(9)[3:5], "truth": torch.tensor([True, False])}
+    file = tmp_path / "pytorch_model.bin"
+    torch.save(state, file, _use_new_zipfile_serialization=is_zip)
+    read, heads = read_weights(file), read_weights(file, headers=True)
+    assert list(read) == list(heads) == list(state)
+    for name, value in state.items():
+        assert torch.equal(read[name], value), name
+        assert read[name].dtype == heads[name].dtype == value.dtype
+        assert heads[name].shape == value.shape
+        assert heads[name].device.type == "meta"
+
+
+def test_a_flipped_bit_in_the_numbers_of_a_bin_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.full((64,), 1.5)}, file)
+    data = bytearray(file.read_bytes())
+    data[data.index(struct.pack("<f", 1.5)) + 1] ^= 1
+    file.write_bytes(data)
+    refused(file, "data/0 differs from its checksum")
+    assert read_weights(file, headers=True)["a"].shape == (64,)
+
+
+def test_a_tensor_that_claims_more_numbers_than_are_stored_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pytorch_model.bin"
+    torch.save({"a": torch.zeros(1).expand(10**9)}, file)
+    refused(file, r"a tensor of \[1000000000\] has only 1 numbers")
+    shared = torch.zeros(10**4)
+    torch.save({str(number): shared for number in range(100)}, file)
+    refused(file, "its tensors have far more numbers than it holds")
+
+
+def test_a_bin_with_compressed_entries_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(1 << 20)}, tmp_path / "whole.bin")
+    with (
+        zipfile.ZipFile(tmp_path / "whole.bin") as whole,
+        zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as small,
+    ):
+        for entry in whole.infolist():
+            small.writestr(entry.filename, whole.read(entry))
+    refused(tmp_path / "pytorch_model.bin", "its entries are compressed, which torch never does")
+
+
+# ---- npz, tar, Fluid ----
+
+
+def npy(shape: tuple[int, ...], data: bytes, descr: str = "<f4") -> bytes:
+    """An array that claims a shape."""
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": descr, "fortran_order": False, "shape": shape})
+    return head.getvalue() + data
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            npy((10**12,), b"\0" * 8),
+            r"the header of a\.npy claims \[1000000000000\] of float32, which it is not",
+        ),
+        (npy((2,), b"\0" * 4), "claims"),
+        (npy((-1,), b"\0" * 4), "claims|malformed|negative"),
+        (npy((1,), b"\0" * 8, "|O"), "claims|object"),
+        (npy((2**40, 0), b"", "<f4"), None),
+        (b"\x93NUMPY\x01\x00\xff\xff", "cut short|EOF|expected"),
+        (b"\0" * (3 << 20), r"it unpacks to 3145728 bytes, far more than its \d+; it is no model"),
+    ],
+    ids=["claims more", "claims a little more", "negative", "object", "nothing", "header", "bomb"],
+)
+def test_an_npz_is_compared_with_what_it_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, message: str | None
+) -> None:
+    monkeypatch.setattr(zips, "MIN_LIMIT", 2 << 20)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a.npy", content)
+    if message is None:
+        assert read_weights(tmp_path / "a.npz")["a"].shape == (2**40, 0)
+        return
+    refused(tmp_path / "a.npz", message)
+
+
+def test_a_zip_file_with_an_endless_table_of_contents_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", a=np.zeros(3))
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    struct.pack_into("<I", data, data.rindex(b"PK\5\6") + 12, 1 << 25)
+    (tmp_path / "a.npz").write_bytes(data)
+    refused(tmp_path / "a.npz", "its table of contents claims 33554432 bytes")
+
+
+def test_an_archive_that_unpacks_to_far_more_than_it_weighs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zips, "MIN_LIMIT", 2 << 20)
+    write_variables(tmp_path / "params", {"word_embedding": torch.zeros(4)})
+    with tarfile.open(tmp_path / "__palmmodel__", "w:gz") as tar:
+        tar.add(tmp_path / "params" / "word_embedding", "word_embedding")
+        member = tarfile.TarInfo("zeros.w_0")
+        member.size = 3 << 20
+        tar.addfile(member, Zeros())
+    with pytest.raises(StorageError, match=r"zeros\.w_0 as a Paddle variable: "):
+        read_weights(tmp_path)
+    with tarfile.open(tmp_path / "__palmmodel__", "w:gz") as tar:
+        member = tarfile.TarInfo("zeros@")
+        member.size = 3 << 20
+        tar.addfile(member, Zeros())
+    refused(tmp_path / "__palmmodel__", "it unpacks to more than 2")
+
+
+class Zeros(io.RawIOBase):
+    def read(self, size: int = -1, /) -> bytes:
+        return bytes(size)
+
+
+def test_a_packed_model_that_is_cut_short_is_named(tmp_path: Path) -> None:
+    write_variables(tmp_path / "params", {"word_embedding": torch.randn(400)})
+    with tarfile.open(tmp_path / "__palmmodel__", "w:gz") as tar:
+        tar.add(tmp_path / "params" / "word_embedding", "word_embedding")
+    whole = (tmp_path / "__palmmodel__").read_bytes()
+    assert read_weights(tmp_path, headers=True)["word_embedding"].shape == (400,)
+    for end in (0, 1, 20, 200, len(whole) - 1):
+        (tmp_path / "__palmmodel__").write_bytes(whole[:end])
+        refused(tmp_path / "__palmmodel__", "cannot read ")
+    (tmp_path / "__palmmodel__").write_bytes(gzip.compress(b"x" * 4096))
+    refused(tmp_path / "__palmmodel__", "cannot read ")
+
+
+def test_headers_of_fluid_tensorflow_and_npz_are_enough(tmp_path: Path) -> None:
+    write_variables(tmp_path / "params", {"word_embedding": torch.randn(4, 2)})
+    np.savez(tmp_path / "a.npz", a=np.zeros((2, 3), np.float16))
+    shutil.copytree(CHECKPOINT.parent, tmp_path / "google")
+    data = tmp_path / "google" / "bert_model.ckpt.data-00000-of-00001"
+    data.write_bytes(bytes(data.stat().st_size))
+    assert read_weights(tmp_path / "params", headers=True)["word_embedding"].shape == (4, 2)
+    assert read_weights(tmp_path / "a.npz", headers=True)["a"].dtype == torch.float16
+    whole, heads = read_weights(CHECKPOINT), read_weights(tmp_path / "google", headers=True)
+    assert {name: value.shape for name, value in heads.items()} == {n: v.shape for n, v in whole.items()}
+
+
+# ---- TensorFlow ----
+
+
+def test_crc32c_is_that_of_the_standard() -> None:
+    """Numbers of RFC 3720, appendix B.4; and of the bytes one by one."""
+    for data, crc in ((bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43), (b"123456789", 0xE3069283)):
+        assert crc32c(np.frombuffer(data, np.uint8)) == crc
+    generator = np.random.default_rng(0)
+    for size in (0, 1, 63, 64, 127, 128, 129, 4095, 100_001):
+        data = generator.integers(0, 256, size, dtype=np.uint8)
+        register = 0xFFFFFFFF
+        for byte in data.tolist():
+            register ^= byte
+            for _ in range(8):
+                register = register >> 1 ^ (register & 1) * 0x82F63B78
+        assert crc32c(data) == register ^ 0xFFFFFFFF, size
+
+
+@pytest.mark.parametrize("name", ["bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"])
+def test_flipped_bits_of_a_tensorflow_checkpoint_are_noticed(tmp_path: Path, name: str) -> None:
+    shutil.copytree(CHECKPOINT.parent, tmp_path / "copy")
+    file = tmp_path / "copy" / name
+    whole, before = file.read_bytes(), read_weights(CHECKPOINT)
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        with suppress(StorageError):  # otherwise it was of an entry that is passed over, or of the footer
+            now = read_weights(tmp_path / "copy")
+            assert all(torch.equal(now[key], value) for key, value in before.items())
+
+
+def index(entries: list[tuple[bytes, bytes]], repeated: int = 1) -> bytes:
+    """A table of TensorFlow with one block; the index of blocks may name it several times."""
+    from palm.pretrained.formats.crc32c import masked_crc32c
+
+    def block(content: list[tuple[int, bytes, bytes]]) -> bytes:
+        body = b"".join(
+            varint(shared) + varint(len(own)) + varint(len(value)) + own + value
+            for shared, own, value in content
+        )
+        body += struct.pack("<II", 0, 1)
+        return body + b"\0" + struct.pack("<I", masked_crc32c(np.frombuffer(body + b"\0", np.uint8)))
+
+    data = block([(0, key, value) for key, value in entries])
+    handle = varint(0) + varint(len(data) - 5)
+    names = block([(0, bytes([number]), handle) for number in range(repeated)])
+    footer = (handle + varint(len(data)) + varint(len(names) - 5)).ljust(40, b"\0")
+    return data + names + footer + struct.pack("<Q", 0xDB4775248B80FB57)
+
+
+def varint(number: int) -> bytes:
+    return bytes([number & 0x7F | 0x80]) + varint(number >> 7) if number >> 7 else bytes([number])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (index([(b"x" * 5000, b"")]), "a name in its table is cut short, or too long"),
+        (index([(b"a", b"\x08\x01" * 200)], repeated=9), "its blocks overlap"),
+        (index([(b"a", b"\x08" + b"\xff" * 100)]), "cut short"),
+        (index([(b"a", b"\x08\x01\x12\x06\x12\x04\x08\xff\xff\x7f\x28\x04")]), "cut short|No such file"),
+    ],
+)
+def test_a_table_that_costs_more_than_it_weighs_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
+    (tmp_path / "a.index").write_bytes(data)
+    refused(tmp_path / "a.index", message)
+
+
+# ---- safetensors and shards ----
+
+
+def test_a_header_that_claims_gigabytes_is_refused(tmp_path: Path) -> None:
+    for size in (2**27, 2**63):
+        (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", size) + b"{}")
+        refused(tmp_path / "model.safetensors", "its header has no sensible length")
+
+
+@pytest.mark.parametrize(
+    "name", ["../model.safetensors", "/model.safetensors", 7, None, "x.safetensors", "x.index"]
+)
+def test_an_index_of_shards_names_files_beside_it(tmp_path: Path, name: Any) -> None:
+    save_file(known(), tmp_path / "model.safetensors")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x.index").touch()
+    index = tmp_path / "in" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": name}}), encoding="utf-8")
+    for headers in (False, True):
+        with pytest.raises(
+            StorageError, match=r"outside of it|x\.safetensors is missing|'\.index' is missing"
+        ):
+            read_weights(tmp_path / "in", headers=headers)
+
+
+# ---- What describes weights ----
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {**SIZES, "num_hidden_layers": 10**9},
+        {**SIZES, "vocab_size": 10**12},
+        {**SIZES, "hidden_act": ["gelu"]},
+        {**SIZES, "architectures": 5},
+        {**SIZES, "model_type": {}},
+        {**SIZES, "hidden_size": None},
+        {"backbone": {"name": "bert"}},
+        {"backbone": {"name": ["bert"], "settings": {}}},
+        [],
+    ],
+)
+def test_sizes_of_foreign_weights_are_checked_against_them(tmp_path: Path, config: Any) -> None:
+    save_file({name: value.contiguous() for name, value in google().items()}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with within(64), pytest.raises(PalmError, match=r"config\.json") as found:
+        palm.load_backbone(tmp_path)
+    assert isinstance(found.value, StorageError | ConfigError)
+
+
+def test_weights_of_an_odd_shape_are_an_error_with_their_place(tmp_path: Path) -> None:
+    name = "bert/encoder/layer_0/attention/self/query/kernel"
+    save_file({**google(), name: torch.zeros(2, 2, 2)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(SIZES), encoding="utf-8")
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        read_directory(tmp_path)
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        palm.pretrained.load_pretrain(palm.backbone.BERT(**SIZES), tmp_path)
+
+
+# ---- Vocabularies ----
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"\n" * (2 << 20), "2097152 lines; a vocabulary has at most 1048576"),
+        (b"a\t999999999\n", r"vocab\.txt:1: the id 999999999 should be below 16777216"),
+        (b"\xff", "it is not UTF-8 text"),
+        (b"", r"lacks \[PAD\]"),
+    ],
+)
+def test_a_vocabulary_has_bounds(tmp_path: Path, text: bytes, message: str) -> None:
+    (tmp_path / "vocab.txt").write_bytes(text)
+    with within(400), pytest.raises(DataError, match=message):
+        load_tokenizer(tmp_path / "vocab.txt")
+
+
+def tokenizer(**parts: Any) -> dict[str, Any]:
+    words = {token: number for number, token in enumerate(tiny.SPECIAL)}
+    model = {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"}
+    return {"version": "1.0", "added_tokens": [], "model": model, **parts}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            tokenizer(
+                normalizer={
+                    "type": "Sequence",
+                    "normalizers": [{"type": "Replace", "pattern": {"String": "A"}, "content": "AA"}] * 40,
+                }
+            ),
+            "its normalizer makes texts 1099511627776 times as long; the most is 1000",
+        ),
+        (tokenizer(added_tokens=5), "cannot read the tokenizer"),
+        (tokenizer(normalizer={"type": "Sequence", "normalizers": 5}), "cannot read the tokenizer"),
+        (tokenizer(model={"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 7}), "cannot read|lacks"),
+        (
+            tokenizer(model={"type": "WordLevel", "vocab": {"a": 2**31}, "unk_token": "a"}),
+            "below 16777216|lacks",
+        ),
+        ({"model": None}, "cannot read the tokenizer"),
+        ({"model": {"type": "Unigram", "vocab": None}}, "cannot read the tokenizer"),
+    ],
+)
+def test_a_tokenizer_of_any_content_is_an_error_with_its_place(
+    tmp_path: Path, content: Any, message: str
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    with within(64), pytest.raises(DataError, match=rf"tokenizer\.json: .*({message})"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
+# ---- One boundary ----
+
+
+@pytest.mark.parametrize("name", ["config.json", "vocab.txt", "model.safetensors"])
+def test_what_is_no_plain_file_does_not_hang(tmp_path: Path, name: str) -> None:
+    import os
+
+    folder = saved.model(tmp_path)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(StorageError):
+        palm.load_model(folder)
+    with pytest.raises(PalmError):
+        palm.load_backbone(folder)
+
+
+def test_the_original_error_is_kept_for_developers(tmp_path: Path) -> None:
+    (tmp_path / "model_state.pdparams").write_bytes(pickle.dumps([1]))
+    with pytest.raises(StorageError) as found:
+        read_weights(tmp_path)
+    assert isinstance(found.value.__cause__, pickle.UnpicklingError)
+
+
+def test_a_machine_without_memory_is_no_damage() -> None:
+    from palm.core.foreign import reading
+
+    def fails() -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError), reading("here"):
+        fails()
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (10**9, "task 'cls': Classify cannot be built with these sizes: .*memory"),
+        (10**12, "n_classes: 1000000000000 should be a whole number, 2 or more, at most 2147483647"),
+        (10**30, "n_classes: 1.* should be a whole number, 2 or more, at most 2147483647"),
+    ],
+)
+def test_a_size_that_no_machine_has_is_a_mistake_in_a_configuration(
+    tmp_path: Path, size: int, message: str
+) -> None:
+    folder = tiny.write_files(tmp_path)
+    config = tiny.config(folder, "cls")
+    config["tasks"]["cls"]["n_classes"] = size
+    config |= {"hidden_size": 1 << 20, "num_attention_heads": 1} if size == 10**9 else {}
+    with pytest.raises(ConfigError, match=message):
+        palm.Controller(config, argv=[])
