@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
-from palm.cli import convert, download, evaluate, export, inspect, plot, predict, report, train
+from palm.cli import (
+    convert,
+    download,
+    evaluate,
+    export,
+    inspect,
+    plot,
+    predict,
+    report,
+    train,
+    verify_resume,
+)
 from palm.cli.command import Command, Settings
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
 from palm.core.foreign import printable
 from palm.core.logging import show_on_console
+from palm.core.signals import Stopped, ending_on_signals
 from palm.core.version import __version__
 
 COMMANDS = {
     command.name: command
     for command in (
-        *(train.COMMAND, predict.COMMAND, evaluate.COMMAND),
+        *(train.COMMAND, predict.COMMAND, evaluate.COMMAND, verify_resume.COMMAND),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
         *(plot.COMMAND, report.COMMAND),
     )
@@ -33,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = COMMANDS[words[0]]
     options, settings = _parsed(command, words[1:])
     try:
-        command.run(options, settings)
+        with ending_on_signals():
+            command.run(options, settings)
     except PalmError as error:
         from palm.distributed import record_failure
 
@@ -43,7 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:
         sys.stderr.write("; ".join(["interrupted", *map(str, stop.args)]) + "\n")
-        return 130
+        return 128 + signal.SIGINT
+    except Stopped as stop:
+        sys.stderr.write(f"{stop}\n")
+        raise
     return 0
 
 

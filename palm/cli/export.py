@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from palm.cli.command import Command, Settings, add_trust
+from palm.cli.command import Command, Settings, add_overwrite, add_trust
 from palm.core.errors import PalmError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
-        "palm export MODEL OUT --to hf\n"
+        "palm export MODEL OUT --to hf [--overwrite]\n"
         "       palm export MODEL OUT --to onnx [--rows FILE]\n"
         "       palm export CHECKPOINT OUT --to onnx --all-heads [--rows TASK=FILE ...]"
     )
@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tasks of a checkpoint as one ONNX graph. A graph is compared with PyTorch on rows of data first."
     )
     parser.add_argument("source", metavar="MODEL", help="a saved model, or the checkpoint of a run")
-    parser.add_argument("folder", metavar="OUT", help="the new folder; what stands there is replaced")
+    parser.add_argument("folder", metavar="OUT", help="the new folder")
+    add_overwrite(parser)
     parser.add_argument("--to", choices=["hf", "onnx"], required=True, help="for transformers, or ONNX")
     parser.add_argument("--all-heads", action="store_true", help="all tasks of a run in one ONNX graph")
     parser.add_argument(
@@ -38,11 +39,18 @@ def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG00
 
     if options.to == "onnx":
         rows = _files(options.rows) if options.all_heads else next(iter(options.rows), None)
-        to_onnx(options.source, options.folder, all_heads=options.all_heads, rows=rows, trust=options.trust)
+        to_onnx(
+            options.source,
+            options.folder,
+            all_heads=options.all_heads,
+            rows=rows,
+            trust=options.trust,
+            overwrite=options.overwrite,
+        )
         return
     if options.all_heads or options.rows:
         raise PalmError("--all-heads and --rows go with --to onnx")
-    to_hugging_face(options.source, options.folder, trust=options.trust)
+    to_hugging_face(options.source, options.folder, trust=options.trust, overwrite=options.overwrite)
 
 
 def _files(rows: list[str]) -> dict[str, Path]:

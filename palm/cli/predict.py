@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from palm.cli.command import Command, Settings, add_config, add_trust, refuse_trust
+from palm.cli.command import Command, Settings, add_config, add_trust, find_components, refuse_trust
 from palm.core.errors import PalmError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
-        "palm predict CONFIG [--task NAME ...] [--inference_model_dir DIR] [--SETTING VALUE ...]\n"
-        "       palm predict --model DIR --input FILE --output DIR [--trust MODULE ...]"
+        "palm predict CONFIG [--task NAME ...] [--inference_model_dir DIR] [--resume] [--SETTING VALUE ...]\n"
+        "       palm predict --model DIR --input FILE --output DIR [--resume] [--trust MODULE ...]"
     )
     parser.description = (
         "Predict the pred_file of tasks of a configuration (all of them where none is named), "
@@ -24,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="the saved model")
     parser.add_argument("--input", type=Path, help="the data file to predict")
     parser.add_argument("--output", type=Path, help="the folder for the predictions")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on where the same prediction was stopped, if it was"
+    )
     add_trust(parser)
 
 
@@ -34,9 +37,10 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
     from palm.controller import Controller
 
     refuse_trust(options)
+    find_components(options.config)
     controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
     for task in options.task or controller.config.tasks:
-        controller.pred(task, options.inference_model_dir)
+        controller.pred(task, options.inference_model_dir, resume=options.resume)
 
 
 def _predict_file(options: argparse.Namespace, settings: Settings) -> None:
@@ -50,7 +54,8 @@ def _predict_file(options: argparse.Namespace, settings: Settings) -> None:
         raise PalmError(f"palm predict needs CONFIG, or --model, --input and --output; {wrong}")
     device = device_of(use_gpu=True)
     join(device)
-    load_model(options.model, trust=options.trust).to(device).predict_file(options.input, options.output)
+    model = load_model(options.model, trust=options.trust).to(device)
+    model.predict_file(options.input, options.output, resume=options.resume)
 
 
 COMMAND = Command("predict", "predict with trained tasks", add_arguments, run, takes_settings=True)

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 # `pretrain/NAME` is where `palm download` puts a model: if nothing is there, no stranger's model is meant.
-MODEL_NAME = re.compile(r"(?!pretrain/)\w[\w.-]*/\w[\w.-]*(@\w[\w./-]*)?")
-"""`owner/name` or `owner/name@revision`."""
+MODEL_NAME = re.compile(r"(?!pretrain/)\w[\w.-]{,95}/\w[\w.-]{,95}(@\w[\w./-]{,95})?", re.ASCII)
+"""`owner/name` or `owner/name@revision`, of 96 characters each at most."""
 
 
 def names_model(value: str, folder: Path) -> bool:

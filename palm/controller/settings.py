@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from palm.config import ModelPath
 from palm.core import precision
@@ -47,7 +49,8 @@ class RunSettings:
             -1: never.
         early_stopping_by: task: each target by its own first metric; all: all targets at once, by best_by.
         save_infermodel_every_n_steps: an inference model every so many steps of a target; -1: never.
-        resume: a checkpoint to go on from, or auto for the newest whole one under save_path.
+        resume: a checkpoint to go on from, or auto for the newest whole one of this run under save_path.
+        overwrite: replace what an earlier run of palm left under save_path, unless resume goes on with it.
         data_cache: the folder for encoded training files; that of the environment variable PALM_DATA_CACHE,
             or `palm` among the user's caches, where absent.
         use_data_cache: keep encoded training files for later runs; otherwise each run encodes in memory.
@@ -91,6 +94,7 @@ class RunSettings:
     early_stopping_patience: int = -1
     early_stopping_by: str = "task"
     resume: str | None = None
+    overwrite: bool = False
     data_cache: Path | None = None
     use_data_cache: bool = True
     use_gpu: bool = True
@@ -118,6 +122,19 @@ class TaskParts:
     paradigm: str
 
 
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "num_epochs": (lambda value: 0 < value < math.inf, "above 0"),
+    "warmup_proportion": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    "ema_decay": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    "early_stopping_by": (lambda value: value in ("task", "all"), "task or all"),
+    "keep_last_n": (lambda value: value != 0, "1 or more, or -1 for all"),
+    "num_devices": (lambda value: value == "auto" or value >= 1, "1 or more, or auto"),
+    "process_group_timeout": (lambda value: value > 0, "above 0"),
+    # what torch's generator takes
+    "random_seed": (lambda value: -(2**63) <= value < 2**64, "a whole number of at most 64 bits"),
+}
+"""Setting -> whether a value of it fits, and in words what would."""
+
 Problem = tuple[str, str]
 """A setting's name, and what is wrong with it; together they are a sentence."""
 
@@ -130,16 +147,13 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
         if isinstance(values, list) and len(values) != len(tasks):
             found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
     found += _mixing_problems(settings, tasks)
-    for name in ("warmup_proportion", "ema_decay"):
-        value = settings.get(name, 0.0)
-        if not 0 <= value < 1:  # type: ignore[operator]
-            found.append((name, f"should be at least 0 and below 1, not {value!r}"))
+    found += [
+        (name, f"should be {expected}, not {settings[name]!r}")
+        for name, (fits, expected) in RANGES.items()
+        if name in settings and not fits(settings[name])
+    ]
     if settings.get("use_ema") and not settings.get("ema_decay"):
         found.append(("use_ema", "needs ema_decay, for instance 0.999"))
-    if (by := settings.get("early_stopping_by", "task")) not in ("task", "all"):
-        found.append(("early_stopping_by", f"should be task or all, not {by!r}"))
-    if settings.get("num_epochs", 1) <= 0:  # type: ignore[operator]
-        found.append(("num_epochs", f"should be above 0, not {settings['num_epochs']!r}"))
     return found
 
 
@@ -154,7 +168,7 @@ def _mixing_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
     if isinstance(ratios, list):
         targets = tags if isinstance(tags, list) else [1] * len(tasks)
         for task, ratio, tag in zip(tasks, ratios, targets, strict=False):
-            if ratio < 0 or (tag == 1 and ratio == 0):
+            if not 0 <= ratio < math.inf or (tag == 1 and ratio == 0):
                 least = "above 0 for a target task" if tag == 1 else "0 or more"
                 found.append(("mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 
 from palm.core.errors import ConfigError
@@ -30,11 +31,20 @@ def dropout_problems(**settings: object) -> list[str]:
 
 
 def positive_problems(**settings: object) -> list[str]:
-    """A line for every setting that is not a number above 0."""
+    """A line for every setting that is not a finite number above 0."""
     return [
         f"{name}: {value!r} should be a number above 0"
         for name, value in settings.items()
-        if not (isinstance(value, int | float) and value > 0)
+        if not (isinstance(value, int | float) and 0 < value < math.inf)
+    ]
+
+
+def number_problems(**settings: object) -> list[str]:
+    """A line for every setting that is not a number."""
+    return [
+        f"{name} should be a number, not {value!r}"
+        for name, value in settings.items()
+        if not isinstance(value, int | float) or isinstance(value, bool)
     ]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+from collections.abc import Collection, Sequence
 
 
 def is_program() -> bool:
@@ -11,3 +13,35 @@ def is_program() -> bool:
     in_test = "pytest" in sys.modules and bool({"PYTEST_VERSION", "PYTEST_CURRENT_TEST"} & os.environ.keys())
     is_script = hasattr(sys.modules["__main__"], "__file__")
     return is_script and not in_test and "ipykernel" not in sys.modules
+
+
+def command_of_program(*more: str) -> str:
+    """What a user types to start this program again, with arguments added; "" where it is none.
+
+    An option that is added replaces one of the same name.
+    """
+    if not is_program():
+        return ""
+    words = list(sys.argv)
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        start = ["python", "-m", spec.name.removesuffix(".__main__")]
+    else:
+        is_script = words[0].endswith(".py")
+        start = ["python", words[0]] if is_script else [os.path.basename(words[0])]  # noqa: PTH119
+    return shlex.join([*start, *_without(words[1:], {word for word in more if word.startswith("--")}), *more])
+
+
+def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
+    """Arguments without some of the options and their values."""
+    kept: list[str] = []
+    is_value = False  # of an option that is left out
+    for word in words:
+        if word.partition("=")[0] in options:
+            is_value = "=" not in word
+        elif is_value and not word.startswith("--"):
+            is_value = False
+        else:
+            kept.append(word)
+            is_value = False
+    return kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -32,8 +33,20 @@ def imported(kind: str, path: str) -> Any:
     module, _, attribute = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise PalmError(f"the {kind} {path!r} cannot be imported: {error}") from error
+    except Exception as error:  # a user's module may fail in any way
+        what = str(error) if isinstance(error, (ImportError, AttributeError)) else f"{_where(error)}{error}"
+        raise PalmError(f"the {kind} {path!r} cannot be imported: {what}") from error
+
+
+def _where(error: Exception) -> str:
+    """The class of an error of a module that was imported, and its last line that ran."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = (
+        ""
+        if isinstance(error, SyntaxError) or not frames
+        else f" at {frames[-1].filename}:{frames[-1].lineno}"
+    )
+    return f"{type(error).__name__}{place}: "
 
 
 class Registry(Generic[T]):
@@ -70,6 +83,8 @@ class Registry(Generic[T]):
         """
         if name not in self._entries and "." in name:
             return self._checked(imported(self.kind, name), name)
+        if name.lower() in self._entries:  # AdamW, BERT
+            return self._entries[name.lower()]
         if name not in self._entries:
             known = ", ".join(sorted(self._entries))
             raise PalmError(

@@ -1,4 +1,4 @@
-"""The only module that writes models and checkpoints: whole directories that appear at once or not at all."""
+"""The files of models and checkpoints: written, entered in a manifest, verified against it, read."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import hashlib
 import json
 import os
 import re
-import shutil
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from palm.core.checksum import checksum
+from palm.core.disk import flush, flush_folder, heal, writing
 from palm.core.errors import StorageError
 from palm.core.foreign import inside, parse_json, read_bytes, reading
 
@@ -25,40 +25,8 @@ MAX_HEADER = 1 << 24
 """Bytes of a safetensors header, some thousand times what a model has."""
 
 
-@contextmanager
-def new_directory(path: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `path` when the block ends well, and vanishes when it does not.
-
-    Every file is flushed to the disk and entered in `manifest.json` with its size and SHA-256 first.
-    A directory that stands at `path` is replaced.
-
-    Raises:
-        StorageError: the place cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with _writable(path):
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
-        yield temporary
-        with _writable(path):
-            _seal(temporary)
-            _replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror or error}; set save_path to a folder that can be written"
-        ) from error
-
-
-def _seal(folder: Path) -> None:
+def seal(folder: Path) -> None:
+    """Enter every file in `manifest.json` with its size and SHA-256, and flush them to the disk."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     entries = {
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": checksum(file)}
@@ -66,16 +34,9 @@ def _seal(folder: Path) -> None:
     }
     write_text(folder / MANIFEST, _manifest_text(entries))
     for file in (*files, folder / MANIFEST):
-        with file.open("rb+") as handle:
-            os.fsync(handle.fileno())
-
-
-def _replace(temporary: Path, path: Path) -> None:
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    if path.exists():
-        path.replace(old)
-    temporary.replace(path)
-    shutil.rmtree(old, ignore_errors=True)
+        flush(file)
+    for place in {file.parent for file in files} | {folder}:
+        flush_folder(place)
 
 
 def _manifest_text(entries: Mapping[str, Any]) -> str:
@@ -120,6 +81,7 @@ def verify(folder: Path, needed: Collection[str] = ()) -> Collection[str]:
     Raises:
         StorageError: not a sealed directory, or a file is missing, cut short or changed.
     """
+    heal(folder)
     entries = manifest_of(folder)
     for name in needed:
         if name not in entries:
@@ -167,10 +129,19 @@ def numbered(folder: Path, start: str) -> dict[int, Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file that appears whole."""
+    """Write a UTF-8 file that appears whole.
+
+    Raises:
+        StorageError: the place cannot be written; what stood there before is whole.
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    with writing(path):
+        try:
+            part.write_text(text, encoding="utf-8")
+            flush(part)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -201,12 +172,17 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write named tensors as safetensors, from whatever device they are on."""
+    """Write named tensors as safetensors, from whatever device they are on.
+
+    Raises:
+        StorageError: the place cannot be written.
+    """
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    path.touch()
-    mode = path.stat().st_mode  # as the umask has it; safetensors' own files are for their owner alone
-    save_file(contiguous, path, metadata={"format": "pt"})  # `transformers` reads no file without it
-    path.chmod(mode)
+    with writing(path):
+        path.touch()
+        mode = path.stat().st_mode  # as the umask has it; safetensors' own files are for their owner alone
+        save_file(contiguous, path, metadata={"format": "pt"})  # `transformers` reads no file without it
+        path.chmod(mode)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -239,14 +215,38 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) ->
     Raises:
         StorageError: some are missing, surplus or of another shape.
     """
-    try:
-        module.load_state_dict(dict(weights))
-    except RuntimeError as error:
-        kind = type(module).__name__
-        raise StorageError(f"{folder}: the weights do not fit the settings of {kind}: {error}") from error
+    own = module.state_dict()
+    found = [
+        *(f"{name} is missing" for name in own if name not in weights),
+        *(f"nothing takes {name}" for name in weights if name not in own),
+        *(
+            f"{name} is {list(weights[name].shape)}, the settings ask for {list(value.shape)}"
+            for name, value in own.items()
+            if name in weights and weights[name].shape != value.shape
+        ),
+    ]
+    if found:
+        more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
+        raise StorageError(
+            f"{folder}: the weights do not fit the settings of {type(module).__name__}: "
+            f"{'; '.join(found[:6])}{more}; give the settings that it was trained with"
+        )
+    module.load_state_dict(dict(weights))
 
 
 def under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights whose name begins with `prefix` and a dot, by the rest of it."""
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)}
+
+
+def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Name -> a digest of a tensor's type, shape and bytes."""
+    return {name: _digest(value) for name, value in tensors.items()}
+
+
+def _digest(tensor: Tensor) -> str:
+    plain = tensor.detach().cpu().contiguous()
+    found = hashlib.blake2b(f"{plain.dtype} {tuple(plain.shape)}".encode(), digest_size=16)
+    found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()

@@ -76,18 +76,20 @@ class Replica:
         """The model's parameters."""
         return self._model.parameters()
 
-    def shares(self, counts: Sequence[int]) -> list[float]:
+    def shares(self, counts: Sequence[int], flag: bool = False) -> tuple[list[float], bool]:
         """What to multiply this rank's mean losses by, so that their sum, averaged over ranks, is the mean.
 
         Args:
             counts: over how many terms each of this rank's losses of one step is the mean, see
                 `Head.num_terms`.
+            flag: whatever one rank has to tell all others.
 
         Returns:
-            `count / total * ranks` for each; `total` is that of all ranks.
+            `count / total * ranks` for each, where `total` is that of all ranks; and whether any rank had
+            the flag.
         """
-        total = int(all_reduce_sum(torch.tensor(sum(counts))))
-        return [count * num_ranks() / total for count in counts]
+        total, flags = all_reduce_sum(torch.tensor([sum(counts), flag])).tolist()
+        return [count * num_ranks() / total for count in counts], flags > 0
 
     def loss(self, task: str, batch: Tensors) -> Tensor:
         """The mean loss of this rank's batch, to be multiplied by its share before `backward`."""

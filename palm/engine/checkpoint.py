@@ -12,12 +12,12 @@ from torch import Tensor
 
 from palm.backbone import BACKBONES
 from palm.core.descriptions import described
+from palm.core.directories import new_directory, set_aside_foreign
 from palm.core.errors import StorageError
 from palm.core.foreign import reading
 from palm.core.logging import logger
 from palm.core.storage import (
     load_tensors,
-    new_directory,
     numbered,
     read_object,
     save_tensors,
@@ -26,7 +26,8 @@ from palm.core.storage import (
     verify,
     write_json,
 )
-from palm.distributed import full_tensors, is_first, launch_id, shard_like
+from palm.distributed import full_tensors, is_first, shard_like
+from palm.engine.finite import check_finite
 from palm.engine.loop import Training
 from palm.engine.recipe import identity
 from palm.lr_sched import HORIZON
@@ -38,12 +39,17 @@ STATE = "state.json"
 NEEDED = (STATE, "model.safetensors", "optimizer.safetensors")
 
 
-def save_checkpoint(training: Training, folder: Path) -> None:
+def save_checkpoint(training: Training, folder: Path, run_id: str | None = None) -> None:
     """Write a run's weights, optimizer, averages and position to `folder`.
 
     Args:
         training: between two steps.
         folder: appears whole or not at all; of several ranks, which must all call this, rank 0 writes it.
+        run_id: which run it belongs to, where several may use one folder.
+
+    Raises:
+        TrainingError: a tensor holds what is no finite number; nothing was saved.
+        StorageError: the place cannot be written; nothing is left half-written.
     """
     names = {parameter: name for name, parameter in training.model.named_parameters()}
     files = {
@@ -52,17 +58,20 @@ def save_checkpoint(training: Training, folder: Path) -> None:
     }
     if training.ema is not None:
         files["ema"] = training.ema.state_dict()
+    for name, tensors in files.items():
+        check_finite(tensors, f"{name} at global step {training.step}")
     contents = {name: full_tensors(tensors) for name, tensors in files.items()}
     if not is_first():
         return
-    with new_directory(folder) as part:
+    set_aside_foreign(folder)
+    with new_directory(folder, overwrite=True) as part:
         for name, tensors in contents.items():
             save_tensors(part / f"{name}.safetensors", tensors)
         state = {
             "format": FORMAT,
             "version": VERSION,
             "run": identity(training.recipe),
-            "launch": launch_id(),
+            "run_id": run_id,
             "heads": training.model.head_places,
             "components": _components(training, part),
             **training.state_dict(),
@@ -93,7 +102,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     state = _of_this_version(read_object(folder / STATE), folder)
     now = identity(training.recipe)
     with reading(folder / STATE):
-        saved_run, steps_per_saved = _on_devices_of(now, state["run"])
+        saved_run, steps_per_saved = on_devices_of(now, state["run"])
         found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
     if found:
         raise StorageError(
@@ -120,20 +129,18 @@ def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What a checkpoint says beside its tensors.
 
     Raises:
-        StorageError: another version of palm wrote it, or it says nothing.
+        StorageError: another version of palm wrote it.
     """
-    with reading(folder / STATE):
-        kind, version = state["format"], state["version"]
-    if (kind, version) != (FORMAT, VERSION):
+    if (state.get("format"), state.get("version")) != (FORMAT, VERSION):
         raise StorageError(
-            f"{folder} holds {kind!r} version {version!r}, this palm reads "
+            f"{folder} holds {state.get('format')!r} version {state.get('version')!r}, this palm reads "
             f"{FORMAT!r} version {VERSION}; continue it with the palm that wrote it, or start a new run from "
             "its weights with load_pretrain"
         )
     return state
 
 
-def _on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     """A saved identity as it would read on the devices of `run`, if nothing but these changed.
 
     Either the rows of a step are still the same, shared out otherwise; or every device still has the
@@ -198,7 +205,7 @@ def trained_weights(folder: Path) -> TrainedWeights:
     return TrainedWeights(under("backbone", weights), heads)
 
 
-def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None:
+def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None:
     """The checkpoint under `save_path` whose run came farthest and that is whole.
 
     How far is counted in rows, since steps on many devices have more of them. Damaged checkpoints are
@@ -206,14 +213,14 @@ def newest_checkpoint(save_path: Path, launch: str | None = None) -> Path | None
 
     Args:
         save_path: where checkpoints are.
-        launch: only those that processes of this launch wrote (see `launch_id`).
+        run_id: only those of this run.
     """
     found = []
     for folder in numbered(save_path, "step_").values():
         try:
             state = _of_this_version(verified_object(folder, STATE), folder)
             with reading(folder / STATE):
-                if launch is None or state["launch"] == launch:
+                if run_id in (None, state["run_id"]):
                     steps, tasks = state["task_steps"], state["run"]["tasks"]
                     found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
         except StorageError as error:
@@ -269,7 +276,12 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any], place: str = "
         new: Any = now.get(key)
         if old == new:
             continue
-        if key == "tasks" and not place:
+        if key == "train_file":
+            rows = f"{old['rows']} rows in the checkpoint, {new['rows']} in this run"
+            same = old["rows"] == new["rows"]
+            told = "as many rows, with other contents or read otherwise" if same else rows
+            lines.append(f"{place}{key} has changed: {told}")
+        elif key == "tasks" and not place:
             for task in new:
                 if task in old:  # one that only the run or only the checkpoint has is in task_instance
                     lines += differences(old[task], new[task], f"{task}.")

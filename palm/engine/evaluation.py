@@ -148,11 +148,12 @@ class Evaluator:
                 (name, metric, shown(value), shown(scores[metric]), str(best.step))
                 for metric, value in last[name].items()
             ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
+        return aligned(rows)
+
+    def shown_at(self, task: str, step: int) -> str:
+        """A task's deciding number at an evaluation, with its name; nothing where it was not evaluated."""
+        found = next((each.scores.get(task) for each in self.evaluations if each.step == step), None)
+        return "" if not found else " ".join((name := next(iter(found)), shown(found[name])))
 
     def _take(self, evaluation: Evaluation) -> None:
         self.evaluations.append(evaluation)
@@ -186,6 +187,14 @@ class Evaluator:
                 for task in self.tasks
             }
             self._take(Evaluation(line["step"], scores))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table as lines of text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def json_ready(scores: Scores) -> JsonScores:

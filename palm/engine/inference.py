@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, tee
+from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +16,20 @@ from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.checks import count_problems
+from palm.core.checksum import checksum
 from palm.core.descriptions import described, rebuilt
-from palm.core.errors import ConfigError, StorageError
+from palm.core.directories import new_directory
+from palm.core.errors import ConfigError, DataError, StorageError
 from palm.core.foreign import reading
+from palm.core.logging import logger
 from palm.core.precision import checked, resolved
 from palm.core.rng import generator
 from palm.core.storage import (
     load_into,
     load_tensors,
-    new_directory,
     read_object,
     save_tensors,
+    tensor_digests,
     under,
     verify,
     write_json,
@@ -40,6 +45,8 @@ from palm.distributed import (
     report_missing_ranks,
     split_among_ranks,
 )
+from palm.engine.choosing import chosen_model
+from palm.engine.journal import Journal
 from palm.engine.model import outputs_of
 from palm.engine.model_card import CARD, label_names, model_card
 from palm.engine.task import PREDICTION_ROWS
@@ -64,6 +71,9 @@ class InferenceModel:
         batch_size: rows per prediction step.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
+    Attributes:
+        trained: of a best model, the global `step` after which it was saved, and its `scores` there.
+
     Raises:
         ConfigError: another `precision`.
     """
@@ -81,6 +91,8 @@ class InferenceModel:
         self.task, self.reader, self.backbone, self.head = task, reader, backbone, head
         self.batch_size, self.precision = batch_size, checked(precision)
 
+        self.trained: dict[str, Any] = {}
+
     def to(self, device: torch.device | str) -> InferenceModel:
         """Move to a device."""
         self.backbone.to(device)
@@ -96,20 +108,57 @@ class InferenceModel:
 
         Returns:
             One record each, as `controller.pred` writes them.
+
+        Raises:
+            DataError: not a list of texts, or a text that cannot be read, with its number.
         """
+        if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
+            raise DataError(
+                f"predict takes a list of texts, not {str(texts)[:40]!r} ({type(texts).__name__}); "
+                "for one text, write predict([text])"
+            )
         return list(self.records(self.reader.parse(texts)))
 
-    def predict_file(self, path: Path, directory: Path) -> Predictions:
+    def predict_file(self, path: Path, directory: Path, *, resume: bool = False) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to `directory`.
 
-        Several ranks, which must all call this, share the work; rank 0 writes.
+        Several ranks, which must all call this, share the work; rank 0 writes. What is stopped leaves its
+        finished examples there, in `.predictions.resume`.
+
+        Args:
+            path: the data file.
+            directory: is made if it is missing; the predictions appear there when they are complete.
+            resume: go on where the same prediction was stopped; the files are those of one that was not.
+
+        Raises:
+            DataError: a row that cannot be read, with its file and line.
+            StorageError: the directory cannot be written, or something else was stopped there.
         """
-        examples = self.reader.read(path, with_targets=False)
-        records = chain.from_iterable(self.steps(examples, together=True))
+        journal = Journal(directory, lambda: self._about(path))
+        if resume and is_first():
+            journal.resume()
+        done = from_first(lambda: journal.num_examples)
+        examples = islice(self.reader.read(path, with_targets=False), done, None)
+        steps = self.steps(examples, together=True, first=done)
+        if is_first():
+            steps = chain(journal.chunks(), journal.kept(steps))
+        records = chain.from_iterable(steps)
         hidden = None if is_first() else True
         progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
-        with report_missing_ranks(f"while predicting {self.task!r}"):
+        with report_missing_ranks(f"while predicting {self.task!r}"), journal:
             return from_first(lambda: self.reader.write(progress, directory), lambda: exhaust(records))
+
+    def _about(self, path: Path) -> dict[str, Any]:
+        """Whatever the predictions of a file depend on, by what a message calls it."""
+        device = next(self.backbone.parameters()).device
+        weights = tensor_digests({**self.backbone.state_dict(prefix="backbone."), **self.head.state_dict()})
+        return {
+            "model": hashlib.blake2b(json.dumps(weights).encode(), digest_size=16).hexdigest(),
+            "input file": checksum(path, "blake2b"),
+            "reader": json.dumps(self.reader.settings, default=str),
+            "batch size": self.batch_size,
+            "precision": f"{resolved(self.precision, device)} on {device.type}",
+        }
 
     def records(self, examples: Iterable[Any]) -> Iterator[Record]:
         """One record per example, in order, read and predicted by the chunk."""
@@ -141,7 +190,11 @@ class InferenceModel:
             return from_first(lambda: scores_of(metrics_of(names), pairs), lambda: exhaust(records))
 
     def steps(
-        self, examples: Iterable[Any], with_eval_outputs: bool = False, together: bool = False
+        self,
+        examples: Iterable[Any],
+        with_eval_outputs: bool = False,
+        together: bool = False,
+        first: int = 0,
     ) -> Iterator[list[Record]]:
         """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last.
 
@@ -150,8 +203,8 @@ class InferenceModel:
             with_eval_outputs: records also have what the head says of the truth, for metrics.
             together: deal the batches out among all ranks, which must all call this with the same
                 examples; the records then come on rank 0 alone. The batches are those of one process.
+            first: the number in the file of the first example, where those before it are predicted already.
         """
-        first = 0
         for chunk, rows in encoded_chunks(self.reader, examples, with_targets=False, size=CHUNK_EXAMPLES):
             by_length = np.argsort(rows.lengths, kind="stable").tolist()
             batches = [
@@ -195,18 +248,26 @@ class InferenceModel:
         return decoded
 
     def save(
-        self, folder: Path, run: dict[str, Any] | None = None, training: dict[str, Any] | None = None
+        self,
+        folder: Path,
+        run: dict[str, Any] | None = None,
+        training: dict[str, Any] | None = None,
+        *,
+        trained: dict[str, Any] | None = None,
+        overwrite: bool = False,
     ) -> None:
         """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
 
         Args:
-            folder: appears whole or not at all; what stood there is replaced. Of several ranks, which
-                must all call this, rank 0 writes it.
+            folder: a new folder; appears whole or not at all. Of several ranks, which must all call
+                this, rank 0 writes it.
             run: the configuration of the run that trained it, kept for the record.
             training: what it was trained on and how good it was (see `palm.engine.provenance`), likewise.
+            trained: what `trained` is to be when it is loaded.
+            overwrite: replace a folder that palm wrote, and that holds nothing else.
 
         Raises:
-            StorageError: the place cannot be written; nothing is left half-written.
+            StorageError: the place is in use or cannot be written; nothing is left half-written.
         """
         parts: dict[str, torch.nn.Module] = {"backbone": self.backbone, "paradigm": self.head}
         weights = {
@@ -216,7 +277,7 @@ class InferenceModel:
         }
         if not is_first():
             return
-        with new_directory(folder) as part:
+        with new_directory(folder, overwrite) as part:
             save_tensors(part / WEIGHTS, weights)
             description = {
                 "format": FORMAT,
@@ -229,6 +290,7 @@ class InferenceModel:
                 "paradigm": described(HEADS, self.head, part),
                 "run": run or {},
                 "training": training or {},
+                **({} if trained is None else {"trained": trained}),
             }
             write_json(part / DESCRIPTION, description)
             write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
@@ -255,7 +317,8 @@ def load_model(
     """Load what a finished target task saved; nothing but the directory is needed, and nothing in it is run.
 
     Args:
-        folder: `<save_path>/<task>/infer_model`.
+        folder: a saved model; or `<save_path>/<task>`, or `<save_path>` of a run of one task, for the best
+            model there, or, where nothing was evaluated, the last.
         precision: as in `InferenceModel`.
         trust: whose code may be imported for it, beside palm's and the running program's: dotted paths of
             classes, modules or packages, such as 'mypackage.readers'.
@@ -266,7 +329,7 @@ def load_model(
             fitting the overrides.
         ConfigError: settings out of their range.
     """
-    folder = Path(folder)
+    given, folder = Path(folder), chosen_model(Path(folder))
     verify(folder, (DESCRIPTION, WEIGHTS))
     description = read_object(folder / DESCRIPTION)
     if description.get("format") != FORMAT or description.get("version") != VERSION:
@@ -298,7 +361,20 @@ def load_model(
         )
     load_into(model.backbone, own["backbone"], folder)
     load_into(model.head, own["head"], folder)
+    trained = description.get("trained")
+    model.trained = trained if isinstance(trained, dict) else {}
+    if folder != given:
+        logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
     return model
+
+
+def said_of(trained: Mapping[str, Any]) -> str:
+    """` (the best, of global step 500: accuracy 0.9143)`, of a best model; nothing of another."""
+    if "step" not in trained:
+        return ""
+    scores = trained.get("scores") or {}
+    first = next((f": {name} {value}" for name, value in scores.items()), "")
+    return f" (the best, of global step {trained['step']}{first})"
 
 
 def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor
 from palm.core.contract import Tensors
 from palm.core.errors import TrainingError
 from palm.core.rng import generator
-from palm.distributed import Replica, rank, report_missing_ranks
+from palm.core.signals import StopRequest
+from palm.distributed import Replica, num_ranks, rank, report_missing_ranks
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.model import MultiTaskModel
 from palm.engine.recipe import Recipe
@@ -39,6 +40,7 @@ class Step:
         loss: the detached loss of its batch, before the update, a scalar tensor.
         learning_rate: the rate of the update.
         finished: whether the task reached its expected steps with this one.
+        batches: what this rank trained on, before it went to the device.
     """
 
     number: int
@@ -46,6 +48,7 @@ class Step:
     loss: Tensor
     learning_rate: float
     finished: bool
+    batches: Sequence[Tensors]
 
 
 Observer = Callable[[Step], object]
@@ -111,6 +114,7 @@ class Training:
         tasks: those of the recipe; they count their own steps.
         step: global steps so far.
         total_steps: the expected steps of all tasks together, as they were planned at first.
+        stop_request: whether a signal asks this process to end; None where nobody listens.
     """
 
     def __init__(
@@ -127,6 +131,8 @@ class Training:
         self.total_steps = sum(task.expected_steps for task in self.tasks)
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = 0
+        self.stop_request: StopRequest | None = None
+        self._ranks_stop = False
         self._attached: dict[str, Stateful] = {}
 
     def attach(self, name: str, thing: Stateful) -> None:
@@ -186,13 +192,23 @@ class Training:
         task.step += 1
         rate = max(group["lr"] for group in self.optimizer.param_groups)
         finished = task.step == task.expected_steps and task.stopped_at is None
-        return Step(self.step, task, loss, rate, finished=finished)
+        return Step(self.step, task, loss, rate, finished=finished, batches=batches)
 
     def _parts(self, task: Task, batches: Sequence[Tensors]) -> list[tuple[Tensors, float]]:
         """The batches where they are computed, each with its share in the loss of all ranks."""
-        shares = self.replica.shares([self.model.num_terms(task.name, batch) for batch in batches])
+        counts = [self.model.num_terms(task.name, batch) for batch in batches]
+        # A signal reaches ranks in different steps; along with the counts they agree on one, at no cost.
+        shares, self._ranks_stop = self.replica.shares(counts, self._is_asked_to_stop())
         placed = [{name: value.to(self.recipe.device) for name, value in batch.items()} for batch in batches]
         return list(zip(placed, shares, strict=True))
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a signal has asked any rank to end after this step; all ranks say the same."""
+        return self._is_asked_to_stop() if num_ranks() == 1 else self._ranks_stop
+
+    def _is_asked_to_stop(self) -> bool:
+        return self.stop_request is not None and self.stop_request.number is not None
 
     def record_score(self, task: Task, score: float) -> None:
         """Take a dev score in, for mixing strategies that follow scores.

@@ -31,7 +31,9 @@ class MultiTaskModel(nn.Module):
         keys: dict[Head, str] = {}
         for task in tasks:
             # "@": a task may be called `train` or `type`, which a module attribute may not.
-            key = keys.setdefault(task.head, f"@{task.name}")
+            # And one with a dot, which separates names there, is written as in an address.
+            place = task.name.replace("%", "%25").replace(".", "%2E")
+            key = keys.setdefault(task.head, f"@{place}")
             self.heads[key] = task.head
             self._owners[task.name] = key
 

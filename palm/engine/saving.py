@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from palm.core.directories import discard, set_aside_foreign
 from palm.core.logging import logger
 from palm.core.storage import numbered
 from palm.distributed import is_first
 from palm.engine.checkpoint import save_checkpoint
-from palm.engine.evaluation import Evaluator, model_of
+from palm.engine.choosing import BEST, LAST
+from palm.engine.evaluation import Evaluator, aligned, json_ready, model_of
+from palm.engine.finite import check_finite
 from palm.engine.loop import Step, Training
 from palm.engine.provenance import training_facts
 from palm.engine.task import Task
 
-ON_THE_WAY = "infer_model.step"
+ON_THE_WAY = f"{LAST}.step"
+OVERALL = "best"
+"""The folder of all targets' models of the best step of the whole run."""
 
 
 class TargetSaver:
@@ -27,6 +32,9 @@ class TargetSaver:
         every: also to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
         run: the resolved configuration, kept in each model.
         keep: how many of the models on the way are kept; 0 or less: all.
+
+    Attributes:
+        finished: task -> the global step of its `infer_model`.
     """
 
     def __init__(
@@ -34,6 +42,7 @@ class TargetSaver:
     ) -> None:
         self.training, self.save_path, self.every, self.run = training, save_path, every, run
         self.keep = keep
+        self.finished: dict[str, int] = {}
 
     def __call__(self, step: Step) -> None:
         for task in self.training.tasks:
@@ -47,7 +56,8 @@ class TargetSaver:
             keep_last(self.save_path / task.name, ON_THE_WAY, task.step, self.keep)
         if (trained and step.finished) or task.stopped_at == step.number:
             logger.info("%s: train finished!", task.name)
-            self._save(task, "infer_model")
+            self._save(task, LAST)
+            self.finished[task.name] = step.number
 
     def _save(self, task: Task, folder: str) -> None:
         path = self.save_path / task.name / folder
@@ -55,10 +65,22 @@ class TargetSaver:
         logger.info("%s: inference model saved at %s", task.name, path)
 
 
-def save_model(training: Training, task: Task, path: Path, run: dict[str, Any] | None = None) -> None:
+def save_model(
+    training: Training,
+    task: Task,
+    path: Path,
+    run: dict[str, Any] | None = None,
+    trained: dict[str, Any] | None = None,
+) -> None:
     """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
     with training.averaged():
-        model_of(training, task).save(path, run, training_facts(training, task))
+        model = model_of(training, task)
+        parts = (("backbone", model.backbone), ("head", model.head))
+        weights = {f"{part}.{name}": value for part, m in parts for name, value in m.named_parameters()}
+        check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
+        if is_first():
+            set_aside_foreign(path)
+        model.save(path, run, training_facts(training, task), trained=trained, overwrite=True)
 
 
 class CheckpointSaver:
@@ -69,17 +91,30 @@ class CheckpointSaver:
         save_path: where.
         every: how often.
         keep: how many checkpoints are kept; 0 or less: all.
+        run_id: which run they belong to.
     """
 
-    def __init__(self, training: Training, save_path: Path, every: int, keep: int = -1) -> None:
+    def __init__(
+        self, training: Training, save_path: Path, every: int, keep: int = -1, run_id: str | None = None
+    ) -> None:
         self.training, self.save_path, self.every, self.keep = training, save_path, every, keep
+        self.run_id = run_id
+        self._saved = 0
 
     def __call__(self, step: Step) -> None:
         if self.every > 0 and step.number % self.every == 0:
-            path = self.save_path / f"step_{step.number}"
-            save_checkpoint(self.training, path)
-            logger.info("checkpoint saved at %s", path)
-            keep_last(self.save_path, "step_", step.number, self.keep)
+            self.save()
+
+    def save(self) -> None:
+        """Save the present state, unless that was done."""
+        number = self.training.step
+        if number == self._saved:
+            return
+        path = self.save_path / f"step_{number}"
+        save_checkpoint(self.training, path, self.run_id)
+        self._saved = number
+        logger.info("checkpoint saved at %s", path)
+        keep_last(self.save_path, "step_", number, self.keep)
 
 
 class BestSaver:
@@ -99,11 +134,42 @@ class BestSaver:
         targets = [task for task in training.tasks if task.is_target]
         for task in targets:
             if task.name in evaluator.best and evaluator.best[task.name].step == training.step:
-                save_model(training, task, self.save_path / task.name / "best_model", self.run)
+                self._save(evaluator, task, self.save_path / task.name / BEST)
         only_target_decides = len(targets) == 1 and evaluator.best_by == [targets[0].name]
         if not only_target_decides and evaluator.overall.step == training.step:
             for task in targets:
-                save_model(training, task, self.save_path / "best" / task.name, self.run)
+                self._save(evaluator, task, self.save_path / OVERALL / task.name)
+
+    def _save(self, evaluator: Evaluator, task: Task, path: Path) -> None:
+        scores = json_ready(evaluator.evaluations[-1].scores.get(task.name, {}))
+        trained = {"step": evaluator.training.step, "scores": scores}
+        save_model(evaluator.training, task, path, self.run, trained)
+
+
+def models_table(
+    training: Training, save_path: Path, last: Mapping[str, int], evaluator: Evaluator | None
+) -> list[str]:
+    """Every saved model of the targets, with its global step and score, as lines of text.
+
+    Args:
+        training: at its end.
+        save_path: where they are.
+        last: task -> the step of its last model, where this process saved it.
+        evaluator: where there is dev data.
+    """
+    rows = [("task", "model", "at step", "score", "path")]
+    for task in training.tasks:
+        steps: dict[str, int | None] = {f"{task.name}/{LAST}": last.get(task.name)}
+        if evaluator is not None:
+            own = evaluator.best.get(task.name)
+            steps |= {} if own is None else {f"{task.name}/{BEST}": own.step}
+            steps[f"{OVERALL}/{task.name}"] = evaluator.overall.step
+        for name, step in steps.items():
+            if task.is_target and (save_path / name).is_dir():
+                score = "" if evaluator is None or step is None else evaluator.shown_at(task.name, step)
+                kind = {LAST: "last", BEST: "best"}.get(name.split("/")[1], "best of the run")
+                rows.append((task.name, kind, str(step or ""), score, str(save_path / name)))
+    return aligned(rows)
 
 
 def keep_last(folder: Path, start: str, last: int, count: int) -> None:
@@ -119,4 +185,4 @@ def keep_last(folder: Path, start: str, last: int, count: int) -> None:
         return
     older = sorted(number for number in numbered(folder, start) if number <= last)
     for number in older[:-count] if count > 0 else ():
-        shutil.rmtree(folder / f"{start}{number}", ignore_errors=True)
+        discard(folder / f"{start}{number}")

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from palm.backbone import Backbone
 from palm.core.checks import choice_problems, raise_any
+from palm.core.directories import check_target, new_directory
 from palm.core.logging import logger
-from palm.core.storage import new_directory
 from palm.downloader import pretrained_directory
 from palm.export.tokenizer_files import input_names, save_tokenizer
 from palm.pretrained import ModelDirectory, Report, read_directory
@@ -25,29 +25,31 @@ WRITERS: dict[str, Callable[[Mapping[str, Tensor], Backbone, Path], None]] = {
 """What a directory can be converted to -> what writes weights and sizes."""
 
 
-def convert(source: str | Path, folder: str | Path, to: str = "hf") -> Report:
+def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: bool = False) -> Report:
     """Write an encoder's weights, sizes and vocabulary as another program wants them, bit by bit the same.
 
     Args:
         source: what `palm.load_backbone` reads.
-        folder: appears whole or not at all; what stood there is replaced.
+        folder: a new folder; appears whole or not at all.
         to: 'hf' for Hugging Face's `transformers`, 'palm' for our own names.
+        overwrite: replace a folder that palm wrote, and that holds nothing else.
 
     Returns:
         What was taken, and what was left out: heads, constants, unknown tensors.
 
     Raises:
         ConfigError: another `to`, or sizes that are missing or wrong.
-        StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` cannot be
-            written.
+        StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` is in use or
+            cannot be written.
     """
     raise_any(choice_problems(tuple(WRITERS), to=to))
+    folder = Path(folder)
+    check_target(folder, overwrite)
     directory = read_directory(pretrained_directory(source))
     backbone = directory.build()
     report = fill_backbone(backbone, directory.given, directory.path)
     weights = {name: directory.given.weights[name] for name in report.loaded}
-    folder = Path(folder)
-    with new_directory(folder) as part:
+    with new_directory(folder, overwrite) as part:
         WRITERS[to](weights, backbone, part)
         if directory.vocab_path is not None:
             _write_vocabulary(directory, directory.vocab_path, backbone, part)

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palm.core.directories import check_target, new_directory
 from palm.core.errors import PalmError
 from palm.core.foreign import reading
 from palm.core.logging import logger
-from palm.core.storage import new_directory, read_object, save_tensors, write_json, write_text
+from palm.core.storage import read_object, save_tensors, write_json, write_text
 from palm.engine.inference import DESCRIPTION, InferenceModel
 from palm.engine.model_card import CARD, label_names, model_card
 from palm.export.description import describe_export
@@ -23,18 +24,23 @@ from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
 
 
-def to_hugging_face(model_dir: str | Path, folder: str | Path, *, trust: str | Sequence[str] = ()) -> None:
+def to_hugging_face(
+    model_dir: str | Path, folder: str | Path, *, trust: str | Sequence[str] = (), overwrite: bool = False
+) -> None:
     """Write a trained task as a directory that `transformers` loads, pipelines included.
 
     Args:
         model_dir: a saved model, `<save_path>/<task>/infer_model`.
-        folder: appears whole or not at all; what stood there is replaced.
+        folder: a new folder; appears whole or not at all.
         trust: as for `palm.load_model`.
+        overwrite: replace a folder that palm wrote, and that holds nothing else.
 
     Raises:
         PalmError: `transformers` cannot compute what the model computes; says why.
-        StorageError: `model_dir` holds no whole model, or `folder` cannot be written.
+        StorageError: `model_dir` holds no whole model, or `folder` is in use or cannot be written.
     """
+    folder = Path(folder)
+    check_target(folder, overwrite)
     model = saved_model(Path(model_dir), trust).model
     name, head = layout_of_head(model.head)
     family = family_of(model.backbone)
@@ -44,8 +50,7 @@ def to_hugging_face(model_dir: str | Path, folder: str | Path, *, trust: str | S
     description = Path(model_dir) / DESCRIPTION
     with reading(description):
         card = model_card(read_object(description), label_names(model.reader, model.head), architecture)
-    folder = Path(folder)
-    with new_directory(folder) as part:
+    with new_directory(folder, overwrite) as part:
         save_tensors(part / "model.safetensors", _weights(model, family, head))
         write_json(part / "config.json", _config(model, name, family, head))
         save_reader(model.reader, model.backbone, part, marks_text=name == "mlm")

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from palm.core.directories import check_target, new_directory
 from palm.core.errors import PalmError
 from palm.core.logging import logger
-from palm.core.storage import new_directory
 from palm.engine.inference import InferenceModel
 from palm.export.checking import Check, check_graph
 from palm.export.description import describe_export
@@ -38,6 +38,7 @@ def to_onnx(
     rows: str | Path | Mapping[str, str | Path] | None = None,
     tolerance: float = 1e-4,
     trust: str | Sequence[str] = (),
+    overwrite: bool = False,
 ) -> dict[str, Check]:
     """Write a trained task, or all tasks of a run, as one ONNX graph with its tokenizer.
 
@@ -46,12 +47,13 @@ def to_onnx(
     Args:
         source: a saved model, `<save_path>/<task>/infer_model`; with `all_heads` a checkpoint,
             `<save_path>/step_N`, or the `save_path` of a run whose models have equal encoders.
-        folder: appears whole or not at all; what stood there is replaced.
+        folder: a new folder; appears whole or not at all.
         all_heads: one graph with the heads of all tasks on one encoder.
         rows: the data file whose first rows are compared, or task -> file; where absent, the file that
             the run had, if it and `source` are still where they were, else made-up tokens.
         tolerance: the largest absolute difference of any output.
         trust: as for `palm.load_model`.
+        overwrite: replace a folder that palm wrote, and that holds nothing else.
 
     Returns:
         Task -> what was compared, and the largest difference.
@@ -59,18 +61,19 @@ def to_onnx(
     Raises:
         PalmError: the extra `onnx` is not installed, the model cannot be a graph, or the graph computes
             something else.
-        StorageError: `source` holds something else, or `folder` cannot be written.
+        StorageError: `source` holds something else, or `folder` is in use or cannot be written.
         DataError: a row that is to be compared cannot be read.
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise PalmError(
             f"an export to ONNX needs {', '.join(missing)}; install them: pip install 'palm-torch[onnx]'"
         )
+    folder = Path(folder)
+    check_target(folder, overwrite)
     tasks = tasks_of_run(Path(source), trust) if all_heads else [saved_model(Path(source), trust)]
     tasks = _with_rows(tasks, rows)
     graph = _graph([trained.model for trained in tasks])
-    folder = Path(folder)
-    with new_directory(folder) as part:
+    with new_directory(folder, overwrite) as part:
         _write(graph, part / FILE)
         session = _session(part / FILE, graph)
         checks = {trained.model.task: check_graph(session, graph, trained, tolerance) for trained in tasks}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -46,7 +47,7 @@ class ParameterGroups(Component):
         problems = [
             f"{name}: the rate should be above 0, not {rate!r}; what is not to move belongs in freeze"
             for name, rate in rates.items()
-            if rate is not None and not rate > 0
+            if rate is not None and not 0 < rate < math.inf
         ]
         if isinstance(freeze, int) and not freeze >= 1:
             problems.append(f"freeze should be embeddings, backbone or a number of layers, not {freeze!r}")

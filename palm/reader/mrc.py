@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,6 +17,7 @@ from palm.reader.answers import ContextWindow, best_answers, null_odds
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.predictions import Predictions, Record, write_answers
 from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
+from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Ints, Rows
 from palm.reader.text.squad import SquadQuestion, answerable, parsed_questions, read_questions
 from palm.reader.text.subwords import load_tokenizer
@@ -140,6 +141,8 @@ class MRCReader(Reader):
         queries = self.tokenizer.encode([example.question for example in examples])
         contexts = list(dict.fromkeys(example.context for example in examples))
         documents = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
+        if self.facts is not None:
+            self._count(self.facts, examples, queries, documents)
         rows: list[_WindowRow] = []
         unheld = []
         for index, example in enumerate(examples):
@@ -195,6 +198,23 @@ class MRCReader(Reader):
         best = next((answer["text"] for answer in nbest if answer["text"]), "")
         text = "" if odds > decoded[0]["null_threshold"] else best
         return {"text": text, "nbest": nbest, "null_odds": odds}
+
+    def _count(
+        self,
+        facts: TextFacts,
+        examples: Sequence[SquadQuestion],
+        queries: Sequence[list[int]],
+        documents: Mapping[str, Pieces],
+    ) -> None:
+        """What the user should know of these questions and contexts."""
+        facts.read(self.tokenizer, [example.question for example in examples], queries)
+        facts.read(self.tokenizer, list(documents), [each.ids.tolist() for each in documents.values()])
+        cut = sum(len(query) > self.max_query_len for query in queries)
+        facts.shortened("questions", cut, len(queries), f"max_query_len (now {self.max_query_len})")
+        longest = max(min(len(query), self.max_query_len) for query in queries)
+        facts.window = self.max_seq_len - longest - self.num_special
+        if self.doc_stride > facts.window:
+            facts.gaps += sum(len(document) > facts.window for document in documents.values())
 
     def _rows_of(
         self, example: int, query: list[int], document: Pieces, answer: _Span | None

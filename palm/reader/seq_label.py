@@ -135,6 +135,10 @@ class SequenceLabelReader(Reader):
     def encode(self, examples: Sequence[TaggedExample], with_targets: bool) -> Rows:
         words = list(dict.fromkeys(chain.from_iterable(example.words for example in examples)))
         pieces = dict(zip(words, map(self._row_pieces, self.tokenizer.encode_words(words)), strict=True))
+        if self.facts is not None:
+            texts = [" ".join(example.words) for example in examples]
+            ids = [list(chain.from_iterable(pieces[word] for word in example.words)) for example in examples]
+            self.facts.read(self.tokenizer, texts, ids)
         rows = [
             row
             for number, example in enumerate(examples)

@@ -132,7 +132,8 @@ def _analysis(
     if model is None:
         return "No model of this task is saved, so nothing was predicted."
     if dev_file is None:
-        return "The task has no dev_file, so nothing was predicted."
+        why = "The task has no dev_file" if run.sections else "The run wrote down no dev_file"
+        return f"{why}, so nothing was predicted."
     path = Path(str(dev_file))
     if not path.is_file():
         return f"The dev data is no longer at {path}, so nothing was predicted."

@@ -240,12 +240,22 @@ def _event(line: str, place: str, is_last: bool) -> dict[str, Any]:
 
 def _built(kind: type[E], event: Mapping[str, Any], place: str) -> E:
     """An event's value; fields that this palm does not know are left out."""
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    values = {field.name: event[field.name] for field in fields if field.name in event}
-    needed = {f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING}
+    names, needed = _FIELDS[kind]
+    values = {name: event[name] for name in names if name in event}
     if lacking := sorted(needed - values.keys()):
         raise StorageError(f"{place}: {event['event']!r} lacks {', '.join(lacking)}; restore the file")
     if kind is Start:
         tasks = values.get("tasks", {})
         values["tasks"] = {name: _built(PlannedTask, task, place) for name, task in tasks.items()}
     return kind(**values)
+
+
+def _fields(kind: type) -> tuple[list[str], set[str]]:
+    """The names of a kind's fields, and of those that it cannot do without."""
+    fields = dataclasses.fields(kind)
+    needed = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
+    return [field.name for field in fields], needed
+
+
+_FIELDS = {kind: _fields(kind) for kind in (*_EVENTS.values(), PlannedTask)}
+"""Computed once: a history may have a hundred thousand lines."""

@@ -76,7 +76,7 @@ def test_misspelt_keys_wrong_types_and_missing_files_come_in_one_report(
 def test_a_missing_column(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.replace("match.tsv", "text_b", "text_c")
     message = run.train(capsys)
-    named = "the header lacks 'text_b'; it names label, text_a, text_c; did you mean 'text_c'?"
+    named = "the header lacks 'text_b'; it names label, text_a, text_c; rename 'text_c' to 'text_b'"
     assert message == f"error: match.tsv:1: {named}\n"
 
 
@@ -134,7 +134,7 @@ def test_a_vocabulary_that_does_not_fit_the_embedding_table(
 def test_heads_that_do_not_divide_the_width(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.replace("backbone.json", '"num_attention_heads": 4', '"num_attention_heads": 5')
     remedy = "hidden_size must be a multiple of the number of heads"
-    expected = f"error: num_attention_heads: 5 heads cannot share hidden_size 32; {remedy}\n"
+    expected = f"error: backbone.json:1: num_attention_heads: 5 heads cannot share hidden_size 32; {remedy}\n"
     assert run.train(capsys) == expected
 
 
@@ -173,7 +173,7 @@ def test_a_checkpoint_of_another_configuration(run: Run, capsys: pytest.CaptureF
     assert main([*arguments, "--save_every_n_steps", "5"]) == 0
     message = run.train(capsys, "--random_seed", "7", "--resume", "auto")
     assert "is a checkpoint of another configuration" in message
-    assert "random_seed: 1 in the checkpoint, 7 in this run" in message
+    assert "random_seed: 1 in the checkpoint, 7 now" in message
 
 
 def test_a_checkpoint_that_is_not_there(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,7 +221,7 @@ def test_predicting_without_a_model_or_a_file(run: Run, capsys: pytest.CaptureFi
     run.write()
     config = [str(run.folder / "config.yaml"), "--task_dir", "tasks"]
     assert main(["predict", *config, "--task", "cls"]) == 2
-    assert "infer_model is not a directory that palm saved" in capsys.readouterr().err
+    assert "it is not trained yet; train first, or set save_path to where it was" in capsys.readouterr().err
     assert main(["predict", *config, "--task", "sentiment"]) == 2
     assert "no task is called 'sentiment'" in capsys.readouterr().err
     assert main(["predict", *config, "--task", "cls", "--cls.pred_file", "nowhere.tsv"]) == 2

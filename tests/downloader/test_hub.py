@@ -144,7 +144,8 @@ def test_a_folder_that_is_there_wins(server: FileServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["model", "./some/model", "../some/model", "/some/model", "a/b/c", "a/b@", ""]
+    "value",
+    ["model", "./some/model", "../some/model", "/some/model", "a/b/c", "a/b@", "", "a/" + 300 * "b", "a/ü"],
 )
 def test_what_has_another_form_is_a_path(server: FileServer, value: str) -> None:
     assert pretrained_directory(value) == Path(value)

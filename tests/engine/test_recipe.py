@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import palm
 from helpers import tiny
 from palm.controller import Controller
-from palm.core.storage import new_directory
+from palm.core.directories import new_directory
 from palm.engine.checkpoint import differences, load_checkpoint, save_checkpoint
 from palm.engine.loop import Training
 from palm.engine.recipe import identity

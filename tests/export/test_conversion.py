@@ -154,3 +154,35 @@ def test_what_cannot_be_converted_is_named(tmp_path: Path, capsys: pytest.Captur
     assert main(["convert", str(tmp_path), str(tmp_path / "out"), "--to", "hf"]) == 2
     assert "error: no weights at" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", [["convert"], ["export", "--to", "hf"]])
+def test_a_folder_of_somebody_else_is_refused_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    (tmp_path / "proj").mkdir()
+    (tmp_path / "proj" / "thesis.tex").write_text("mine", encoding="utf-8")
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "proj")
+    for folder, told in (
+        (
+            tmp_path / "proj",
+            "holds a file that palm did not write (thesis.tex), and nothing of it is replaced",
+        ),
+        (".", "'.' is a folder that is in use; give the path of a new one"),
+        ("/", "'/' is a folder that is in use; give the path of a new one"),
+        (tmp_path / "file", "is a file; give the path of a new folder"),
+    ):
+        assert main([words[0], "unread", str(folder), *words[1:], "--overwrite"]) == 2
+        assert told in capsys.readouterr().err
+    assert (tmp_path / "proj" / "thesis.tex").read_text(encoding="utf-8") == "mine"
+
+
+def test_what_palm_converted_before_is_replaced_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = str(FOLDER / "pretrain_ernie")
+    assert main(["convert", source, str(tmp_path / "out")]) == 0
+    assert main(["convert", source, str(tmp_path / "out")]) == 2
+    assert "holds what palm wrote before" in capsys.readouterr().err
+    assert main(["convert", source, str(tmp_path / "out"), "--overwrite"]) == 0

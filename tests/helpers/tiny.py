@@ -94,6 +94,7 @@ def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
         "learning_rate": 1e-3,
         "warmup_proportion": 0.1,
         "precision": "fp32",
+        "overwrite": True,
         "weight_decay": 0.01,
         "tasks": {
             task: {

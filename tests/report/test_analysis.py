@@ -87,7 +87,7 @@ MODELS = ["cls/best_model", "cls/infer_model", "best/cls"]
     ("removed", "message"),
     [
         ([], "Nothing was predicted (--no-predict)."),
-        (["resolved_config.yaml"], "The task has no dev_file, so nothing was predicted."),
+        (["resolved_config.yaml"], "The run wrote down no dev_file, so nothing was predicted."),
         (
             [f"{model}/manifest.json" for model in MODELS],
             "No model of this task is saved, so nothing was predicted.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -103,9 +104,15 @@ class Tokenizer:
         self._tokens = {number: token for token, number in ids.items()}
         self._pipeline = pipeline
 
+    @property
+    def lacks_capitals(self) -> bool:
+        """Whether texts keep their capitals and no token has one, though some have letters in lower case."""
+        return False
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of every text, without special tokens; in parallel."""
-        encodings = self._pipeline.encode_batch_fast(_encodable(texts), add_special_tokens=False)
+        with _encoding():
+            encodings = self._pipeline.encode_batch_fast(_encodable(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
@@ -114,7 +121,8 @@ class Tokenizer:
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Pieces]:
         """The tokens of every text and the characters of the text they stand for; in parallel."""
-        encodings = self._pipeline.encode_batch(_encodable(texts), add_special_tokens=False)
+        with _encoding():
+            encodings = self._pipeline.encode_batch(_encodable(texts), add_special_tokens=False)
         offsets = [np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2) for encoding in encodings]
         return [
             Pieces(np.asarray(encoding.ids, dtype=np.int32), ends[:, 0], ends[:, 1])
@@ -154,6 +162,16 @@ class WordPieceTokenizer(Tokenizer):
     def __init__(self, vocab_path: str | Path, do_lower_case: bool = False) -> None:
         vocabulary = load_vocabulary(Path(vocab_path))
         super().__init__(_pipeline(vocabulary, do_lower_case), vocabulary)
+        words = [word for word in vocabulary if not word.startswith("[")]
+        self._lacks_capitals = (
+            not do_lower_case
+            and all(word == word.lower() for word in words)
+            and any(word != word.upper() for word in words)
+        )
+
+    @property
+    def lacks_capitals(self) -> bool:
+        return self._lacks_capitals
 
 
 def load_vocabulary(path: Path) -> dict[str, int]:
@@ -218,6 +236,11 @@ def _pipeline(vocabulary: dict[str, int], do_lower_case: bool) -> tokenizers.Tok
     pipeline.normalizer = normalizers.Sequence(steps)
     pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return pipeline
+
+
+def _encoding() -> AbstractContextManager[None]:
+    """What the library says of a vocabulary that turns out not to fit together, as an error of palm."""
+    return reading("a text", " with this vocabulary", DataError)
 
 
 def _encodable(texts: Sequence[str]) -> list[str]:

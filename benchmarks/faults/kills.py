@@ -1,0 +1,204 @@
+"""Kill runs at every file-system call and at random moments, go on, and compare with a run left in peace.
+
+    python benchmarks/faults/kills.py [--calls 200] [--random 100]
+
+A trial is good if, after the kill, everything under its proper name is whole, nobody's own file is touched,
+and the run that goes on ends with the same bits, with nothing half-written left. Linux; needs a C compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.faults import tiny_run
+from benchmarks.faults.shim import KILL, in_a_child, under_the_shim
+
+MINE = "not palm's"
+
+
+def places(total: int, wanted: int) -> Sequence[int]:
+    """At most `wanted` call numbers from 1 to `total`, evenly spread, or all."""
+    return range(1, total + 1) if total <= wanted else [1 + k * total // wanted for k in range(wanted)]
+
+
+class Trials:
+    """Counts of trials by kind and outcome, with the first failures in words."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.failures: list[str] = []
+
+    def add(self, kind: str, wrong: Sequence[str]) -> None:
+        """One more trial; nothing wrong is good."""
+        self.counts[kind, "bad" if wrong else "good"] += 1
+        self.failures += [f"{kind}: {line}" for line in wrong]
+
+    def report(self) -> int:
+        """Print the table; 0 if all are good."""
+        for kind in dict.fromkeys(kind for kind, _ in self.counts):
+            good, bad = self.counts[kind, "good"], self.counts[kind, "bad"]
+            print(f"| {kind} | {good + bad} | {good} | {bad} |")
+        print("\n".join(self.failures[:20]))
+        return 1 if self.failures else 0
+
+
+def judged(out: Path, reference: str, go_on: Callable[[], object]) -> list[str]:
+    """What is wrong after a kill and after going on."""
+    wrong = tiny_run.problems(out)
+    ended = in_a_child(go_on, out)
+    if ended.said != "trained":
+        return [*wrong, f"going on: {ended.said or ended.signal}"]
+    if (found := tiny_run.fingerprint(out)) != reference:
+        wrong.append(f"other weights: {found}")
+    if (out / "notes.txt").read_text(encoding="utf-8") != MINE:
+        wrong.append("notes.txt was touched")
+    return wrong + [f"left over: {name}" for name in tiny_run.temporaries(out)]
+
+
+def fresh(out: Path, before: Path | None = None) -> Path:
+    """An empty folder with somebody's file in it, or a copy of one of an earlier run."""
+    shutil.rmtree(out, ignore_errors=True)
+    if before is None:
+        out.mkdir()
+    else:
+        shutil.copytree(before, out)
+    (out / "notes.txt").write_text(MINE, encoding="utf-8")
+    return out
+
+
+def at_calls(data: Path, work: Path, wanted: int, trials: Trials, reference: str) -> None:
+    """A new run that is killed before one of its calls and goes on; and one that replaces an older run."""
+    older = fresh(work / "older")
+    in_a_child(lambda: tiny_run.train(data, older, random_seed=7), older)
+    at_calls_of("a new run", None, {"resume": "auto"}, data, work / "out", wanted // 2, trials, reference)
+    replaces = {"overwrite": True}
+    at_calls_of("replaces another", older, replaces, data, work / "out", wanted // 2, trials, reference)
+
+
+def at_calls_of(
+    name: str,
+    before: Path | None,
+    more: dict[str, Any],
+    data: Path,
+    out: Path,
+    wanted: int,
+    trials: Trials,
+    reference: str,
+) -> None:
+    """One kind of run, killed before one of its calls after another."""
+    kind = f"killed at a file-system call: {name}"
+
+    def train() -> str:
+        return tiny_run.train(data, out, **more)
+
+    def go_on() -> str:
+        return tiny_run.train(data, out, **{"overwrite": True, **more})
+
+    fresh(out, before)
+    total = in_a_child(train, out).calls
+    print(f"{kind}: {total} calls", flush=True)
+    for number in places(total, wanted):
+        fresh(out, before)
+        ended = in_a_child(train, out, number, KILL)
+        if ended.signal != signal.SIGKILL:
+            trials.add(kind, [f"call {number}: it was not killed: {ended.said}"])
+            continue
+        trials.add(kind, [f"call {number}: {line}" for line in judged(out, reference, go_on)])
+
+
+def at_random(data: Path, work: Path, wanted: int, trials: Trials, reference: str) -> None:
+    """Runs that are killed at random moments, each until it comes to its end."""
+    out, draw, kills = work / "out", random.Random(3), 0
+    start = time.perf_counter()
+    in_a_child(lambda: tiny_run.train(data, fresh(out)), out)
+    duration = time.perf_counter() - start
+    while kills < wanted:
+        fresh(out)
+        wrong: list[str] = []
+        deaths = 0
+        while killed_within(draw.uniform(0, duration), lambda: tiny_run.train(data, out, resume="auto")):
+            deaths += 1
+            wrong += tiny_run.problems(out)
+        wrong += judged(out, reference, lambda: tiny_run.train(data, out, resume="auto"))
+        kills += deaths
+        for number in range(deaths):
+            trials.add("killed at a random moment: training", wrong if number == 0 else [])
+
+
+def killed_within(seconds: float, work: Callable[[], object]) -> bool:
+    """Do `work` in a fork and kill it after so many seconds; whether it was still at work then."""
+    child = os.fork()
+    if child == 0:
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+def predictions(data: Path, work: Path, wanted: int, trials: Trials) -> None:
+    """Predictions that are killed at random moments and continued, until the file is there."""
+    out, draw, kills = fresh(work / "predicting"), random.Random(4), 0
+    in_a_child(lambda: tiny_run.train(data, out), out)
+    start = time.perf_counter()
+    in_a_child(lambda: tiny_run.predict(data, out), out)
+    duration = time.perf_counter() - start
+    whole = (out / "predicted" / "predictions.json").read_bytes()
+    while kills < wanted:
+        shutil.rmtree(out / "predicted")
+        deaths = 0
+        while killed_within(draw.uniform(0, duration), lambda: tiny_run.predict(data, out, resume=True)):
+            deaths += 1
+        kills += deaths
+        same = (out / "predicted" / "predictions.json").read_bytes() == whole
+        left = [path.name for path in (out / "predicted").iterdir() if path.name != "predictions.json"]
+        for number in range(deaths):
+            wrong = [] if same and not left else [f"same: {same}, left over: {left}"]
+            trials.add("killed at a random moment: predicting", wrong if number == 0 else [])
+
+
+def main() -> int:
+    """Run the trials; 1 if one went wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--random", type=int, default=100)
+    options = parser.parse_args()
+    under_the_shim()
+    trials = Trials()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder).resolve()
+        data = work / "data"
+        tiny_run.write_files(data)
+        tiny_run.write_many(data)
+        reference_out = fresh(work / "reference")
+        in_a_child(lambda: tiny_run.train(data, reference_out), reference_out)
+        reference = tiny_run.fingerprint(reference_out)
+        at_calls(data, work, options.calls, trials, reference)
+        at_random(data, work, options.random, trials, reference)
+        predictions(data, work, options.random // 4, trials)
+    return trials.report()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

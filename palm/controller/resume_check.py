@@ -1,0 +1,92 @@
+"""Whether an interrupted run ends like an uninterrupted one: tried out, in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from palm.core.errors import PalmError
+from palm.core.logging import logger
+from palm.engine.recording import Recording, first_difference, read_recording
+
+
+@dataclass(frozen=True)
+class Check:
+    """What came out.
+
+    Args:
+        steps: made before the kill.
+        more: made after it.
+        difference: what differed first, and between which runs; None where nothing did.
+        tensors: how many tensors were compared at the end.
+    """
+
+    steps: int
+    more: int
+    difference: str | None
+    tensors: int
+
+    def __str__(self) -> str:
+        if self.difference is not None:
+            return f"not identical: {self.difference}"
+        return (
+            f"identical: {self.steps} steps, a kill and {self.more} more are {self.steps + self.more} steps "
+            f"without one: batches, losses and {self.tensors} tensors of weights and optimizer"
+        )
+
+
+def check_resume(words: Sequence[str], steps: int, more: int) -> Check:
+    """Train `steps + more` steps; then `steps`, a kill, and `more` from the checkpoint; and compare.
+
+    Everything is written to a temporary folder.
+
+    Args:
+        words: CONFIG and the settings that follow it, as for `palm train`.
+        steps: before the kill.
+        more: after it.
+
+    Raises:
+        PalmError: a run failed by itself, or has too few steps.
+    """
+    with tempfile.TemporaryDirectory(prefix="palm-verify-resume-") as folder:
+        place = Path(folder)
+        last = steps + more
+        logger.info("%d steps without a break", last)
+        whole = _recorded(words, place / "whole", steps, last)
+        logger.info("%d steps, then a kill", steps)
+        before = _recorded(words, place / "parts", steps, last, killed_after=steps)
+        logger.info("%d more steps from the checkpoint", more)
+        after = _recorded(words, place / "parts", steps, last)
+    beginning = first_difference(whole, before, range(1, steps + 1))
+    if beginning is not None:
+        told = f"two runs from the beginning differ, without any kill: {beginning}"
+        return Check(steps, more, told, 0)
+    if min(after) != steps + 1:
+        raise PalmError(f"after the kill the run went on from step {min(after) - 1}, not from step {steps}")
+    rest = first_difference(whole, after, range(steps + 1, last + 1))
+    return Check(steps, more, rest and f"after the kill, {rest}", len(whole[last]["tensors"]))
+
+
+def _recorded(
+    words: Sequence[str], folder: Path, steps: int, last: int, killed_after: int | None = None
+) -> Recording:
+    """Train in a process of its own, as `palm train` does, and read what it recorded."""
+    folder.mkdir(exist_ok=True)
+    number = len(list(folder.glob("*.jsonl")))
+    record = folder / f"{number}.jsonl"
+    command = [sys.executable, "-m", "palm", "verify-resume", *words, "--record", str(record)]
+    command += ["--steps", str(steps), "--more", str(last - steps)]
+    command += [] if killed_after is None else ["--killed"]
+    command += ["--save_path", str(folder / "out"), "--save_every_n_steps", str(steps), "--resume", "auto"]
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False)
+    if done.returncode and killed_after is None:
+        raise PalmError(f"the run failed by itself:\n{done.stderr or done.stdout}")
+    found = read_recording(record)
+    needed = last if killed_after is None else steps
+    if needed not in found:
+        raise PalmError(f"the run ended after {max(found)} steps; give smaller --steps and --more")
+    return found

@@ -1,0 +1,99 @@
+"""Signals that ask a program to end: at once, or between two steps of its work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from palm.core.program import is_program
+
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+"""A terminal, a system that shuts down, a connection that is lost, and Slurm before its time limit."""
+
+
+class Stopped(SystemExit):
+    """A signal ended the program; its exit code is 128 and the signal's number, as a shell counts.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return f"ended by {signal.Signals(self.number).name}"
+
+
+class StopRequest:
+    """Whether a signal has asked the program to end.
+
+    Attributes:
+        number: that of the signal; None as long as none has come.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Within it, a signal raises `Stopped` wherever the program is, so that it can clean up.
+
+    Ctrl-C stays a `KeyboardInterrupt`. See `stop_request` for when nothing happens.
+    """
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise Stopped(number)
+
+    with _handling(end, [name for name in NAMES if name != "SIGINT"]):
+        yield
+
+
+@contextmanager
+def stop_request() -> Iterator[StopRequest]:
+    """Within it, the first signal is only noted; a second one ends the program at once.
+
+    Nothing is installed in notebooks and tests, in other threads than the first, and for signals for
+    which somebody else has a handler or which are ignored, as SIGHUP is under `nohup`.
+    """
+    request = StopRequest()
+
+    def note(number: int, _: FrameType | None) -> None:
+        if request.number is not None:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        request.number = number
+        # Whatever was interrupted may be writing to the same stream; only this is safe here.
+        name = signal.Signals(number).name
+        os.write(2, f"{name}: the step at hand is finished and saved; a second one ends at once\n".encode())
+
+    with _handling(note, NAMES):
+        yield request
+
+
+@contextmanager
+def _handling(handler: Any, names: Any) -> Iterator[None]:
+    before: dict[signal.Signals, Any] = {}
+    if is_program() and threading.current_thread() is threading.main_thread():
+        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+        before = {number: now for number in numbers if _is_free(now := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _is_free(handler: Any) -> bool:
+    """Whether nobody but Python, or `ending_on_signals`, handles a signal."""
+    ours = getattr(handler, "__module__", None) == __name__
+    return ours or handler in (signal.SIG_DFL, signal.default_int_handler)

@@ -1,0 +1,58 @@
+"""Whether numbers are still numbers, asked once before they are saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from palm.core.errors import TrainingError
+from palm.distributed import all_reduce_sum, local_shard
+
+SHOWN = 3
+"""How many names a message has."""
+
+
+def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of tensors that hold an infinity or what is not a number, on any rank.
+
+    All ranks must ask together. One maximum over each tensor, one wait for a GPU altogether.
+
+    Args:
+        tensors: by name, of any shape; integers are passed over.
+    """
+    floats = {name: value.detach() for name, value in tensors.items() if value.is_floating_point()}
+    # Of a small tensor that is cut up, some ranks have nothing.
+    parts = [part if (part := local_shard(value)).numel() else part.new_zeros(1) for value in floats.values()]
+    if not parts:
+        return []
+    # The largest magnitude, not the usual norm: squares of large finite numbers would overflow.
+    largest = torch._foreach_norm(parts, ord=float("inf"))
+    spoiled = ~torch.stack([value.to(largest[0].device, torch.float) for value in largest]).isfinite()
+    counts = all_reduce_sum(spoiled.float().cpu()).tolist()
+    return [name for name, count in zip(floats, counts, strict=True) if count]
+
+
+def check_finite(tensors: Mapping[str, Tensor], place: str) -> None:
+    """Nothing, where all numbers are finite; all ranks must ask together.
+
+    Args:
+        tensors: by name.
+        place: what they are and when, for the message.
+
+    Raises:
+        TrainingError: some are not; names them.
+    """
+    if names := not_finite(tensors):
+        raise TrainingError(
+            f"{place} has infinities, or what is not a number, in {in_words(names)}; nothing of it was "
+            "saved. The last updates were too large: try a lower learning_rate, warmup_proportion above 0, "
+            "or a smaller grad_clip"
+        )
+
+
+def in_words(names: Sequence[str]) -> str:
+    """The first of the names, and how many there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

@@ -1,0 +1,190 @@
+"""Folders that appear whole, never absent meanwhile, and in place of nothing that palm did not write."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+from safetensors import SafetensorError
+
+from helpers.faults import died_at_call
+from palm.core import disk
+from palm.core.directories import check_target, discard, foreign_files, new_directory, sweep
+from palm.core.disk import heal, writing
+from palm.core.errors import StorageError
+from palm.core.storage import verify, write_text
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="fork")
+
+
+def fill(path: Path, content: str, overwrite: bool = False) -> None:
+    with new_directory(path, overwrite) as part:
+        (part / "sub").mkdir()
+        (part / "a.txt").write_text(content, encoding="utf-8")
+        (part / "sub" / "b.txt").write_text(content, encoding="utf-8")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_folder_appears_with_a_manifest_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    fill(tmp_path / "model", "1")
+    verify(tmp_path / "model")
+    assert names(tmp_path) == ["model"]
+    assert foreign_files(tmp_path / "model") == []
+
+
+def test_a_folder_with_files_of_others_is_never_replaced(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "project").mkdir(parents=True)
+    for name in ("a.py", "b.py", "c.py"):
+        (home / "project" / name).write_text("mine", encoding="utf-8")
+    for overwrite in (False, True):
+        with pytest.raises(StorageError, match=r"home holds 4 files that palm did not write \(project, proj"):
+            fill(home, "1", overwrite)
+    assert (home / "project" / "a.py").read_text(encoding="utf-8") == "mine"
+    assert names(tmp_path) == ["home"]
+
+
+def test_what_palm_wrote_is_replaced_when_asked(tmp_path: Path) -> None:
+    fill(tmp_path / "model", "1")
+    with pytest.raises(StorageError, match=r"model holds what palm wrote before; .*--overwrite"):
+        fill(tmp_path / "model", "2")
+    assert (tmp_path / "model" / "a.txt").read_text(encoding="utf-8") == "1"
+    fill(tmp_path / "model", "2", overwrite=True)
+    assert (tmp_path / "model" / "a.txt").read_text(encoding="utf-8") == "2"
+    assert names(tmp_path) == ["model"]
+
+
+def test_a_foreign_file_among_palms_own_is_named_and_stays(tmp_path: Path) -> None:
+    fill(tmp_path / "model", "1")
+    (tmp_path / "model" / "sub" / "notes.md").write_text("mine", encoding="utf-8")
+    with pytest.raises(StorageError, match=r"holds a file that palm did not write \(sub/notes\.md\)"):
+        fill(tmp_path / "model", "2", overwrite=True)
+    assert (tmp_path / "model" / "a.txt").read_text(encoding="utf-8") == "1"
+    discard(tmp_path / "model")
+    assert (tmp_path / "model" / "sub" / "notes.md").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("manifest", ["", "null", "[]", '{"a.txt": 1}'])
+def test_a_folder_without_a_readable_manifest_is_not_palms(tmp_path: Path, manifest: str) -> None:
+    fill(tmp_path / "model", "1")
+    (tmp_path / "model" / "manifest.json").write_text(manifest, encoding="utf-8")
+    with pytest.raises(StorageError, match="that palm did not write"):
+        check_target(tmp_path / "model", overwrite=True)
+
+
+@pytest.mark.parametrize("place", [".", "/", "..", "sub/.."])
+def test_a_path_that_names_no_folder_of_its_own_is_refused(place: str) -> None:
+    with pytest.raises(StorageError, match="is a folder that is in use; give the path of a new one"):
+        check_target(Path(place), overwrite=True)
+
+
+@POSIX
+def test_a_file_and_a_link_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="file is a file; give the path of a new folder"):
+        check_target(tmp_path / "file", overwrite=True)
+    with pytest.raises(StorageError, match=r"link is a link to .*elsewhere; give"):
+        check_target(tmp_path / "link", overwrite=True)
+
+
+def test_an_empty_folder_may_be_filled_and_a_failure_leaves_it_empty(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(StorageError, match=r"No such file.*none"), new_directory(tmp_path / "model") as part:
+        (part / "half").write_text((tmp_path / "none").read_text(encoding="utf-8"), encoding="utf-8")
+    assert names(tmp_path) == ["model"]
+    assert names(tmp_path / "model") == []
+    fill(tmp_path / "model", "1")
+    verify(tmp_path / "model")
+
+
+@POSIX
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_process_that_dies_at_any_call_leaves_the_old_folder_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    if not exchanges:  # as on macOS, and on file systems that cannot exchange names
+        monkeypatch.setattr(disk, "_renameat2", lambda: None)
+    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
+    path, seen = tmp_path / "model", set()
+    fill(path, "old")
+    for number in count(1):
+        if not died_at_call(number, lambda: fill(path, "new", overwrite=True)):
+            break
+        if exchanges:
+            assert path.is_dir(), f"absent when killed before call {number}"
+        verify(path)
+        seen.add(content := (path / "a.txt").read_text(encoding="utf-8"))
+        assert (path / "sub" / "b.txt").read_text(encoding="utf-8") == content
+        fill(path, "old", overwrite=True)
+        assert names(tmp_path) == ["mine.txt", "model"]
+    assert number > 20
+    assert seen == {"old", "new"}
+
+
+@POSIX
+def test_a_process_that_dies_while_discarding_leaves_the_whole_folder_or_none(tmp_path: Path) -> None:
+    path, seen = tmp_path / "step_4", set()
+    for number in count(1):
+        fill(path, "1", overwrite=True)
+        if not died_at_call(number, lambda: discard(path)):
+            break
+        seen.add(path.is_dir())
+        if path.is_dir():
+            verify(path)
+        sweep(tmp_path, lambda name: name == "step_4")
+        assert names(tmp_path) in ([], ["step_4"])
+    assert seen == {True, False}
+
+
+@POSIX
+def test_a_reader_puts_back_what_was_moved_aside(tmp_path: Path) -> None:
+    fill(tmp_path / "model", "1")
+    (tmp_path / "model").rename(tmp_path / ".model.old")
+    verify(tmp_path / "model")
+    assert names(tmp_path) == ["model"]
+    heal(tmp_path / "model")  # nothing to do
+
+
+def test_sweeping_removes_only_names_of_ours(tmp_path: Path) -> None:
+    for name in (".model.node1-17.part", ".model.17.part", ".other.17.part", ".model.swp", "model.part"):
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    (tmp_path / ".model.node2-18.part").mkdir()
+    (tmp_path / ".model.node2-18.part" / "half").write_text("x", encoding="utf-8")
+    sweep(tmp_path, lambda name: name == "model")
+    assert names(tmp_path) == [".model.swp", ".other.17.part", "model.part"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "cannot write a/b: the disk is full; free some space"),
+        (errno.EROFS, "cannot write a/b: the file system is read-only; mount it for writing"),
+        (errno.EIO, "cannot write a/b: the disk reports an error"),
+        (errno.ENOTDIR, r"cannot write a/b: \[Errno 20\] Not a directory; give a folder that can be written"),
+    ],
+)
+def test_what_the_system_refuses_is_said_in_words(number: int, words: str) -> None:
+    with pytest.raises(StorageError, match=words), writing(Path("a/b")):
+        raise OSError(number, os.strerror(number))
+
+
+def test_a_full_disk_is_recognised_behind_safetensors() -> None:
+    error = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+    with pytest.raises(StorageError, match="cannot write w: the disk is full; free"), writing(Path("w")):
+        raise error
+
+
+def test_a_text_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+    write_text(tmp_path / "note", "1")
+    with pytest.raises(StorageError, match="cannot write"):
+        write_text(tmp_path / "none" / "note", "2")
+    assert (tmp_path / "note").read_text(encoding="utf-8") == "1"
+    assert names(tmp_path) == ["note"]

@@ -1,0 +1,24 @@
+"""Numbers that are none are found before they are saved."""
+
+from __future__ import annotations
+
+import torch
+
+from palm.engine.finite import in_words, not_finite
+
+
+def test_infinities_and_what_is_not_a_number_are_found_by_name() -> None:
+    tensors = {
+        "nan": torch.tensor([0.0, float("nan"), 1.0]),
+        "large": torch.full((3,), 3e38),  # its square is infinite, it is not
+        "infinite": torch.tensor([[1.0, -float("inf")]], dtype=torch.bfloat16),
+        "count": torch.tensor(3),
+        "empty": torch.zeros(0),
+    }
+    assert not_finite(tensors) == ["nan", "infinite"]
+    assert not_finite({"count": torch.tensor(3)}) == []
+
+
+def test_many_names_are_counted() -> None:
+    assert in_words(["a", "b", "c"]) == "a, b, c"
+    assert in_words(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

@@ -1,0 +1,99 @@
+"""A stopped prediction continues where it was, and its files are those of one that was not stopped."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palm
+from helpers import tiny
+from palm.controller import Controller
+from palm.core.errors import DataError, StorageError
+from palm.engine import inference
+from palm.engine.inference import InferenceModel
+from palm.engine.journal import NAME, Journal
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny.write_files(tmp_path_factory.mktemp("run"))
+    Controller(tiny.config(folder, "cls", "mrc", "mlm", num_epochs=0.5), argv=[]).train()
+    return folder
+
+
+def stop_after(model: InferenceModel, steps: int, error: type[BaseException]) -> None:
+    """Let a model fail at its batch `steps`, counted from 0."""
+    well = model.steps
+
+    def failing(*arguments: Any, **settings: Any) -> Any:
+        yield from islice(well(*arguments, **settings), steps)
+        raise error("stopped")
+
+    model.steps = failing  # type: ignore[method-assign]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("task", ["cls", "mrc", "mlm"])
+def test_a_stopped_prediction_continues_byte_by_byte(
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    task: str,
+) -> None:
+    monkeypatch.setattr(inference, "CHUNK_EXAMPLES", 8)
+    data = trained / {"cls": "cls.tsv", "mrc": "mrc.json", "mlm": "mlm.tsv"}[task]
+    model = palm.load_model(trained / "out" / task / "infer_model")
+    model.predict_file(data, tmp_path / "whole")
+    whole = contents(tmp_path / "whole")
+    assert NAME not in whole
+
+    stopped = palm.load_model(trained / "out" / task / "infer_model")
+    stop_after(stopped, 14, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.predict_file(data, tmp_path / "parts")
+    assert list(contents(tmp_path / "parts")) == [NAME]
+    kept = (tmp_path / "parts" / NAME).read_bytes()
+    assert "32 examples are predicted; the same once more with --resume" in caplog.text
+
+    for cut in (0, 5):  # a whole last line, and one that a dying process left half written
+        (tmp_path / "parts" / NAME).write_bytes(kept[: len(kept) - cut])
+        with caplog.at_level(logging.INFO, "palm"):
+            model.predict_file(data, tmp_path / "parts", resume=True)
+        assert contents(tmp_path / "parts") == whole
+    assert "going on after 24 examples" in caplog.text
+
+
+def test_another_model_or_file_cannot_continue_it(trained: Path, tmp_path: Path) -> None:
+    folder = trained / "out" / "cls" / "infer_model"
+    model = palm.load_model(folder)
+    journal = Journal(tmp_path, lambda: {**model._about(trained / "cls.tsv"), "model": "another"})
+    journal.append([{}])
+    with pytest.raises(StorageError, match="the stopped prediction had another model; predict without"):
+        model.predict_file(trained / "cls.tsv", tmp_path, resume=True)
+    model.batch_size = 3
+    with pytest.raises(StorageError, match="had another model, input file, batch size"):
+        model.predict_file(trained / "mlm.tsv", tmp_path, resume=True)
+
+
+def test_without_a_stopped_prediction_it_begins_at_the_beginning(trained: Path, tmp_path: Path) -> None:
+    model = palm.load_model(trained / "out" / "cls" / "infer_model")
+    assert len(model.predict_file(trained / "cls.tsv", tmp_path, resume=True)) == 40
+
+
+def test_data_that_must_be_mended_leave_nothing_to_continue(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "CHUNK_EXAMPLES", 8)
+    model = palm.load_model(trained / "out" / "cls" / "infer_model")
+    stop_after(model, 8, DataError)
+    with pytest.raises(DataError):
+        model.predict_file(trained / "cls.tsv", tmp_path)
+    assert contents(tmp_path) == {}
