@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from palm.controller.program import argument_problems, configured, joined
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.foreign import reading
-from palm.core.logging import logger, show_on_console
+from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
 from palm.core.registry import did_you_mean
+from palm.core.signals import stop_request
 from palm.core.storage import is_sealed, read_object, write_text
 from palm.distributed import (
     barrier,
@@ -29,18 +30,22 @@ from palm.distributed import (
 )
 from palm.downloader.hub import pretrained_directory
 from palm.engine.build import plan_steps, start
+from palm.engine.callbacks import callbacks_of
 from palm.engine.checkpoint import load_checkpoint
 from palm.engine.choosing import BEST, LAST, chosen_model, why_missing
 from palm.engine.evaluation import EarlyStopping, Evaluator, shown
+from palm.engine.events import Observer
 from palm.engine.inference import DESCRIPTION, InferenceModel, load_model, said_of
-from palm.engine.logs import EpochLog, StepLog, log_counts
-from palm.engine.loop import Observer, Training
+from palm.engine.loop import Training
 from palm.engine.recipe import Recipe, identity
+from palm.engine.result import TrainingResult
 from palm.engine.run_directory import CONFIGURATION, HISTORY, RunDirectory
 from palm.engine.run_lock import only_run_in
+from palm.engine.running import Watch, run_training
 from palm.engine.saving import BestSaver, CheckpointSaver, TargetSaver, models_table
-from palm.engine.stopping import follow
+from palm.engine.stopping import StopOnSignal
 from palm.engine.task import Task
+from palm.engine.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.paradigm import HEADS
 from palm.pretrained import load_pretrain, vocabulary_differences
@@ -90,6 +95,7 @@ class Controller:
         raise_any(argument_problems(config, task_dir, argv, tasks))
         self.config = configured(config, task_dir, argv, for_train, needs_tasks=not tasks)
         self.plan = plan(self.config, for_train, tasks)
+        set_verbosity(self.plan.settings.get("quiet", False), self.plan.settings.get("verbose", False))
         self._device = joined(self.plan.settings)
         self._parts = build(self.plan, self.config.place) if for_train else None
         logger.info("%s", self.config.printed())
@@ -122,7 +128,7 @@ class Controller:
             logger.warning("%s", line)
         self._pretrained = path
 
-    def train(self, observers: Sequence[Callable[[Training], Observer]] = ()) -> None:
+    def train(self, callbacks: Sequence[Observer] = ()) -> TrainingResult:
         """Train until every target task has had its expected steps; saves each target as it finishes.
 
         Called again, also after an interruption, it starts anew, as a new Controller would; with `resume`
@@ -130,7 +136,11 @@ class Controller:
         at hand, with a checkpoint.
 
         Args:
-            observers: makers of what is called with every step, after palm's own observers.
+            callbacks: called with every event of the run (see `palm.engine.events`), in order, after those
+                of the setting; of several processes, in each.
+
+        Returns:
+            How it went, to print or to look at; the same that `history.jsonl` tells.
 
         Raises:
             DataError: a row that cannot be used, with its file and line.
@@ -141,14 +151,17 @@ class Controller:
         """
         settings = self._fresh().settings
         directory = self._directory()
+        own = callbacks_of(settings.callbacks)
+        if is_first():
+            own = [*trackers_of(settings.trackers or (), directory.path), *own]
         goes_on = lost_a_process()
-        with only_run_in(directory.path) if is_first() else nullcontext():
+        with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
             start = from_first(lambda: directory.check(launch_id(), goes_on))
             if settings.pretrain_path is not None and self._pretrained is None and start.checkpoint is None:
                 self.load_pretrain()
             training = self.training()
             resolved = self.config.resolved()
-            evaluator = self._evaluator(training, resolved)
+            evaluator = self._evaluator(training)
             if start.checkpoint is not None:
                 load_checkpoint(training, start.checkpoint)
                 logger.info("resumed from %s at global step %d", start.checkpoint, training.step)
@@ -159,23 +172,30 @@ class Controller:
             path, keep = settings.save_path, settings.keep_last_n
             targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
             saver = CheckpointSaver(training, path, settings.save_every_n_steps, keep, start.run_id)
-            watching: list[Observer] = [
-                StepLog(settings.print_every_n_steps),
-                EpochLog(training),
-                *([] if evaluator is None else [evaluator]),
+            actors: list[Observer] = [
+                *([] if evaluator is None else self._reactions(evaluator, resolved)),
                 targets,
                 saver,
-                *(make(training) for make in observers),
             ]
-            with directory.explaining():
-                follow(training, watching, saver, directory)
-                log_counts(training)
-                if evaluator is not None:
-                    evaluator.finish()
+            watch = Watch(
+                every=settings.print_every_n_steps,
+                progress=settings.progress,
+                folder=path,
+                configuration=resolved,
+                observers=[*own, *callbacks],
+                resumed_from=start.checkpoint,
+                warned=warned,
+            )
+            with directory.explaining(), stop_request() as request:
+                stopping = StopOnSignal(training, request, saver, directory)
+                result = run_training(training, [*actors, stopping], watch)
+            if evaluator is not None:
+                evaluator.finish()
             for line in models_table(training, path, targets.finished, evaluator):
                 logger.info("%s", line)
             with report_missing_ranks("at the end of training"):
                 barrier()  # what rank 0 has saved may be read now
+        return result
 
     def _directory(self) -> RunDirectory:
         parts = self._trainable()
@@ -188,23 +208,27 @@ class Controller:
             parts.settings.overwrite,
         )
 
-    def _evaluator(self, training: Training, resolved: dict[str, Any]) -> Evaluator | None:
+    def _evaluator(self, training: Training) -> Evaluator | None:
         """What evaluates the run, where a task has dev data."""
         settings = self._trainable().settings
         if all(task.dev_file is None for task in training.tasks):
             return None
-        evaluator = Evaluator(
+        return Evaluator(
             training,
             settings.eval_every_n_steps,
             settings.eval_every_epoch,
             settings.best_by,
             settings.save_path / HISTORY,
         )
-        evaluator.reactions.append(BestSaver(settings.save_path, resolved))
+
+    def _reactions(self, evaluator: Evaluator, resolved: dict[str, Any]) -> Iterator[Observer]:
+        """The evaluator, and who acts on what it finds."""
+        settings = self._trainable().settings
+        yield evaluator
+        yield BestSaver(evaluator, settings.save_path, resolved)
         if settings.early_stopping_patience > 0:
             together = settings.early_stopping_by == "all"
-            evaluator.reactions.append(EarlyStopping(settings.early_stopping_patience, together))
-        return evaluator
+            yield EarlyStopping(evaluator, settings.early_stopping_patience, together)
 
     def evaluate(
         self,

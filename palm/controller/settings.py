@@ -12,6 +12,7 @@ from palm.config import ModelPath
 from palm.core import precision
 from palm.core.device import DeviceName
 from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
+from palm.engine.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,13 @@ class RunSettings:
         use_ema: save, evaluate and predict with moving averages of the weights.
         ema_decay: decay of these averages, below 1.
         print_every_n_steps: a log line every so many global steps.
+        progress: how a run shows how far it is: bar, lines, none, or auto for a bar on a terminal and in a
+            notebook and lines elsewhere.
+        quiet: show warnings only.
+        verbose: show also what helps to find a fault.
+        callbacks: dotted paths of functions or classes of your own that are called with every event of the
+            run, or a mapping of dotted path to settings.
+        trackers: where curves, settings and results also go: tensorboard, trackio, wandb, mlflow.
         save_every_n_steps: a checkpoint every so many global steps; -1: never.
         keep_last_n: how many checkpoints, and models on the way of each target, are kept; -1: all.
         eval_every_n_steps: evaluate tasks that have a dev_file every so many global steps; -1: never.
@@ -85,6 +93,11 @@ class RunSettings:
     use_ema: bool = False
     ema_decay: float = 0.0
     print_every_n_steps: int = 5
+    progress: Progress = "auto"
+    quiet: bool = False
+    verbose: bool = False
+    callbacks: list[str] | dict[str, dict[str, Any]] | None = None
+    trackers: list[str] | None = None
     save_every_n_steps: int = -1
     save_infermodel_every_n_steps: int = -1
     keep_last_n: int = -1

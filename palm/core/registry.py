@@ -108,7 +108,8 @@ class Registry(Generic[T]):
         if isinstance(name, str) and name in self._entries:
             return self._entries[name]
         path = name if isinstance(name, str) else ""
-        if any(path == known or path.startswith(f"{known}.") for known in _listed(trust)):
+        trusted = [trust] if isinstance(trust, str) else trust
+        if any(path == known or path.startswith(f"{known}.") for known in trusted):
             return self._checked(imported(self.kind, path), path)
         module, _, attribute = path.rpartition(".")
         # vars(), since an attribute of a module may be computed by code, as packages that import lazily do.
@@ -141,8 +142,3 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
-
-
-def _listed(trust: str | Sequence[str]) -> Sequence[str]:
-    """One path is as good as a list of it."""
-    return [trust] if isinstance(trust, str) else trust

@@ -39,7 +39,8 @@ class Run:
         assert code == 2
         assert message.startswith("error: ")
         assert "Traceback" not in message
-        assert {path.name for path in after - before} <= {"resolved_config.yaml"}
+        of_a_run = {"resolved_config.yaml", "run.json", ".run.lock", ".run.lock.json"}
+        assert {path.name for path in after - before} <= of_a_run
         return message.replace(str(self.folder) + os.sep, "").replace("\\", "/")
 
     def write(self) -> None:

@@ -12,7 +12,7 @@ import torch
 from helpers import tiny
 from palm.backbone import BERT
 from palm.controller import Controller
-from palm.core.storage import _seal
+from palm.core.storage import seal
 from palm.engine.checkpoint import save_checkpoint
 from palm.engine.inference import InferenceModel
 from palm.paradigm import Classify
@@ -49,5 +49,5 @@ def forge(folder: Path, file: str, change: Callable[[Any], Any]) -> Path:
     content = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(change(content)), encoding="utf-8")
     (folder / "manifest.json").unlink()
-    _seal(folder)
+    seal(folder)
     return folder
