@@ -65,7 +65,7 @@ def trained(args: argparse.Namespace, seed: int, folder: Path) -> None:
         trainers[-1].build_forward(bert, head_of(args, task, bert.settings["hidden_size"], "train"))
     for reader in readers:
         reader.register_with(bert)
-    trainer = palm.MultiHeadTrainer(trainers)
+    trainer = palm.MultiHeadTrainer(trainers, precision=args.precision)
     loss = trainer.build_forward()
     steps = args.epochs * sum(reader.num_examples // args.batch_size for reader in readers)
     schedule = palm.lr_sched.TriangularScheduler(int(0.1 * steps), steps)
@@ -82,7 +82,9 @@ def run(args: argparse.Namespace, seed: int) -> dict[str, Any]:
         trained(args, seed, folder)
         figures: dict[str, Any] = {"seed": seed, "cpu_seconds": round(time.process_time() - started)}
         for task in args.tasks:
-            model = palm.load_model(folder / task if len(args.tasks) > 1 else folder)
+            model = palm.load_model(
+                folder / task if len(args.tasks) > 1 else folder, precision=args.precision
+            )
             for file in ("dev", "test"):
                 path = args.data / task / f"{file}.tsv"
                 figures[f"{task} {file}"] = score(
@@ -104,6 +106,7 @@ def main() -> None:
     parser.add_argument("--weight_decay", type=float, default=0.01)
     parser.add_argument("--max_seq_len", type=int, default=128)
     parser.add_argument("--use_crf", action="store_true")
+    parser.add_argument("--precision", default="auto", choices=("auto", "fp32", "bf16"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     args = parser.parse_args()
     for seed in args.seeds:

@@ -111,6 +111,7 @@ def config_of(
         "mixing": mixing,
         **run_settings(args),
         "save_path": str(save_path),
+        "overwrite": True,
         "random_seed": seed,
         **({"mixing_temperature": 2} if mixing == "temperature" else {}),
     }

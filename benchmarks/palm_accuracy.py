@@ -42,6 +42,7 @@ def config_of(args: argparse.Namespace, seed: int, folder: str) -> dict[str, Any
         **run_settings(args),
         "optimizer": "adam",
         "save_path": folder,
+        "overwrite": True,
         "random_seed": seed,
     }
 

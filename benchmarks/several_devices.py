@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> None:
         "num_devices": options.processes,
         "device": "cpu",
         "save_path": options.output,
+        "overwrite": True,
         **SHAPES[options.shape],
         **dropouts(options.dropout),
     }
@@ -168,6 +169,7 @@ def trained(save_path: Path, processes: int, steps: int, **settings: Any) -> Non
         "num_devices": processes,
         "device": "cpu",
         "save_path": save_path,
+        "overwrite": True,
         **dropouts(0.0),
     }
     ended(["-m", "palm", "train", str(DEMO / "config.yaml"), *words({**common, **settings})])

@@ -114,7 +114,7 @@ def run_demo(name: str, root: Path, temporary: Path) -> dict[str, Any]:
         "exit": done.returncode,
         "losses": watched.get("losses"),
         "printed": [without(root, line) for line in watched.get("printed", [])],
-        "logged losses": logged(done.stdout),
+        "logged losses": logged(done.stdout + done.stderr),  # stderr since palm logs there
         "files": {
             path.relative_to(root).as_posix(): contents(path, root)
             for path in new

@@ -15,7 +15,7 @@ def table() -> str:
     """The settings of every heading as Markdown tables."""
     parts = []
     for heading, consumers in HELP.items():
-        rows = [_row(setting) for setting in listed(consumers) if setting.name not in NO_SETTINGS]
+        rows = [_row(setting) for setting in listed(consumers, NO_SETTINGS)]
         parts.append(
             f"### {heading.capitalize()}\n\n| setting | type | default | meaning |\n|---|---|---|---|\n"
         )

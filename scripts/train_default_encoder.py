@@ -76,7 +76,7 @@ def read_paragraphs(folder: Path, start: Path) -> Path:
 
 def _trained(save_path: Path, settings: dict[str, dict[str, str]], **others: Any) -> Path:
     controller = palm.Controller(
-        {**COMMON, **others, "save_path": str(save_path), "tasks": settings}, argv=[]
+        {**COMMON, **others, "save_path": str(save_path), "overwrite": True, "tasks": settings}, argv=[]
     )
     controller.train()
     return save_path / "mrqa" / "infer_model"

@@ -22,7 +22,8 @@ from palm.cli import (
 from palm.cli.command import Command, Settings
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
-from palm.core.logging import show_on_console
+from palm.core.foreign import printable
+from palm.core.logging import set_verbosity, show_on_console
 from palm.core.signals import Stopped, ending_on_signals
 from palm.core.version import __version__
 
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code: 0, or 2 with one message for what a user can mend."""
     show_on_console()
     words = sys.argv[1:] if arguments is None else list(arguments)
+    set_verbosity("--quiet" in words, "--verbose" in words)
+    words = [word for word in words if word not in ("--quiet", "--verbose")]
     if not words or words[0] not in COMMANDS:
         _parser().parse_args(words)  # --help, --version, or a mistake: it ends here
     command = COMMANDS[words[0]]
@@ -52,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         record_failure(error)
         sys.stdout.flush()
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {printable(str(error))}\n")
         return 2
     except KeyboardInterrupt as stop:
         sys.stderr.write("; ".join(["interrupted", *map(str, stop.args)]) + "\n")
@@ -69,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="palm", description="Multi-task training on one shared BERT or ERNIE encoder."
     )
     parser.add_argument("--version", action="version", version=f"palm {__version__}")
+    parser.add_argument("--quiet", action="store_true", help="show warnings only; goes with every command")
+    parser.add_argument("--verbose", action="store_true", help="show also what helps to find a fault")
     commands = parser.add_subparsers(metavar="command", required=True)
     for command in COMMANDS.values():
         commands.add_parser(command.name, help=command.help)

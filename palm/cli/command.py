@@ -7,8 +7,10 @@ torch must not wait for it.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from palm.core.errors import PalmError
 
@@ -54,6 +56,17 @@ def refuse_trust(options: argparse.Namespace) -> None:
     """
     if options.trust:
         raise PalmError("--trust goes with --model; a configuration names its own components, and they count")
+
+
+def find_components(config: str) -> None:
+    """Let a configuration name classes of modules beside it or in the working directory.
+
+    As for `python demo.py`, whose folder Python searches; behind all else, so that no module of a library is
+    replaced by a file that happens to be called like it.
+    """
+    for folder in (Path(config).absolute().parent, Path.cwd()):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
 
 
 def add_config(parser: argparse.ArgumentParser, required: bool) -> None:

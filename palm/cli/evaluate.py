@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from palm.cli.command import Command, Settings, add_config, add_trust, refuse_trust
+from palm.cli.command import Command, Settings, add_config, add_trust, find_components, refuse_trust
 from palm.core.errors import PalmError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def _of_tasks(options: argparse.Namespace, settings: Settings) -> dict[str, Json
     from palm.engine.evaluation import json_ready
 
     refuse_trust(options)
+    find_components(options.config)
     controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
     with_data = [task.name for task in controller.plan.tasks if task.task.get("dev_file") is not None]
     tasks = options.task or with_data

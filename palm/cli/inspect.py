@@ -7,6 +7,7 @@ import json
 import sys
 
 from palm.cli.command import Command, Settings
+from palm.core.foreign import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +25,10 @@ def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG00
 
     facts = inspect_directory(options.directory)
     text = json.dumps(facts, ensure_ascii=False, indent=2) if options.json else as_text(facts)
-    sys.stdout.write(text + "\n")
+    shown = printable(text)
+    if options.json and shown != text:
+        shown = json.dumps(facts, indent=2)  # whose own escapes are JSON still
+    sys.stdout.write(shown + "\n")
 
 
 COMMAND = Command("inspect", "tell what a directory holds", add_arguments, run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from palm.cli.command import Command, Settings, add_config, add_trust, refuse_trust
+from palm.cli.command import Command, Settings, add_config, add_trust, find_components, refuse_trust
 from palm.core.errors import PalmError
 
 
@@ -37,6 +37,7 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
     from palm.controller import Controller
 
     refuse_trust(options)
+    find_components(options.config)
     controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
     for task in options.task or controller.config.tasks:
         controller.pred(task, options.inference_model_dir, resume=options.resume)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from palm.cli.command import Command, Settings, add_config
+from palm.cli.command import Command, Settings, add_config, find_components
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> None:
     from palm.controller import Controller
 
+    find_components(options.config)
     Controller(options.config, options.task_dir, argv=settings).train()
 
 

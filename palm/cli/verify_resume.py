@@ -48,7 +48,7 @@ def _recorded_run(options: argparse.Namespace, settings: Settings) -> None:
     last, killed_after = options.steps + options.more, options.steps if options.killed else None
     with suppress(EnoughSteps):
         Controller(options.config, options.task_dir, argv=settings).train(
-            [lambda training: Recorder(training, options.record, last, killed_after)]
+            [Recorder(options.record, last, killed_after)]
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from palm.config.conversion import Mismatch, MissingFile, complaint, convert_value
@@ -19,6 +20,10 @@ logger = logging.getLogger("palm")
 
 AUTO = "auto"
 """The `backbone` that the directory of pretrained weights names."""
+
+
+Components = Mapping[str, Collection[str]]
+"""The setting that names a component (`reader`) -> names of components."""
 
 
 class Found(NamedTuple):
@@ -77,6 +82,8 @@ class Config:
         self._known: dict[str | None, set[str]] = {scope: set() for scope in titles}
         self._said: set[Any] = set()
         self._excused: set[str | None] = set()
+        self._owners: Mapping[str, Components] = {}
+        self._own: Mapping[str | None, Components] = {}
 
     def value(self, name: str, scope: str | None = None) -> Setting | None:
         """The setting of this name with its type guessed, or None; it counts as used.
@@ -142,12 +149,43 @@ class Config:
         """A component of this scope is unknown: of what nobody took, report only likely misspellings."""
         self._excused.add(scope)
 
-    def finish(self) -> None:
+    def place(self, name: str, scope: str | None = None) -> str | None:
+        """Where the value of a setting comes from, `config.yaml:7` or `--batch_size`; None if it is not set.
+
+        Args:
+            name: one of its spellings.
+            scope: as for `value`.
+        """
+        parts = [layer.settings[name] for layer in self._layers(scope) if name in layer.settings]
+        return parts[0].origin if parts else None
+
+    def adopt_aliases(self, aliases: Mapping[str, str]) -> None:
+        """Read the backbone's JSON by the encoder's own names, so that heads find there what they need.
+
+        Where both spellings of one setting stand there, its own name counts, as it did for PaddlePALM: the
+        file is somebody else's, and programs write both.
+        """
+        settings = dict(self._backbone.settings)
+        for other, own in aliases.items():
+            if other in settings:
+                settings.setdefault(own, settings.pop(other))
+        self._backbone.settings = settings
+
+    def finish(
+        self,
+        owners: Mapping[str, Components] = MappingProxyType({}),
+        own: Mapping[str | None, Components] = MappingProxyType({}),
+    ) -> None:
         """Close the account.
+
+        Args:
+            owners: setting -> the components that take it, of all that there are.
+            own: scope -> the components that it has; None for all of the run.
 
         Raises:
             ConfigError: all problems at once, among them every setting that nobody took.
         """
+        self._owners, self._own = owners, own
         self._problems.add(*self._unused())
         self._problems.raise_if_any()
 
@@ -262,9 +300,17 @@ class Config:
             return f"{name!r} is a setting of the whole run; it belongs in {self._titles[None]}"
         known = set().union(*self._known.values())
         hint = did_you_mean(name, sorted(known - {name}))
-        if excused and (name in known or not hint):
+        if excused and (name in known or name in self._owners or not hint):
             return None
+        owners = self._owners.get(name, {})
+        if has := {kind: names for kind, names in self._own.get(task, {}).items() if kind in owners}:
+            whose = f"task {task!r}" if task is not None else "this run"
+            return f"{name} belongs to {_listed(owners)}; {whose} has {_listed(has)}"
         return f"nothing in task {task!r} uses {name!r}" if name in known else f"nothing uses {name!r}{hint}"
+
+
+def _listed(components: Components) -> str:
+    return " and ".join(f"{kind} {', '.join(names)}" for kind, names in components.items())
 
 
 def _agree(one: Setting, other: Setting, parameter: Parameter) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -120,9 +121,12 @@ def _float(value: Any, annotation: Any, base: Path) -> float:  # noqa: ARG001
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise Mismatch
     try:
-        return number(value) if isinstance(value, str) else float(value)
+        real = number(value) if isinstance(value, str) else float(value)
     except (ValueError, OverflowError):
         raise Mismatch from None
+    if math.isnan(real):  # it is neither above nor below any limit, so no check of a range would find it
+        raise Mismatch
+    return real
 
 
 def _scalar(value: Any, annotation: Any, base: Path) -> bool | int | str:
@@ -186,7 +190,8 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, str):
-        parts = [Plain(part.strip()) for part in value.split(",")] if value.strip() else []
+        text = value.strip().removesuffix(",")  # as in Python, the last comma ends the last item
+        parts = [Plain(part.strip()) for part in text.split(",")] if text else []
         if "" not in parts:
             return list(parts)
     elif isinstance(value, (bool, int, float, os.PathLike)):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from palm.config.conversion import type_name
 from palm.config.schema import REQUIRED, Consumer, Parameter, settings_of
+
+NOTHING: Mapping[Consumer, Collection[str]] = MappingProxyType({})
 
 
 def printed(resolved: Mapping[str, Any]) -> str:
@@ -23,25 +26,30 @@ def printed(resolved: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def help_text(consumers: Mapping[str, Sequence[Consumer]], provided: Collection[str] = ()) -> str:
+def help_text(
+    consumers: Mapping[str, Sequence[Consumer]], provided: Mapping[Consumer, Collection[str]] = NOTHING
+) -> str:
     """Every setting of some consumers: name, type, default, meaning.
 
     Args:
         consumers: heading -> the classes and functions whose settings stand under it, each name once.
-        provided: parameters that no configuration sets.
+        provided: consumer -> its parameters that no configuration sets.
     """
     return "\n\n".join(
-        "\n".join([f"{heading}:", *(_entry(each) for each in listed(group) if each.name not in provided)])
+        "\n".join([f"{heading}:", *map(_entry, listed(group, provided))])
         for heading, group in consumers.items()
     )
 
 
-def listed(consumers: Sequence[Consumer]) -> list[Parameter]:
-    """The settings of several consumers, each name once, as the first one declares it."""
+def listed(
+    consumers: Sequence[Consumer], provided: Mapping[Consumer, Collection[str]] = NOTHING
+) -> list[Parameter]:
+    """The settings of several consumers, each name once, as the first one declares it; as `help_text`."""
     found: dict[str, Parameter] = {}
     for consumer in consumers:
         for name, parameter in settings_of(consumer).items():
-            found.setdefault(name, parameter)
+            if name not in provided.get(consumer, ()):
+                found.setdefault(name, parameter)
     return list(found.values())
 
 

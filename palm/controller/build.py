@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -21,6 +24,9 @@ from palm.paradigm import Head
 
 T = TypeVar("T")
 
+Place = Callable[[str, str | None], str | None]
+"""`Config.place`."""
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -35,8 +41,12 @@ class Parts:
     tasks: list[Task]
 
 
-def build(plan: Plan) -> Parts:
+def build(plan: Plan, place: Place) -> Parts:
     """Construct and wire all components of a training run.
+
+    Args:
+        plan: what the configuration says.
+        place: where in the configuration a setting stands, given its name and its scope.
 
     Raises:
         ConfigError: what the components' own checks and the wiring found, in one report.
@@ -44,58 +54,87 @@ def build(plan: Plan) -> Parts:
     settings = RunSettings(**plan.settings)
     torch.manual_seed(settings.random_seed)
     problems: list[str] = []
-    backbone = _built(plan.backbone, problems)
-    optimizer = _built(plan.optimizer, problems)
-    groups = _built((ParameterGroups, plan.groups), problems)
-    mixing = _built(plan.mixing, problems)
-    _check_schedule(settings, plan.schedule, problems)
-    heads = _shared_heads(plan, settings, problems)
+    own = partial(_placed, place)
+    backbone = _built(plan.backbone, problems, partial(own, "backbone"))
+    optimizer = _built(plan.optimizer, problems, partial(own, None))
+    groups = _built((ParameterGroups, plan.groups), problems, partial(own, None))
+    mixing = _built(plan.mixing, problems, partial(own, None))
+    _check_schedule(settings, plan.schedule, problems, partial(own, None))
+    heads = _shared_heads(plan, settings, problems, own)
     tasks = []
     for k, (task, head) in enumerate(zip(plan.tasks, heads, strict=True)):
-        reader = _built(task.reader, problems, f"task {task.name!r}: ")
+        reader = _built(task.reader, problems, partial(own, task.name))
         if reader is not None and head is not None:
-            tasks.append(
-                Task(
-                    task.name,
-                    reader,
-                    head,
-                    mix_ratio=1.0 if settings.mix_ratio is None else settings.mix_ratio[k],
-                    is_target=settings.target_tag is None or settings.target_tag[k] == 1,
-                    **task.task,
-                )
-            )
+            parts = {"name": task.name, "reader": reader, "head": head, **task.task}
+            parts["mix_ratio"] = 1.0 if settings.mix_ratio is None else settings.mix_ratio[k]
+            parts["is_target"] = settings.target_tag is None or settings.target_tag[k] == 1
+            made = _built((Task, parts), problems, partial(own, task.name))
+            tasks += [] if made is None else [made]
+    configured = list(tasks)
     tasks += plan.given
     if backbone is not None:
-        problems += [line for task in tasks for line in wiring_problems(task, backbone)]
+        problems += [
+            own(task.name if task in configured else None, line)
+            for task in tasks
+            for line in wiring_problems(task, backbone)
+        ]
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     assert backbone is not None
     assert optimizer is not None
     assert groups is not None
     assert mixing is not None
-    # Tried here, so that a layer or a pattern that does not exist is reported before any data is read.
-    build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
+    # Tried here, so that a layer or a pattern that does not exist is reported before any data is read; but
+    # only then, because torch imports its compiler for the first optimizer, seconds before an error in data.
+    if optimizer.needs_layers or groups.settings != ParameterGroups().settings or _has_head_rates(tasks):
+        try:
+            build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
+        except ConfigError as error:
+            raise ConfigError(own(None, line) for line in error.problems) from None
     return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, tasks)
 
 
-def _built(part: tuple[type[T], dict[str, Any]], problems: list[str], place: str = "") -> T | None:
+def _has_head_rates(tasks: list[Task]) -> bool:
+    return any(task.head_learning_rate is not None for task in tasks)
+
+
+def _placed(place: Place, scope: str | None, line: str) -> str:
+    """A component's complaint with the place of the setting that it begins with, or else with its task."""
+    title = f"task {scope!r}: " if scope not in (None, "backbone") else ""
+    said = line.removeprefix(title)
+    name = re.match(r"\w*", said)
+    origin = place(name.group(), scope) if name and name.group() else None
+    is_exact = origin is not None and (":" in origin or origin.startswith("--"))  # a dict has no lines
+    return f"{origin}: {said}" if is_exact else f"{title}{said}"
+
+
+def _built(
+    part: tuple[type[T], dict[str, Any]], problems: list[str], placed: Callable[[str], str]
+) -> T | None:
     cls, arguments = part
     try:
         return cls(**arguments)
     except PalmError as error:
-        problems += [f"{place}{line}" for line in str(error).splitlines()]
-        return None
+        problems += [placed(line) for line in str(error).splitlines()]
+    except (RuntimeError, MemoryError, OverflowError) as error:  # torch's words for a size no machine has
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        problems.append(placed(f"{cls.__name__} cannot be built with these sizes: {first}"))
+    return None
 
 
-def _check_schedule(settings: RunSettings, arguments: dict[str, Any], problems: list[str]) -> None:
+def _check_schedule(
+    settings: RunSettings, arguments: dict[str, Any], problems: list[str], placed: Callable[[str], str]
+) -> None:
     """Try the schedule's settings on a long run, so that mistakes are reported before any data is read."""
     try:
         schedule_of_run(settings.lr_scheduler, 10**6, settings.warmup_proportion, arguments)
     except ConfigError as error:
-        problems += error.problems
+        problems += map(placed, error.problems)
 
 
-def _shared_heads(plan: Plan, settings: RunSettings, problems: list[str]) -> list[Head | None]:
+def _shared_heads(
+    plan: Plan, settings: RunSettings, problems: list[str], placed: Callable[[str, str], str]
+) -> list[Head | None]:
     """One head per task; tasks with equal `task_reuse_tag` get the same object."""
     tags = settings.task_reuse_tag or [str(k) for k in range(len(plan.tasks))]
     first: dict[str, TaskPlan] = {}
@@ -103,7 +142,7 @@ def _shared_heads(plan: Plan, settings: RunSettings, problems: list[str]) -> lis
     for tag, task in zip(tags, plan.tasks, strict=True):
         if tag not in first:
             first[tag] = task
-            built[tag] = _built(task.head, problems, f"task {task.name!r}: ")
+            built[tag] = _built(task.head, problems, partial(placed, task.name))
         elif first[tag].head != task.head:
             problems.append(
                 f"tasks {first[tag].name!r} and {task.name!r} share task_reuse_tag {tag!r}, but their heads "

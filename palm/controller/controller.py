@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palm.config import yaml_text
 from palm.controller.build import Parts, build
+from palm.controller.effects import without_effect
 from palm.controller.plan import TaskPlan, plan
-from palm.controller.program import configured, joined
-from palm.core.errors import ConfigError, PalmError
-from palm.core.logging import logger, show_on_console
-from palm.core.storage import write_text
+from palm.controller.program import argument_problems, configured, joined
+from palm.core.checks import raise_any
+from palm.core.errors import ConfigError, PalmError, StorageError
+from palm.core.foreign import reading
+from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
+from palm.core.registry import did_you_mean
+from palm.core.signals import stop_request
+from palm.core.storage import is_sealed, read_object, write_text
 from palm.distributed import (
     barrier,
     from_first,
@@ -24,21 +30,30 @@ from palm.distributed import (
 )
 from palm.downloader.hub import pretrained_directory
 from palm.engine.build import plan_steps, start
+from palm.engine.callbacks import callbacks_of
 from palm.engine.checkpoint import load_checkpoint
+from palm.engine.choosing import BEST, LAST, chosen_model, why_missing
 from palm.engine.evaluation import EarlyStopping, Evaluator, shown
-from palm.engine.inference import InferenceModel, load_model
-from palm.engine.logs import EpochLog, StepLog, log_counts
-from palm.engine.loop import Observer, Training
+from palm.engine.events import Observer
+from palm.engine.inference import DESCRIPTION, InferenceModel, load_model, said_of
+from palm.engine.loop import Training
 from palm.engine.recipe import Recipe, identity
+from palm.engine.result import TrainingResult
 from palm.engine.run_directory import CONFIGURATION, HISTORY, RunDirectory
 from palm.engine.run_lock import only_run_in
-from palm.engine.saving import BestSaver, CheckpointSaver, TargetSaver
-from palm.engine.stopping import follow
+from palm.engine.running import Watch, run_training
+from palm.engine.saving import BestSaver, CheckpointSaver, TargetSaver, models_table
+from palm.engine.stopping import StopOnSignal
 from palm.engine.task import Task
+from palm.engine.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
-from palm.pretrained import load_pretrain
-from palm.reader import Predictions
+from palm.paradigm import HEADS
+from palm.pretrained import load_pretrain, vocabulary_differences
+from palm.reader import READERS, Predictions
 from palm.reader.rows.cache import DataCache
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of Python 3.11
 
 
 class Controller:
@@ -57,6 +72,17 @@ class Controller:
         ConfigError: everything that is wrong with the configuration, in one report.
     """
 
+    def __new__(cls, *positional: Any, **named: Any) -> Self:
+        """Report arguments that the constructor does not have as any other mistake of a user's."""
+        try:
+            inspect.signature(cls.__init__).bind(None, *positional, **named)
+        except TypeError as error:
+            known = list(inspect.signature(cls.__init__).parameters)[1:]
+            strange = next((name for name in named if name not in known), "")
+            hint = did_you_mean(strange, known) or f"; it takes {', '.join(known)}"
+            raise ConfigError([f"Controller(): {error}{hint}"]) from None
+        return super().__new__(cls)
+
     def __init__(
         self,
         config: str | Path | Mapping[str, Any],
@@ -66,12 +92,17 @@ class Controller:
         tasks: Sequence[Task] = (),
     ) -> None:
         show_on_console()
+        raise_any(argument_problems(config, task_dir, argv, tasks))
         self.config = configured(config, task_dir, argv, for_train, needs_tasks=not tasks)
         self.plan = plan(self.config, for_train, tasks)
+        set_verbosity(self.plan.settings.get("quiet", False), self.plan.settings.get("verbose", False))
         self._device = joined(self.plan.settings)
-        self._parts = build(self.plan) if for_train else None
+        self._parts = build(self.plan, self.config.place) if for_train else None
         logger.info("%s", self.config.printed())
-        self._pretrained = False
+        for line in without_effect(self.config, self.plan.settings, self.plan.tasks) if for_train else ():
+            logger.warning("%s", line)
+        self._pretrained: str | Path | None = None
+        self._begun = False
 
     def load_pretrain(self, pretrain_path: str | Path | None = None) -> None:
         """Start from pretrained weights instead of random ones.
@@ -84,44 +115,53 @@ class Controller:
             ConfigError: neither is given.
             StorageError: no weights there, or weights of another shape; lists what does not fit.
         """
-        parts = self._trainable()
+        parts = self._fresh()
         path = pretrain_path or parts.settings.pretrain_path
         if path is None:
             raise ConfigError(["load_pretrain needs a directory: as its argument or as pretrain_path"])
         logger.info("Loading pretraining parameters from %s...", path)
-        load_pretrain(parts.backbone, pretrained_directory(self._found(path)))
-        self._pretrained = True
+        folder = Path(pretrained_directory(self._found(path)))
+        load_pretrain(parts.backbone, folder)
+        for line in dict.fromkeys(
+            line for task in parts.tasks for line in vocabulary_differences(task.reader, folder)
+        ):
+            logger.warning("%s", line)
+        self._pretrained = path
 
-    def train(self, observers: Sequence[Callable[[Training], Observer]] = ()) -> None:
+    def train(self, callbacks: Sequence[Observer] = ()) -> TrainingResult:
         """Train until every target task has had its expected steps; saves each target as it finishes.
 
-        A signal that asks the program to end (see `palm.core.signals`) ends it after the step at hand, with
-        a checkpoint.
+        Called again, also after an interruption, it starts anew, as a new Controller would; with `resume`
+        it goes on. A signal that asks the program to end (see `palm.core.signals`) ends it after the step
+        at hand, with a checkpoint.
 
         Args:
-            observers: makers of what is called with every step, after palm's own observers.
+            callbacks: called with every event of the run (see `palm.engine.events`), in order, after those
+                of the setting; of several processes, in each.
+
+        Returns:
+            How it went, to print or to look at; the same that `history.jsonl` tells.
 
         Raises:
-            ConfigError: draws should follow dev scores, and no task has dev data.
             DataError: a row that cannot be used, with its file and line.
             TrainingError: too few rows for a batch, or numbers that are not finite.
             StorageError: `save_path` cannot be written, belongs to another run, or holds one; or `resume`
                 names another run's checkpoint.
             Stopped: a signal asked for it.
         """
-        parts = self._trainable()
-        settings = parts.settings
-        if parts.mixing.follows_scores and all(task.dev_file is None for task in parts.tasks):
-            raise ConfigError([f"mixing: {settings.mixing} follows dev scores; give a task a dev_file"])
+        settings = self._fresh().settings
         directory = self._directory()
+        own = callbacks_of(settings.callbacks)
+        if is_first():
+            own = [*trackers_of(settings.trackers or (), directory.path), *own]
         goes_on = lost_a_process()
-        with only_run_in(directory.path) if is_first() else nullcontext():
+        with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
             start = from_first(lambda: directory.check(launch_id(), goes_on))
-            if settings.pretrain_path is not None and not self._pretrained and start.checkpoint is None:
+            if settings.pretrain_path is not None and self._pretrained is None and start.checkpoint is None:
                 self.load_pretrain()
             training = self.training()
             resolved = self.config.resolved()
-            evaluator = self._evaluator(training, resolved)
+            evaluator = self._evaluator(training)
             if start.checkpoint is not None:
                 load_checkpoint(training, start.checkpoint)
                 logger.info("resumed from %s at global step %d", start.checkpoint, training.step)
@@ -130,22 +170,32 @@ class Controller:
                 text = yaml_text(resolved, self.config.origins())
                 write_text(directory.path / CONFIGURATION, text)
             path, keep = settings.save_path, settings.keep_last_n
+            targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
             saver = CheckpointSaver(training, path, settings.save_every_n_steps, keep, start.run_id)
-            watching: list[Observer] = [
-                StepLog(settings.print_every_n_steps),
-                EpochLog(training),
-                *([] if evaluator is None else [evaluator]),
-                TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep),
+            actors: list[Observer] = [
+                *([] if evaluator is None else self._reactions(evaluator, resolved)),
+                targets,
                 saver,
-                *(make(training) for make in observers),
             ]
-            with directory.explaining():
-                follow(training, watching, saver, directory)
-                log_counts(training)
-                if evaluator is not None:
-                    evaluator.finish()
+            watch = Watch(
+                every=settings.print_every_n_steps,
+                progress=settings.progress,
+                folder=path,
+                configuration=resolved,
+                observers=[*own, *callbacks],
+                resumed_from=start.checkpoint,
+                warned=warned,
+            )
+            with directory.explaining(), stop_request() as request:
+                stopping = StopOnSignal(training, request, saver, directory)
+                result = run_training(training, [*actors, stopping], watch)
+            if evaluator is not None:
+                evaluator.finish()
+            for line in models_table(training, path, targets.finished, evaluator):
+                logger.info("%s", line)
             with report_missing_ranks("at the end of training"):
                 barrier()  # what rank 0 has saved may be read now
+        return result
 
     def _directory(self) -> RunDirectory:
         parts = self._trainable()
@@ -158,23 +208,27 @@ class Controller:
             parts.settings.overwrite,
         )
 
-    def _evaluator(self, training: Training, resolved: dict[str, Any]) -> Evaluator | None:
+    def _evaluator(self, training: Training) -> Evaluator | None:
         """What evaluates the run, where a task has dev data."""
         settings = self._trainable().settings
         if all(task.dev_file is None for task in training.tasks):
             return None
-        evaluator = Evaluator(
+        return Evaluator(
             training,
             settings.eval_every_n_steps,
             settings.eval_every_epoch,
             settings.best_by,
             settings.save_path / HISTORY,
         )
-        evaluator.reactions.append(BestSaver(settings.save_path, resolved))
+
+    def _reactions(self, evaluator: Evaluator, resolved: dict[str, Any]) -> Iterator[Observer]:
+        """The evaluator, and who acts on what it finds."""
+        settings = self._trainable().settings
+        yield evaluator
+        yield BestSaver(evaluator, settings.save_path, resolved)
         if settings.early_stopping_patience > 0:
             together = settings.early_stopping_by == "all"
-            evaluator.reactions.append(EarlyStopping(settings.early_stopping_patience, together))
-        return evaluator
+            yield EarlyStopping(evaluator, settings.early_stopping_patience, together)
 
     def evaluate(
         self,
@@ -186,7 +240,8 @@ class Controller:
 
         Args:
             task: the task's name.
-            inference_model_dir: `<save_path>/<task>/infer_model` where absent.
+            inference_model_dir: where absent, `<save_path>/<task>/best_model` if the task has dev data and
+                such a model, otherwise `<save_path>/<task>/infer_model`.
             dev_file: the task's setting `dev_file` where absent.
 
         Returns:
@@ -210,7 +265,8 @@ class Controller:
 
         Args:
             task: the task's name.
-            inference_model_dir: `<save_path>/<task>/infer_model` where absent.
+            inference_model_dir: where absent, `<save_path>/<task>/best_model` if the task has dev data and
+                such a model, otherwise `<save_path>/<task>/infer_model`.
             resume: go on where the same prediction was stopped, if it was.
 
         Returns:
@@ -240,14 +296,21 @@ class Controller:
 
     def _model(self, plan: TaskPlan, given: str | Path | None) -> InferenceModel:
         """A task's saved model, with what the configuration says now, where models compute."""
-        folder = self._model_folder(plan.name, given)
+        folder = self._model_folder(plan, given)
+        if given is not None:
+            _check_kind(plan, folder)
         model = load_model(
             folder,
             precision=self.plan.settings.get("precision", "auto"),
             reader=_values(plan.reader[1]),
             head=_values(plan.head[1]),
         )
-        logger.info("%s: inference model loaded from %s", plan.name, folder)
+        logger.info("%s: inference model loaded from %s%s", plan.name, folder, said_of(model.trained))
+        if model.task != plan.name:
+            logger.warning(
+                "%s: the model at %s is that of task %r; if that is not meant, leave inference_model_dir out",
+                *(plan.name, folder, model.task),
+            )
         model.batch_size = plan.task.get("pred_batch_size") or plan.task.get("batch_size") or model.batch_size
         return model.to(self._device)
 
@@ -257,6 +320,16 @@ class Controller:
                 "this Controller was made with for_train=False; make one with for_train=True to train"
             )
         return self._parts
+
+    def _fresh(self) -> Parts:
+        """The components before any training: those of a run that has begun are built anew."""
+        parts = self._trainable()
+        if self._begun:
+            parts = self._parts = build(self.plan, self.config.place)
+            self._begun = False
+            if self._pretrained is not None:
+                self.load_pretrain(self._pretrained)
+        return parts
 
     def _task_plan(self, task: str) -> TaskPlan:
         plans = {plan.name: plan for plan in [*self.plan.tasks, *map(TaskPlan.of, self.plan.given)]}
@@ -270,13 +343,23 @@ class Controller:
         assert isinstance(path, Path)
         return path
 
-    def _model_folder(self, task: str, given: str | Path | None) -> Path:
+    def _model_folder(self, plan: TaskPlan, given: str | Path | None) -> Path:
         if given is None:
-            return self._save_path() / task / "infer_model"
+            folder = self._save_path() / plan.name
+            # Without dev data, a best model that lies there is one of another run.
+            if plan.task.get("dev_file") is not None and is_sealed(folder / BEST):
+                return folder / BEST
+            if not is_sealed(folder / LAST):
+                raise StorageError(why_missing(plan.name, folder / LAST, self._is_target(plan.name)))
+            return folder / LAST
         folder = self._found(given)
         # The 0.2.1 document writes `infermodel` in its example and `infer_model` in its log.
         documented = folder.with_name("infer_model")
         return documented if folder.name == "infermodel" and not folder.exists() else folder
+
+    def _is_target(self, task: str) -> bool:
+        tags = self.plan.settings.get("target_tag") or ()
+        return dict(zip(self.config.tasks, tags, strict=False)).get(task) != 0
 
     def _found(self, path: str | Path) -> Path:
         """A path given from Python: from the working directory, else from the configuration's folder."""
@@ -288,7 +371,8 @@ class Controller:
 
         Reads the training data and plans the steps; nothing is saved unless you do it.
         """
-        parts = self._trainable()
+        parts = self._fresh()
+        self._begun = True
         settings, main = parts.settings, next(task for task in parts.tasks if task.is_target)
         logger.info("%s: set as main task", main.name)
         cache = None
@@ -322,6 +406,22 @@ class Controller:
                 eval_every_epoch=settings.eval_every_epoch,
             )
         )
+
+
+def _check_kind(plan: TaskPlan, folder: Path) -> None:
+    """Refuse the model of a task of another kind, whose settings would be replaced by those of this one."""
+    folder = chosen_model(folder)
+    saved = read_object(folder / DESCRIPTION)
+    kinds = {"reader": (READERS, plan.reader[0]), "paradigm": (HEADS, plan.head[0])}
+    ours = {name: registry.name_of(cls) for name, (registry, cls) in kinds.items()}  # type: ignore[attr-defined]
+    with reading(folder / DESCRIPTION):
+        theirs = {name: saved[name]["name"] for name in kinds}
+        if ours != theirs:
+            told = [" and ".join(f"{kind} {name}" for kind, name in each.items()) for each in (theirs, ours)]
+            raise StorageError(
+                f"the model at {folder} is that of task {saved['task']!r}, with {told[0]}; "
+                f"task {plan.name!r} has {told[1]}; give a model of this task"
+            )
 
 
 def _values(arguments: dict[str, Any]) -> dict[str, Any]:

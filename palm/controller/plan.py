@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
@@ -19,6 +20,7 @@ from palm.mixing import MIXINGS, Mixing
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Reader
+from palm.reader.text.labels import Labels
 
 T = TypeVar("T")
 
@@ -40,7 +42,10 @@ TASK_PARTS = ("name", "reader", "head", "mix_ratio", "is_target")
 """Parameters of `Task` that come from the assembly, not from a configuration."""
 
 
-NO_SETTINGS = (*TASK_PARTS, *HORIZON)
+NO_SETTINGS: dict[Consumer, Collection[str]] = {
+    Task: TASK_PARTS,
+    **{LR_SCHEDULES[name]: HORIZON for name in LR_SCHEDULES},
+}
 """Parameters of components that no configuration sets; help and documentation leave them out."""
 
 
@@ -53,6 +58,10 @@ SETTING_OF = {
     "head": "paradigm",
 }
 """What a registry holds -> the setting that names an entry of it."""
+
+
+Chosen = dict[str | None, dict[str, list[str]]]
+"""Task, or None for the whole run -> its components by the setting that names one of their kind."""
 
 
 @dataclass(frozen=True)
@@ -102,25 +111,41 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     """
 
     arguments = partial(config.arguments, required=for_train)
+    has: Chosen = {}
 
-    def component(registry: Registry[Any], scope: str | None, name: str | None) -> Any:
-        cls = _known(registry, name, config, scope)
-        return None if cls is None else (cls, arguments(cls, scope))
+    def component(
+        registry: Registry[Any],
+        scope: str | None,
+        name: str | None,
+        told: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Any:
+        cls = _known(registry, name, config, scope, has)
+        if cls is None:
+            return None
+        told = {setting: value for setting, value in told.items() if setting in settings_of(cls)}
+        return cls, {**arguments(cls, scope, told), **told}
 
+    encoder = config.value("backbone")
+    if encoder is not None and str(encoder.value).lower() in BACKBONES:
+        config.adopt_aliases(BACKBONES[str(encoder.value)].aliases)
     settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
     for name, wrong in setting_problems(settings, config.tasks):
-        config.problem(f"{_place(config, name)} {wrong}")
+        config.problem(f"{place_of(config, name)} {wrong}")
     backbone = component(BACKBONES, "backbone", _named_backbone(settings, config))
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
     mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
     groups = arguments(ParameterGroups, None)
-    schedule = _schedule_arguments(config, settings, for_train)
+    rule = settings.get("lr_scheduler", "linear_warmup_decay")
+    schedule_class = _known(LR_SCHEDULES, rule, config, None, has)
+    # Its horizon is known when the steps are counted.
+    schedule = {} if schedule_class is None else arguments(schedule_class, None, HORIZON)
     tasks = []
     for name in config.tasks:
         chosen = arguments(TaskParts, name, from_backbone=False)
         reader = component(READERS, name, chosen.get("reader"))
-        head = component(HEADS, name, chosen.get("paradigm"))
-        reader = _as_wanted(reader, head)
+        counted = _classes_of(reader, config, name)
+        head = component(HEADS, name, chosen.get("paradigm"), counted)
+        reader = _as_wanted(reader, head, counted)
         task = arguments(Task, name, TASK_PARTS, from_backbone=False)
         tasks.append(TaskPlan(name, reader, head, task))
     for name in {task.name for task in given} & {*config.tasks}:
@@ -130,16 +155,27 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
             config.problem(problem)
     if for_train:
         _check_training(config, everything := [*tasks, *map(TaskPlan.of, given)])
-        _check_evaluation(config, settings, everything)
-    config.finish()
+        _check_evaluation(config, settings, everything, mixing)
+    config.finish(_owners(), has)
     return Plan(settings, backbone, optimizer, groups, schedule, mixing, tasks, given)
 
 
-def _as_wanted(reader: Any, head: Any) -> Any:
+def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:
+    """`n_classes`, where the configuration does not tell it but the reader's label_map does."""
+    if reader is None or "n_classes" in reader[1] or reader[1].get("label_map") is None:
+        return {}
+    try:
+        return {"n_classes": max(Labels(None, reader[1]["label_map"]).names) + 1}
+    except PalmError as error:
+        config.problem(f"task {task!r}: {error}")
+        return {"n_classes": 2}  # so that its absence is not reported too
+
+
+def _as_wanted(reader: Any, head: Any, counted: Mapping[str, int]) -> Any:
     """The reader with the settings that the paradigm wants of it, where the configuration says nothing."""
     if reader is None or head is None:
         return reader
-    (cls, arguments), wanted = reader, getattr(head[0], "reader_settings", {})
+    (cls, arguments), wanted = reader, {**getattr(head[0], "reader_settings", {}), **counted}
     return cls, {name: wanted[name] for name in wanted if name in settings_of(cls)} | arguments
 
 
@@ -151,23 +187,38 @@ def _named_backbone(settings: dict[str, Any], config: Config) -> str | None:
     return None
 
 
-def _schedule_arguments(config: Config, settings: dict[str, Any], for_train: bool) -> dict[str, Any]:
-    """The settings of the schedule beyond its horizon, which is known when the steps are counted."""
-    schedule = _known(LR_SCHEDULES, settings.get("lr_scheduler", "linear_warmup_decay"), config, None)
-    return {} if schedule is None else config.arguments(schedule, None, HORIZON, for_train)
+def _owners() -> dict[str, dict[str, list[str]]]:
+    """Setting -> the components of palm that take it, by the setting that names one of their kind."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for registry in (READERS, HEADS, BACKBONES, OPTIMIZERS, LR_SCHEDULES, MIXINGS):
+        for name in registry:
+            for parameter in settings_of(registry[name]).values():
+                for spelling in parameter.spellings:
+                    found.setdefault(spelling, {}).setdefault(SETTING_OF[registry.kind], []).append(name)
+    return found
 
 
-def _known(registry: Registry[T], name: str | None, config: Config, scope: str | None) -> T | None:
+def _known(
+    registry: Registry[T], name: str | None, config: Config, scope: str | None, has: Chosen
+) -> T | None:
+    """What a registry has of this name, entered into `has`; or None, and a line of the report."""
+    if name is None:
+        return None
+    key, owner = SETTING_OF[registry.kind], scope if scope in config.tasks else None
     try:
-        return None if name is None else registry[name]
+        found = registry[name]
     except PalmError as error:
-        key, owner = SETTING_OF[registry.kind], scope if scope in config.tasks else None
-        config.problem(f"{_place(config, key, owner)}: {error}")
+        config.problem(f"{place_of(config, key, owner)}: {error}")
         config.excuse(scope)
         return None
+    for whose in {owner, None}:
+        names = has.setdefault(whose, {}).setdefault(key, [])
+        names += {registry.name_of(found)} - {*names}
+    return found
 
 
-def _place(config: Config, name: str, scope: str | None = None) -> str:
+def place_of(config: Config, name: str, scope: str | None = None) -> str:
+    """The beginning of a message about a setting: its place and its name."""
     setting = config.value(name, scope)
     return name if setting is None else setting.place(name)
 
@@ -183,17 +234,27 @@ def _check_training(config: Config, tasks: list[TaskPlan]) -> None:
         for name in ("train_file", "dev_file"):
             path = task.task.get(name)
             if path is not None and not path.is_file():
-                config.problem(f"{_place(config, name, task.name)}: no such file: {path}")
+                config.problem(f"{place_of(config, name, task.name)}: no such file: {path}")
 
 
-def _check_evaluation(config: Config, settings: dict[str, Any], tasks: list[TaskPlan]) -> None:
+def _check_evaluation(config: Config, settings: dict[str, Any], tasks: list[TaskPlan], mixing: Any) -> None:
     """What the settings of best models and early stopping presuppose."""
     evaluated = [task.name for task in tasks if task.task.get("dev_file") is not None]
     strange = [name for name in settings.get("best_by") or () if name not in evaluated]
     if strange:
         known = ", ".join(evaluated) or "none"
         config.problem(
-            f"{_place(config, 'best_by')} names {', '.join(strange)}; tasks with a dev_file: {known}"
+            f"{place_of(config, 'best_by')} names {', '.join(strange)}; tasks with a dev_file: {known}"
         )
-    if settings.get("early_stopping_patience", -1) > 0 and not evaluated:
-        config.problem(f"{_place(config, 'early_stopping_patience')} needs a task with a dev_file")
+    if settings.get("early_stopping_patience", -1) > 0:
+        place = place_of(config, "early_stopping_patience")
+        if not evaluated:
+            config.problem(f"{place} needs a task with a dev_file")
+        elif settings.get("eval_every_epoch") is False and settings.get("eval_every_n_steps", -1) <= 0:
+            config.problem(
+                f"{place} waits for evaluations, and there is none before the end; "
+                "set eval_every_n_steps, or eval_every_epoch: True"
+            )
+    if mixing is not None and mixing[0].follows_scores and not evaluated:
+        name = settings["mixing"]
+        config.problem(f"{place_of(config, 'mixing')}: {name} follows dev scores; give a task a dev_file")

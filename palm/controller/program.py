@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,7 @@ from palm.core.device import device_of
 from palm.core.errors import PalmError
 from palm.distributed import DEFAULT_TIMEOUT, join, launch, record_failure
 from palm.downloader.hub import settings_of_model
+from palm.engine.task import Task
 
 
 def configured(
@@ -49,6 +51,20 @@ def configured(
     except HelpRequested:
         print(help_text(HELP, NO_SETTINGS))  # noqa: T201
         raise SystemExit(0) from None
+
+
+def argument_problems(config: object, task_dir: object, argv: object, tasks: object) -> Iterator[str]:
+    """What of a Controller's arguments is of another kind than it can be."""
+    if not isinstance(config, str | os.PathLike | Mapping):
+        yield f"config should be a YAML file or a mapping, not {config!r}"
+    if not isinstance(task_dir, str | os.PathLike):
+        yield f"task_dir should be a folder, not {task_dir!r}"
+    if argv is not None and (isinstance(argv, str) or not isinstance(argv, Sequence)):
+        yield f"argv should be a list of words such as ['--batch_size', '8'], not {argv!r}"
+    elif argv and (strange := [word for word in argv if not isinstance(word, str)]):
+        yield f"argv should hold words, not {strange[0]!r}; write it as text"
+    if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
+        yield f"tasks should be a list of palm.Task, not {tasks!r}"
 
 
 def joined(settings: Mapping[str, Any]) -> torch.device:

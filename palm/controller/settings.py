@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from palm.config import ModelPath
 from palm.core import precision
 from palm.core.device import DeviceName
 from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
+from palm.engine.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,13 @@ class RunSettings:
         use_ema: save, evaluate and predict with moving averages of the weights.
         ema_decay: decay of these averages, below 1.
         print_every_n_steps: a log line every so many global steps.
+        progress: how a run shows how far it is: bar, lines, none, or auto for a bar on a terminal and in a
+            notebook and lines elsewhere.
+        quiet: show warnings only.
+        verbose: show also what helps to find a fault.
+        callbacks: dotted paths of functions or classes of your own that are called with every event of the
+            run, or a mapping of dotted path to settings.
+        trackers: where curves, settings and results also go: tensorboard, trackio, wandb, mlflow.
         save_every_n_steps: a checkpoint every so many global steps; -1: never.
         keep_last_n: how many checkpoints, and models on the way of each target, are kept; -1: all.
         eval_every_n_steps: evaluate tasks that have a dev_file every so many global steps; -1: never.
@@ -84,6 +93,11 @@ class RunSettings:
     use_ema: bool = False
     ema_decay: float = 0.0
     print_every_n_steps: int = 5
+    progress: Progress = "auto"
+    quiet: bool = False
+    verbose: bool = False
+    callbacks: list[str] | dict[str, dict[str, Any]] | None = None
+    trackers: list[str] | None = None
     save_every_n_steps: int = -1
     save_infermodel_every_n_steps: int = -1
     keep_last_n: int = -1
@@ -121,6 +135,19 @@ class TaskParts:
     paradigm: str
 
 
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "num_epochs": (lambda value: 0 < value < math.inf, "above 0"),
+    "warmup_proportion": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    "ema_decay": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    "early_stopping_by": (lambda value: value in ("task", "all"), "task or all"),
+    "keep_last_n": (lambda value: value != 0, "1 or more, or -1 for all"),
+    "num_devices": (lambda value: value == "auto" or value >= 1, "1 or more, or auto"),
+    "process_group_timeout": (lambda value: value > 0, "above 0"),
+    # what torch's generator takes
+    "random_seed": (lambda value: -(2**63) <= value < 2**64, "a whole number of at most 64 bits"),
+}
+"""Setting -> whether a value of it fits, and in words what would."""
+
 Problem = tuple[str, str]
 """A setting's name, and what is wrong with it; together they are a sentence."""
 
@@ -133,18 +160,13 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
         if isinstance(values, list) and len(values) != len(tasks):
             found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
     found += _mixing_problems(settings, tasks)
-    for name in ("warmup_proportion", "ema_decay"):
-        value = settings.get(name, 0.0)
-        if not 0 <= value < 1:  # type: ignore[operator]
-            found.append((name, f"should be at least 0 and below 1, not {value!r}"))
+    found += [
+        (name, f"should be {expected}, not {settings[name]!r}")
+        for name, (fits, expected) in RANGES.items()
+        if name in settings and not fits(settings[name])
+    ]
     if settings.get("use_ema") and not settings.get("ema_decay"):
         found.append(("use_ema", "needs ema_decay, for instance 0.999"))
-    if (by := settings.get("early_stopping_by", "task")) not in ("task", "all"):
-        found.append(("early_stopping_by", f"should be task or all, not {by!r}"))
-    if not math.isfinite(settings.get("num_epochs", 1)):  # type: ignore[arg-type]
-        found.append(("num_epochs", f"should be a finite number, not {settings['num_epochs']!r}"))
-    if settings.get("num_epochs", 1) <= 0:  # type: ignore[operator]
-        found.append(("num_epochs", f"should be above 0, not {settings['num_epochs']!r}"))
     return found
 
 
@@ -159,7 +181,7 @@ def _mixing_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
     if isinstance(ratios, list):
         targets = tags if isinstance(tags, list) else [1] * len(tasks)
         for task, ratio, tag in zip(tasks, ratios, targets, strict=False):
-            if ratio < 0 or (tag == 1 and ratio == 0):
+            if not 0 <= ratio < math.inf or (tag == 1 and ratio == 0):
                 least = "above 0 for a target task" if tag == 1 else "0 or more"
                 found.append(("mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"))
     return found

@@ -7,13 +7,17 @@ from collections.abc import Collection, Iterable
 
 from palm.core.errors import ConfigError
 
+MAX_COUNT = 2**31 - 1
+"""Of whatever is counted: an int32, as labels and ids are."""
+
 
 def count_problems(least: int = 1, **settings: object) -> list[str]:
-    """A line for every setting that is not a whole number of at least `least`."""
+    """A line for every setting that is not a whole number from `least` to what an int32 holds."""
     return [
         f"{name}: {value!r} should be a whole number, {least} or more"
+        + (f", at most {MAX_COUNT}" if isinstance(value, int) and value > MAX_COUNT else "")
         for name, value in settings.items()
-        if not isinstance(value, int) or isinstance(value, bool) or value < least
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT
     ]
 
 
@@ -32,6 +36,15 @@ def positive_problems(**settings: object) -> list[str]:
         f"{name}: {value!r} should be a number above 0"
         for name, value in settings.items()
         if not (isinstance(value, int | float) and 0 < value < math.inf)
+    ]
+
+
+def number_problems(**settings: object) -> list[str]:
+    """A line for every setting that is not a number."""
+    return [
+        f"{name} should be a number, not {value!r}"
+        for name, value in settings.items()
+        if not isinstance(value, int | float) or isinstance(value, bool)
     ]
 
 

@@ -106,23 +106,17 @@ def _without_2x(
     if only and args:
         positional = [name for name, p in own.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
         order = component.order_2x or (*positional, *only)
-        kwargs, args = _named(component, order, args, kwargs), ()
+        caller = component.__name__
+        if len(args) > len(order):
+            raise TypeError(f"{caller}() takes {len(order)} positional arguments, not {len(args)}")
+        named = dict(zip(order, args, strict=False))
+        if twice := sorted(named.keys() & kwargs.keys()):
+            raise TypeError(f"{caller}() got {', '.join(twice)} twice, by position and by name")
+        kwargs, args = named | kwargs, ()
     given = {name: kwargs.pop(name) for name in only if name in kwargs}
     for name, value in given.items():
         kwargs = only[name](value) | kwargs
     return args, kwargs, given
-
-
-def _named(
-    component: type[Component], order: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """All arguments by name; the positional ones are named by `order`."""
-    if len(args) > len(order):
-        raise TypeError(f"{component.__name__}() takes {len(order)} positional arguments, not {len(args)}")
-    named = dict(zip(order, args, strict=False))
-    if twice := sorted(named.keys() & kwargs.keys()):
-        raise TypeError(f"{component.__name__}() got {', '.join(twice)} twice, by position and by name")
-    return named | kwargs
 
 
 def path_settings(component: type[Component]) -> set[str]:

@@ -15,6 +15,8 @@ from palm.core.logging import logger
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
+_say_once = functools.cache(logger.info)
+
 
 def device_of(use_gpu: bool, name: DeviceName = "auto") -> torch.device:
     """The device for `use_gpu` and `device`; says once that it falls back to the CPU.
@@ -28,7 +30,7 @@ def device_of(use_gpu: bool, name: DeviceName = "auto") -> torch.device:
     if name == "cuda":
         raise ConfigError(["device: no GPU is visible; look at CUDA_VISIBLE_DEVICES, or give auto or cpu"])
     if wanted:
-        _say_fallback()
+        _say_once("no GPU is visible: running on the CPU")
     return torch.device("cpu")
 
 
@@ -43,8 +45,3 @@ def compiler_problems(device: torch.device) -> list[str]:
             "install one, or set compile: False"
         ]
     return []
-
-
-@functools.cache
-def _say_fallback() -> None:
-    logger.info("no GPU is visible: running on the CPU")

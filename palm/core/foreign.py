@@ -18,6 +18,9 @@ MAX_JSON = 1 << 24
 MAX_DIGITS = 400
 """Digits of a whole number; no float64 has more, and Python's own limit depends on how it was started."""
 
+_LONGEST = 500
+"""Characters of a reason in a message."""
+
 _LEADS_OUT = re.compile(r"[\\:\0]")
 """What Windows would read as another folder or drive, and what no file system takes."""
 
@@ -65,7 +68,8 @@ def _explained(problem: BaseException) -> str:
     if isinstance(problem, UnicodeDecodeError):
         byte, line = problem.object[problem.start], problem.object[: problem.start].count(b"\n") + 1
         return f"it is not UTF-8 text: byte {problem.start}, in line {line}, is {byte:#04x}; save it as UTF-8"
-    return str(problem) or type(problem).__name__
+    # torch writes the frames of its own code below the first line.
+    return next(iter(str(problem).splitlines()), "")[:_LONGEST] or type(problem).__name__
 
 
 def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
@@ -102,6 +106,17 @@ def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
         raise ValueError(f"a whole number of {len(digits)} digits; the most are {MAX_DIGITS}")
     return int(digits)
+
+
+def printable(text: str) -> str:
+    """Text of others for a terminal: what would steer it, or cannot be written, as its escape.
+
+    Line ends and tabs stay.
+    """
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else ascii(character)[1:-1]
+        for character in text
+    )
 
 
 def inside(folder: Path, name: object) -> Path:

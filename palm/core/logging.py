@@ -1,32 +1,81 @@
-"""Where palm reports what it does: one logger, and a console that shows it as PALM printed it."""
+"""Where palm reports what it does: one logger, and a console for programs that have set up none.
+
+What a command answers goes to stdout; what palm tells meanwhile goes through here, to stderr.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
 
 logger = logging.getLogger("palm")
 
 
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to whatever `sys.stdout` is at that moment, so that notebooks and captures see it."""
+    """Writes to whatever `sys.stderr` is at that moment, until the program sets up logging of its own."""
 
     def __init__(self) -> None:
-        super().__init__(sys.stdout)
+        super().__init__(sys.stderr)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stdout
-        super().emit(record)
+        if logging.getLogger().handlers:  # it propagates there
+            return
+        self.stream = sys.stderr
+        if (bars := getattr(sys.modules.get("tqdm"), "tqdm", None)) is not None and bars._instances:
+            # A line that is written under a bar would leave half of it behind.
+            bars.write(self.format(record), file=self.stream)
+        else:
+            super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        is_plain = record.levelno < logging.WARNING or not shows_colour(self.stream)
+        return text if is_plain else f"\033[33m{text}\033[0m"
 
 
 def show_on_console() -> None:
-    """Print palm's messages, unless the program has configured the logger `palm` or the root logger.
+    """Show palm's messages, unless the program has configured the logger `palm` or the root logger.
 
-    Of several processes that train together, all but the first print only warnings.
+    Of several processes that train together, all but the first show only warnings. A program that
+    configures logging later gets the records from then on; they always propagate.
     """
     if logger.handlers or logging.getLogger().handlers:
         return
     logger.addHandler(_Console())
     logger.setLevel(logging.INFO if os.environ.get("RANK", "0") == "0" else logging.WARNING)
-    logger.propagate = False
+
+
+def set_verbosity(quiet: bool, verbose: bool) -> None:
+    """Show warnings only (quiet), or what is told for debugging too (verbose)."""
+    if quiet or verbose:
+        logger.setLevel(logging.WARNING if quiet else logging.DEBUG)
+
+
+def shows_colour(stream: IO[str]) -> bool:
+    """Whether a stream is a terminal whose user has not refused colours (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class _Collector(logging.Handler):
+    def __init__(self, messages: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._messages = messages
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._messages.append(record.getMessage())
+
+
+@contextmanager
+def collected_warnings() -> Iterator[list[str]]:
+    """Within it, palm's warnings are also added to a list, as they come."""
+    messages: list[str] = []
+    collector = _Collector(messages)
+    logger.addHandler(collector)
+    try:
+        yield messages
+    finally:
+        logger.removeHandler(collector)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -32,8 +33,20 @@ def imported(kind: str, path: str) -> Any:
     module, _, attribute = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise PalmError(f"the {kind} {path!r} cannot be imported: {error}") from error
+    except Exception as error:  # a user's module may fail in any way
+        what = str(error) if isinstance(error, (ImportError, AttributeError)) else f"{_where(error)}{error}"
+        raise PalmError(f"the {kind} {path!r} cannot be imported: {what}") from error
+
+
+def _where(error: Exception) -> str:
+    """The class of an error of a module that was imported, and its last line that ran."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = (
+        ""
+        if isinstance(error, SyntaxError) or not frames
+        else f" at {frames[-1].filename}:{frames[-1].lineno}"
+    )
+    return f"{type(error).__name__}{place}: "
 
 
 class Registry(Generic[T]):
@@ -70,6 +83,8 @@ class Registry(Generic[T]):
         """
         if name not in self._entries and "." in name:
             return self._checked(imported(self.kind, name), name)
+        if name.lower() in self._entries:  # AdamW, BERT
+            return self._entries[name.lower()]
         if name not in self._entries:
             known = ", ".join(sorted(self._entries))
             raise PalmError(
@@ -93,7 +108,8 @@ class Registry(Generic[T]):
         if isinstance(name, str) and name in self._entries:
             return self._entries[name]
         path = name if isinstance(name, str) else ""
-        if any(path == known or path.startswith(f"{known}.") for known in _listed(trust)):
+        trusted = [trust] if isinstance(trust, str) else trust
+        if any(path == known or path.startswith(f"{known}.") for known in trusted):
             return self._checked(imported(self.kind, path), path)
         module, _, attribute = path.rpartition(".")
         # vars(), since an attribute of a module may be computed by code, as packages that import lazily do.
@@ -126,8 +142,3 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
-
-
-def _listed(trust: str | Sequence[str]) -> Sequence[str]:
-    """One path is as good as a list of it."""
-    return [trust] if isinstance(trust, str) else trust

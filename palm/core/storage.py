@@ -215,11 +215,23 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) ->
     Raises:
         StorageError: some are missing, surplus or of another shape.
     """
-    try:
-        module.load_state_dict(dict(weights))
-    except RuntimeError as error:
-        kind = type(module).__name__
-        raise StorageError(f"{folder}: the weights do not fit the settings of {kind}: {error}") from error
+    own = module.state_dict()
+    found = [
+        *(f"{name} is missing" for name in own if name not in weights),
+        *(f"nothing takes {name}" for name in weights if name not in own),
+        *(
+            f"{name} is {list(weights[name].shape)}, the settings ask for {list(value.shape)}"
+            for name, value in own.items()
+            if name in weights and weights[name].shape != value.shape
+        ),
+    ]
+    if found:
+        more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
+        raise StorageError(
+            f"{folder}: the weights do not fit the settings of {type(module).__name__}: "
+            f"{'; '.join(found[:6])}{more}; give the settings that it was trained with"
+        )
+    module.load_state_dict(dict(weights))
 
 
 def under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -36,22 +36,18 @@ def report_missing_ranks(place: str) -> Iterator[None]:
     except RuntimeError as error:
         if num_ranks() == 1 or not any(sign in str(error) for sign in SIGNS):
             raise
+        # Rank 0 gives up first: what it says is then the first failure that the launcher sees and shows.
+        patience = ROLL_CALL if is_first() else 2 * ROLL_CALL
+        missing = "all ranks answer now"
+        try:
+            dist.monitored_barrier(roll_call_group(), timeout=patience, wait_all_ranks=True)
+        except RuntimeError as unanswered:  # rank 0's names the ranks
+            missing = _message(unanswered)
         raise TrainingError(
             f"rank {rank()} of {num_ranks()} timed out waiting for another rank {place} "
-            f"({_message(error)}): {_missing()}. Look for the messages of missing ranks; where they are "
+            f"({_message(error)}): {missing}. Look for the messages of missing ranks; where they are "
             "only slow, a larger process_group_timeout helps"
         ) from None
-
-
-def _missing() -> str:
-    """Which ranks do not answer any more, which rank 0 knows."""
-    # Rank 0 gives up first: what it says is then the first failure that the launcher sees and shows.
-    patience = ROLL_CALL if is_first() else 2 * ROLL_CALL
-    try:
-        dist.monitored_barrier(roll_call_group(), timeout=patience, wait_all_ranks=True)
-    except RuntimeError as error:
-        return _message(error)
-    return "all ranks answer now"
 
 
 def _message(error: RuntimeError) -> str:

@@ -66,7 +66,12 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
         return
     backend = "gloo"
     if device.type == "cuda":
-        torch.cuda.set_device(_own_gpu())
+        gpu, visible = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if gpu >= visible:
+            raise ConfigError(
+                [f"process {gpu} of this machine has no GPU: {visible} are visible; start {visible} at most"]
+            )
+        torch.cuda.set_device(gpu)
         backend = "cpu:gloo,cuda:nccl"
     patience = timedelta(seconds=timeout)
     store, number, size = next(rendezvous("env://", timeout=patience))
@@ -106,15 +111,6 @@ def roll_call_group() -> dist.ProcessGroup:
     """All ranks once more, over connections that are whole when those of a failed exchange are not."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
     return group
-
-
-def _own_gpu() -> int:
-    number, visible = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if number >= visible:
-        raise ConfigError(
-            [f"process {number} of this machine has no GPU: {visible} are visible; start {visible} at most"]
-        )
-    return number
 
 
 def rank() -> int:

@@ -7,6 +7,7 @@ import sys
 from typing import Literal
 
 import torch
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from palm.core.errors import ConfigError
@@ -46,6 +47,9 @@ def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
     logger.info("%d devices: starting one process for each", count)
     if device.type == "cpu":
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    # The processes get Slurm's signal, too; they have half a minute to save what they have.
+    handled = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+    os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", handled)
     from torch.distributed.run import main as torchrun
 
     try:
@@ -53,6 +57,8 @@ def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         raise SystemExit(first.exitcode if first.exitcode > 0 else 1) from None
+    except SignalException as error:
+        raise SystemExit(128 + error.sigval) from None
     raise SystemExit(0)
 
 

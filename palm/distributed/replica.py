@@ -70,7 +70,17 @@ class Replica:
         # With ddp it comes at the first step, when it is settled which parameters are frozen.
         if num_ranks() == 1:
             return Form(self._model)
-        return (_replicated if self._parallel == "ddp" else _sharded)(self._model, self._in_bf16)
+        if self._parallel == "fsdp":
+            return _sharded(self._model, self._in_bf16)
+        # A parameter that no rank used keeps its gradient None only where unused ones are looked for.
+        ddp = DistributedDataParallel(self._model, find_unused_parameters=True, gradient_as_bucket_view=True)
+        if self._in_bf16 and next(self._model.parameters()).is_cuda:
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+            ddp.register_comm_hook(None, bf16_compress_hook)
+        elif self._in_bf16:
+            ddp.register_comm_hook(None, lambda _, bucket: _sent_in_bf16(bucket.buffer()))
+        return Form(ddp, accumulating=ddp.no_sync)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The model's parameters."""
@@ -107,18 +117,6 @@ class Replica:
     def apart(self) -> AbstractContextManager[None]:
         """Within it, the encoder and heads can be called on their own, by all ranks equally often."""
         return self._form.apart()
-
-
-def _replicated(model: nn.Module, in_bf16: bool) -> Form:
-    # A parameter that no rank used keeps its gradient None only where unused ones are looked for.
-    ddp = DistributedDataParallel(model, find_unused_parameters=True, gradient_as_bucket_view=True)
-    if in_bf16 and next(model.parameters()).is_cuda:
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
-        ddp.register_comm_hook(None, bf16_compress_hook)
-    elif in_bf16:
-        ddp.register_comm_hook(None, lambda _, bucket: _sent_in_bf16(bucket.buffer()))
-    return Form(ddp, accumulating=ddp.no_sync)
 
 
 def _sent_in_bf16(gradients: Tensor) -> torch.futures.Future[Tensor]:

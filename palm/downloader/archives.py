@@ -80,15 +80,11 @@ def _take(tar: tarfile.TarFile, folder: Path, archive: str) -> None:
             raise StorageError(f"{archive} is unsafe: {member.name!r} is neither a plain file nor a folder")
         parts = PurePosixPath(member.name).parts
         if member.isreg() and not any(part.startswith(".") for part in parts):
-            _write(tar, member, folder.joinpath(*parts), archive)
-
-
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path, archive: str) -> None:
-    source = tar.extractfile(member)
-    assert source is not None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as out:
-            shutil.copyfileobj(source, out, 1 << 20)
-    except (FileExistsError, NotADirectoryError):
-        raise StorageError(f"{archive} is damaged: it holds {member.name!r} twice") from None
+            path, source = folder.joinpath(*parts), tar.extractfile(member)
+            assert source is not None
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as out:
+                    shutil.copyfileobj(source, out, 1 << 20)
+            except (FileExistsError, NotADirectoryError):
+                raise StorageError(f"{archive} is damaged: it holds {member.name!r} twice") from None

@@ -39,9 +39,15 @@ def obtain(model: Model, folder: Path, convert: bool) -> None:
     with staging(folder) as work:
         if _is_there(folder):  # another process has made it while this one waited
             return
-        files = (
-            _copied(model.repository, work) if model.repository else _unpacked(model, folder, work, convert)
-        )
+        if model.repository:
+            logger.info("Downloading pretrain: %s from Hugging Face...", model.repository)
+            files = work / "unpacked"
+            files.mkdir()
+            for file in files_of(snapshot(model.repository)):
+                shutil.copyfile(file, files / file.name)
+            _check(files)
+        else:
+            files = _unpacked(model, folder, work, convert)
         if folder.is_dir():
             folder.rmdir()  # it was empty; Windows would not replace it
         files.replace(folder)
@@ -51,16 +57,6 @@ def obtain(model: Model, folder: Path, convert: bool) -> None:
 
 def _is_there(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
-
-
-def _copied(repository: str, work: Path) -> Path:
-    """The files of a model at Hugging Face, out of its cache."""
-    logger.info("Downloading pretrain: %s from Hugging Face...", repository)
-    (work / "unpacked").mkdir()
-    for file in files_of(snapshot(repository)):
-        shutil.copyfile(file, work / "unpacked" / file.name)
-    _check(work / "unpacked")
-    return work / "unpacked"
 
 
 def _unpacked(model: Model, folder: Path, work: Path, convert: bool) -> Path:
@@ -80,10 +76,17 @@ def _unpacked(model: Model, folder: Path, work: Path, convert: bool) -> Path:
         if model.is_supported:
             _check(files)
         if model.is_supported and convert:
-            _add_safetensors(files)
+            # The same numbers as Hugging Face lays them out, in one file that is read faster, by other
+            # programs too. Parameters that PaddlePALM's files lack are not made up.
+            directory = read_directory(files)
+            backbone = directory.build()
+            loaded = fill_backbone(backbone, directory.given, files).loaded
+            write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, files)
     except PalmError:
         shutil.rmtree(work / "files")  # what has arrived whole, and is no good, will be no better next time
         raise
+    except SafetensorError as error:  # its words for a disk that is full
+        raise OSError(str(error)) from error
     return files
 
 
@@ -98,23 +101,3 @@ def _check(folder: Path) -> None:
     if missing:
         raise StorageError(f"no model has arrived: there is no {' and no '.join(missing)}")
     read_weights(folder)
-
-
-def _add_safetensors(folder: Path) -> None:
-    """Put `model.safetensors` and `config.json` beside PaddlePALM's files, as Hugging Face lays them out.
-
-    They hold the same numbers in one file that is read faster, by other programs too. Parameters that
-    the files lack are not made up.
-
-    Raises:
-        StorageError: weights are missing, or do not fit their JSON file.
-        ConfigError: the JSON file's sizes are missing or wrong.
-        OSError: the folder cannot be written.
-    """
-    directory = read_directory(folder)
-    backbone = directory.build()
-    loaded = fill_backbone(backbone, directory.given, folder).loaded
-    try:
-        write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, folder)
-    except SafetensorError as error:  # its words for a disk that is full
-        raise OSError(str(error)) from error

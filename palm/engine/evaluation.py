@@ -4,37 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from palm.core.logging import logger
 from palm.core.storage import write_text
 from palm.distributed import is_first
+from palm.engine.events import Completed, Evaluated, Event
 from palm.engine.inference import InferenceModel
 from palm.engine.loop import Step, Training
 from palm.engine.task import Task
 from palm.metrics import Metric, metrics_of
 
-Scores = dict[str, float]
+Scores = Mapping[str, float]
 """The numbers of a task's metrics by name, those of its first metric first."""
 
 JsonScores = dict[str, float | None]
 """The same as JSON has it, which does not know what is not a number."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What one evaluation found.
-
-    Args:
-        step: the global step after which it took place.
-        scores: task -> its scores.
-    """
-
-    step: int
-    scores: dict[str, Scores]
 
 
 @dataclass
@@ -75,7 +63,6 @@ class Evaluator:
         evaluations: those so far.
         best: task -> its best evaluation.
         overall: the best of the whole run, by `best_by`.
-        reactions: called after every evaluation with this object, in order.
 
     Raises:
         DataError: dev data that cannot be used, with its file and line.
@@ -94,45 +81,53 @@ class Evaluator:
         targets = [task.name for task in self.tasks if task.is_target]
         self.best_by = targets if best_by is None else list(best_by)
         self.main = next(task for task in training.tasks if task.is_target)
-        self.evaluations: list[Evaluation] = []
+        self.evaluations: list[Evaluated] = []
         self.best = {task.name: Best() for task in self.tasks}
         self.overall = Best()
-        self.reactions: list[Callable[[Evaluator], None]] = []
         training.attach("evaluator", self)
         for task in self.tasks:
             logger.info("%s: %d examples to evaluate on", task.name, count_examples(task))
 
-    def __call__(self, step: Step) -> Evaluation | None:
+    def __call__(self, event: Event) -> Evaluated | None:
         """Evaluate, if it is time."""
-        regular = self.every > 0 and step.number % self.every == 0
-        epoch_ends = step.task is self.main and self.main.step % self.main.steps_per_epoch == 0
+        if isinstance(event, Completed):
+            return None if self._is_up_to_date() else self.evaluate()
+        if not isinstance(event, Step):
+            return None
+        regular = self.every > 0 and event.number % self.every == 0
+        epoch_ends = event.task is self.main and self.main.step % self.main.steps_per_epoch == 0
         return self.evaluate() if regular or (self.every_epoch and epoch_ends) else None
 
-    def evaluate(self) -> Evaluation:
+    def _is_up_to_date(self) -> bool:
+        return bool(self.evaluations) and self.evaluations[-1].step == self.training.step
+
+    def evaluate(self) -> Evaluated:
         """Evaluate now."""
-        scores = {}
+        scores, dev_loss = {}, {}
         # With fsdp this device has only parts of the weights; apart() gathers them.
         with self.training.averaged(), self.training.replica.apart():
             for task in self.tasks:
                 assert task.dev_file is not None
-                scores[task.name] = model_of(self.training, task).evaluate(task.dev_file, task.metrics)
-        evaluation = Evaluation(self.training.step, scores)
-        self._take(evaluation)
+                model = model_of(self.training, task)
+                scores[task.name], loss = model.evaluate_with_loss(task.dev_file, task.metrics)
+                if loss is not None:
+                    dev_loss[task.name] = loss
+        self._take(evaluation := Evaluated(self.training.step, scores, dev_loss))
+        best = [name for name, found in self.best.items() if found.step == evaluation.step]
+        evaluation = replace(evaluation, best=best)
         for task in self.tasks:
             self.training.record_score(task, normalized_score(task, scores[task.name]))
             found = ", ".join(f"{name} {shown(value)}" for name, value in scores[task.name].items())
-            is_best = self.best[task.name].step == evaluation.step
-            logger.info("%s: step %d: %s%s", task.name, evaluation.step, found, " (best)" if is_best else "")
+            mark = " (best)" if task.name in best else ""
+            logger.info("%s: step %d: %s%s", task.name, evaluation.step, found, mark)
         if self.history is not None and is_first():
             lines = (json.dumps(line, ensure_ascii=False) for line in self.state_dict()["evaluations"])
             write_text(self.history, "".join(f"{line}\n" for line in lines))
-        for react in self.reactions:
-            react(self)
         return evaluation
 
     def finish(self) -> None:
         """Evaluate the last step, unless that was done, and log a table of all tasks."""
-        if not self.evaluations or self.evaluations[-1].step != self.training.step:
+        if not self._is_up_to_date():
             self.evaluate()
         for line in self.table():
             logger.info("%s", line)
@@ -148,13 +143,14 @@ class Evaluator:
                 (name, metric, shown(value), shown(scores[metric]), str(best.step))
                 for metric, value in last[name].items()
             ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
+        return aligned(rows)
 
-    def _take(self, evaluation: Evaluation) -> None:
+    def shown_at(self, task: str, step: int) -> str:
+        """A task's deciding number at an evaluation, with its name; nothing where it was not evaluated."""
+        found = next((each.scores.get(task) for each in self.evaluations if each.step == step), None)
+        return "" if not found else " ".join((name := next(iter(found)), shown(found[name])))
+
+    def _take(self, evaluation: Evaluated) -> None:
         self.evaluations.append(evaluation)
         found = {task.name: normalized_score(task, evaluation.scores[task.name]) for task in self.tasks}
         for name, best in self.best.items():
@@ -185,7 +181,15 @@ class Evaluator:
                 }
                 for task in self.tasks
             }
-            self._take(Evaluation(line["step"], scores))
+            self._take(Evaluated(line["step"], scores))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table as lines of text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def json_ready(scores: Scores) -> JsonScores:
@@ -234,18 +238,21 @@ class EarlyStopping:
     A target that is finished stays in the draw, for it still helps the others, as after its last step.
 
     Args:
+        evaluator: tells what is best.
         patience: evaluations without a better one after which it is enough.
         together: look at the whole run instead of each target by itself, and end all at once.
     """
 
-    def __init__(self, patience: int, together: bool = False) -> None:
-        self.patience, self.together = patience, together
+    def __init__(self, evaluator: Evaluator, patience: int, together: bool = False) -> None:
+        self.evaluator, self.patience, self.together = evaluator, patience, together
 
-    def __call__(self, evaluator: Evaluator) -> None:
-        for task in evaluator.training.tasks:
-            best = evaluator.overall if self.together else evaluator.best.get(task.name)
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, Evaluated):
+            return
+        for task in self.evaluator.training.tasks:
+            best = self.evaluator.overall if self.together else self.evaluator.best.get(task.name)
             if task.is_target and not task.done and best is not None and best.waited >= self.patience:
-                task.stopped_at = evaluator.training.step
+                task.stopped_at = event.step
                 logger.info(
                     "%s: nothing better in %d evaluations since step %d; it counts as finished",
                     *(task.name, best.waited, best.step),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice, tee
 from pathlib import Path
@@ -17,10 +18,12 @@ from tqdm import tqdm
 from palm.backbone import BACKBONES, Backbone
 from palm.core.checks import count_problems
 from palm.core.checksum import checksum
+from palm.core.contract import Tensors
 from palm.core.descriptions import described, rebuilt
 from palm.core.directories import new_directory
-from palm.core.errors import ConfigError, StorageError
+from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.foreign import reading
+from palm.core.logging import logger
 from palm.core.precision import checked, resolved
 from palm.core.rng import generator
 from palm.core.storage import (
@@ -44,6 +47,7 @@ from palm.distributed import (
     report_missing_ranks,
     split_among_ranks,
 )
+from palm.engine.choosing import chosen_model
 from palm.engine.journal import Journal
 from palm.engine.model import outputs_of
 from palm.engine.model_card import CARD, label_names, model_card
@@ -58,6 +62,10 @@ WEIGHTS, DESCRIPTION = "model.safetensors", "config.json"
 CHUNK_EXAMPLES = 1024  # examples in memory at a time while predicting; rows are sorted by length within
 
 
+Losses = dict[tuple[int, int], tuple[float, int]]
+"""The first example of a chunk and the first row of a batch -> the batch's mean loss, over how many terms."""
+
+
 class InferenceModel:
     """Reader, backbone and head of one task, ready to predict.
 
@@ -68,6 +76,9 @@ class InferenceModel:
         paradigm: the trained head.
         batch_size: rows per prediction step.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+
+    Attributes:
+        trained: of a best model, the global `step` after which it was saved, and its `scores` there.
 
     Raises:
         ConfigError: another `precision`.
@@ -86,6 +97,8 @@ class InferenceModel:
         self.task, self.reader, self.backbone, self.head = task, reader, backbone, head
         self.batch_size, self.precision = batch_size, checked(precision)
 
+        self.trained: dict[str, Any] = {}
+
     def to(self, device: torch.device | str) -> InferenceModel:
         """Move to a device."""
         self.backbone.to(device)
@@ -101,7 +114,15 @@ class InferenceModel:
 
         Returns:
             One record each, as `controller.pred` writes them.
+
+        Raises:
+            DataError: not a list of texts, or a text that cannot be read, with its number.
         """
+        if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
+            raise DataError(
+                f"predict takes a list of texts, not {str(texts)[:40]!r} ({type(texts).__name__}); "
+                "for one text, write predict([text])"
+            )
         return list(self.records(self.reader.parse(texts)))
 
     def predict_file(self, path: Path, directory: Path, *, resume: bool = False) -> Predictions:
@@ -165,19 +186,34 @@ class InferenceModel:
             ConfigError: a metric that is unknown, or that does not fit the reader.
             DataError: a row that cannot be used, with its file and line.
         """
+        return self.evaluate_with_loss(path, metrics)[0]
+
+    def evaluate_with_loss(
+        self, path: str | Path, metrics: Sequence[str] | None = None
+    ) -> tuple[dict[str, float], float | None]:
+        """The same, and the mean loss of the file's rows; for arguments and errors see `evaluate`.
+
+        Returns:
+            The scores; and the loss, or None where rows to predict are others than rows to train on, as
+            windows of documents may be.
+        """
         names = self.head.metrics if metrics is None else metrics
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
+        losses: Losses = {}
         seen, known = tee(self.reader.read_true(Path(path)))
         with kept_modes(self.backbone, self.head), report_missing_ranks(f"while evaluating {self.task!r}"):
-            records = chain.from_iterable(self.steps(seen, with_eval_outputs=True, together=True))
+            records = chain.from_iterable(self.steps(seen, losses=losses, together=True))
             pairs = zip(records, self.reader.truths(known), strict=True)
-            return from_first(lambda: scores_of(metrics_of(names), pairs), lambda: exhaust(records))
+            scores = from_first(lambda: scores_of(metrics_of(names), pairs), lambda: exhaust(records))
+            found = {place: value for part in gather_objects(losses) for place, value in part.items()}
+        terms = sum(count for _, count in found.values())
+        return scores, math.fsum(loss * count for loss, count in found.values()) / terms if terms else None
 
     def steps(
         self,
         examples: Iterable[Any],
-        with_eval_outputs: bool = False,
+        losses: Losses | None = None,
         together: bool = False,
         first: int = 0,
     ) -> Iterator[list[Record]]:
@@ -185,7 +221,8 @@ class InferenceModel:
 
         Args:
             examples: as the reader reads them.
-            with_eval_outputs: records also have what the head says of the truth, for metrics.
+            losses: filled with the loss of every batch; records then also have what the head says of the
+                truth, for metrics. Where rows to train on are others than rows to predict, it stays empty.
             together: deal the batches out among all ranks, which must all call this with the same
                 examples; the records then come on rank 0 alone. The batches are those of one process.
             first: the number in the file of the first example, where those before it are predicted already.
@@ -195,11 +232,13 @@ class InferenceModel:
             batches = [
                 by_length[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size)
             ]
+            labelled = None if losses is None else self._labelled(chunk, rows)
             decoded: dict[int, dict[str, Any]] = {}
             for indices in split_among_ranks(batches) if together else batches:
-                decoded.update(
-                    zip(indices, self._decoded(rows, indices, first, with_eval_outputs), strict=True)
-                )
+                values, loss = self._decoded(rows, indices, first, losses is not None, labelled)
+                decoded.update(zip(indices, values, strict=True))
+                if losses is not None and loss is not None:
+                    losses[first, indices[0]] = loss
                 yield []
             yield self._finished(chunk, rows, gather_objects(decoded) if together else [decoded], first)
             first += len(chunk)
@@ -213,24 +252,47 @@ class InferenceModel:
         decoded = {row: value for part in parts for row, value in part.items()}
         return list(self.reader.records(chunk, rows, [decoded[row] for row in range(len(rows))], first))
 
+    def _labelled(self, chunk: list[Any], rows: Rows) -> Rows | None:
+        """The same rows with what is true of them; None where training has other rows, or cannot use one."""
+        try:
+            labelled = self.reader.encode(chunk, with_targets=True)
+        except (PalmError, AttributeError):  # read_true may give other examples than read
+            return None
+        same = all(
+            name in labelled and np.array_equal(labelled[name].values, rows[name].values)
+            for name in ("example", "token_ids")
+        )
+        return labelled if same else None
+
     @torch.inference_mode()
     def _decoded(
-        self, rows: Rows, indices: Sequence[int], first: int, with_eval_outputs: bool
-    ) -> list[dict[str, Any]]:
+        self,
+        rows: Rows,
+        indices: Sequence[int],
+        first: int,
+        with_eval_outputs: bool,
+        labelled: Rows | None,
+    ) -> tuple[list[dict[str, Any]], tuple[float, int] | None]:
         self.backbone.eval()
         self.head.eval()
         device = next(self.backbone.parameters()).device
-        batch = self.reader.collate(
-            rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
-        )
-        batch = {name: value.to(device) for name, value in batch.items()}
-        precision = resolved(self.precision, device)
-        outputs = outputs_of(self.backbone, self.head, batch, precision)
+
+        def batch_of(rows: Rows) -> Tensors:
+            batch = self.reader.collate(
+                rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
+            )
+            return {name: value.to(device) for name, value in batch.items()}
+
+        batch = batch_of(rows)
+        outputs = outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
         decoded = self.head.decode(outputs)
         if with_eval_outputs:
             for value, extra in zip(decoded, self.head.eval_outputs(outputs, batch), strict=False):
                 value.update(extra)
-        return decoded
+        if labelled is None:
+            return decoded, None
+        targets = batch_of(labelled)
+        return decoded, (float(self.head.loss(outputs, targets)), self.head.num_terms(targets))
 
     def save(
         self,
@@ -238,6 +300,7 @@ class InferenceModel:
         run: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
         *,
+        trained: dict[str, Any] | None = None,
         overwrite: bool = False,
     ) -> None:
         """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
@@ -247,6 +310,7 @@ class InferenceModel:
                 this, rank 0 writes it.
             run: the configuration of the run that trained it, kept for the record.
             training: what it was trained on and how good it was (see `palm.engine.provenance`), likewise.
+            trained: what `trained` is to be when it is loaded.
             overwrite: replace a folder that palm wrote, and that holds nothing else.
 
         Raises:
@@ -273,6 +337,7 @@ class InferenceModel:
                 "paradigm": described(HEADS, self.head, part),
                 "run": run or {},
                 "training": training or {},
+                **({} if trained is None else {"trained": trained}),
             }
             write_json(part / DESCRIPTION, description)
             write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
@@ -299,7 +364,8 @@ def load_model(
     """Load what a finished target task saved; nothing but the directory is needed, and nothing in it is run.
 
     Args:
-        folder: `<save_path>/<task>/infer_model`.
+        folder: a saved model; or `<save_path>/<task>`, or `<save_path>` of a run of one task, for the best
+            model there, or, where nothing was evaluated, the last.
         precision: as in `InferenceModel`.
         trust: whose code may be imported for it, beside palm's and the running program's: dotted paths of
             classes, modules or packages, such as 'mypackage.readers'.
@@ -310,7 +376,7 @@ def load_model(
             fitting the overrides.
         ConfigError: settings out of their range.
     """
-    folder = Path(folder)
+    given, folder = Path(folder), chosen_model(Path(folder))
     verify(folder, (DESCRIPTION, WEIGHTS))
     description = read_object(folder / DESCRIPTION)
     if description.get("format") != FORMAT or description.get("version") != VERSION:
@@ -342,7 +408,20 @@ def load_model(
         )
     load_into(model.backbone, own["backbone"], folder)
     load_into(model.head, own["head"], folder)
+    trained = description.get("trained")
+    model.trained = trained if isinstance(trained, dict) else {}
+    if folder != given:
+        logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
     return model
+
+
+def said_of(trained: Mapping[str, Any]) -> str:
+    """` (the best, of global step 500: accuracy 0.9143)`, of a best model; nothing of another."""
+    if "step" not in trained:
+        return ""
+    scores = trained.get("scores") or {}
+    first = next((f": {name} {value}" for name, value in scores.items()), "")
+    return f" (the best, of global step {trained['step']}{first})"
 
 
 def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:

@@ -1,13 +1,19 @@
-"""PALM's lines about a run: the step, the epoch, the counts at its end."""
+"""PALM's lines about a run: the step, the epoch, the counts at its end; and the first rows, to be read."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 
 from palm.core.logging import logger
-from palm.engine.loop import Step, Training
+from palm.engine.events import Completed, Event, Logged, Started
+from palm.engine.first_rows import readable_rows
+from palm.engine.loop import Step
 from palm.engine.task import Task
+
+FIRST_ROWS = 3
+"""Rows of every task's first batch that are shown."""
 
 
 class Pace:
@@ -28,46 +34,68 @@ class Pace:
         return speed
 
 
-class StepLog:
-    """PALM's line every `every` global steps: task, its step and epoch, loss, speed since the last line.
+Heading = Callable[[Logged], str]
+"""What a step's line begins with; PaddlePALM 2.x words it otherwise than 0.2.1."""
 
-    Args:
-        every: 0 or less: never.
-        heading: what a line begins with; PaddlePALM 2.x words it otherwise than 0.2.1.
+
+def palm_heading(logged: Logged) -> str:
+    """That of PaddlePALM 0.2.1."""
+    return f"Global step: {logged.step}. Task: {logged.task}, "
+
+
+class StepLog:
+    """PALM's line of every logged step; behind it the running mean, the rate, and the time gone and left."""
+
+    def __init__(self, heading: Heading = palm_heading) -> None:
+        self.heading = heading
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Logged):
+            logger.info(
+                "%sstep %d/%d (epoch %d), loss: %.3f, speed: %.2f steps/s, mean loss: %.3f, "
+                "learning rate: %.2e, elapsed: %s, remaining: %s",
+                self.heading(event),
+                *(event.step_of_epoch, event.steps_per_epoch, event.epoch, event.loss),
+                *(event.steps_per_second, event.mean_loss, event.learning_rate),
+                *(clock(event.seconds), clock(event.remaining)),
+            )
+
+
+def clock(seconds: float) -> str:
+    """`0:01:15`, rounded."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+class RunLog:
+    """A line at the end of every epoch of the main task, the first target, and a line per task at the end.
+
+    They tell the realised steps of all tasks beside the planned ones.
     """
 
-    def __init__(self, every: int, heading: Callable[[Step], str] | None = None) -> None:
-        self.every = every
-        self.heading = heading or (lambda step: f"Global step: {step.number}. Task: {step.task.name}, ")
-        self._pace = Pace()
+    def __init__(self, with_epochs: bool = True) -> None:
+        self.with_epochs = with_epochs
+        self.tasks: Sequence[Task] = ()
 
-    def __call__(self, step: Step) -> None:
-        self._pace.count()
-        if self.every <= 0 or step.number % self.every:
-            return
-        logger.info(
-            "%sstep %d/%d (epoch %d), loss: %.3f, speed: %.2f steps/s",
-            self.heading(step),
-            (step.task.step - 1) % step.task.steps_per_epoch + 1,
-            step.task.steps_per_epoch,
-            step.task.epoch,
-            step.loss.item(),
-            self._pace.speed(),
-        )
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.tasks = event.training.tasks
+        elif isinstance(event, Step):
+            if self.with_epochs:
+                self._at_end_of_epoch(event)
+        elif isinstance(event, Completed):
+            planned_steps = max(sum(task.expected_steps for task in self.tasks), 1)
+            for task in self.tasks:
+                logger.info(
+                    "%s: %d steps, %d planned (%.1f %% of all, %.1f %% planned)",
+                    *(task.name, task.step, task.expected_steps),
+                    100 * task.step / max(event.step, 1),
+                    100 * task.expected_steps / planned_steps,
+                )
 
-
-class EpochLog:
-    """A line at the end of every epoch of the main task, the first target: the steps of all tasks so far."""
-
-    def __init__(self, training: Training) -> None:
-        self.training = training
-        self.main = next(task for task in training.tasks if task.is_target)
-
-    def __call__(self, step: Step) -> None:
-        if step.task is self.main and self.main.step % self.main.steps_per_epoch == 0:
-            logger.info(
-                "%s: end of epoch %d; %s", self.main.name, self.main.epoch, counts(self.training.tasks)
-            )
+    def _at_end_of_epoch(self, step: Step) -> None:
+        main = next(task for task in self.tasks if task.is_target)
+        if step.task is main and main.step % main.steps_per_epoch == 0:
+            logger.info("%s: end of epoch %d; %s", main.name, main.epoch, counts(self.tasks))
 
 
 def counts(tasks: Sequence[Task]) -> str:
@@ -76,12 +104,8 @@ def counts(tasks: Sequence[Task]) -> str:
     return f"steps so far / planned: {found}"
 
 
-def log_counts(training: Training) -> None:
-    """A line per task at the end of a run: its realised steps, planned steps and share of all steps."""
-    for task in training.tasks:
-        share = 100 * task.step / max(training.step, 1)
-        planned = 100 * task.expected_steps / max(training.total_steps, 1)
-        logger.info(
-            "%s: %d steps, %d planned (%.1f %% of all, %.1f %% planned)",
-            *(task.name, task.step, task.expected_steps, share, planned),
-        )
+def log_first_rows(event: Event) -> None:
+    """Show some rows of every task's first batch as the model sees them: tokens, and what is true of them."""
+    if isinstance(event, Step) and event.task.step == 1:
+        for number, row in enumerate(readable_rows(event.task.reader, event.batches[0], FIRST_ROWS), start=1):
+            logger.info("%s: row %d: %s", event.task.name, number, row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,8 +15,9 @@ from palm.core.contract import Tensors
 from palm.core.errors import TrainingError
 from palm.core.rng import generator
 from palm.core.signals import StopRequest
-from palm.distributed import Replica, num_ranks, rank, report_missing_ranks
+from palm.distributed import Replica, all_reduce_sum, num_ranks, rank, report_missing_ranks
 from palm.engine.ema import ExponentialMovingAverage
+from palm.engine.events import Event
 from palm.engine.model import MultiTaskModel
 from palm.engine.recipe import Recipe
 from palm.engine.task import Task
@@ -31,7 +32,7 @@ class Stateful(Protocol):
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Event):
     """What one optimizer step did.
 
     Args:
@@ -41,6 +42,7 @@ class Step:
         learning_rate: the rate of the update.
         finished: whether the task reached its expected steps with this one.
         batches: what this rank trained on, before it went to the device.
+        grad_norm: the norm of the gradient before clipping, a scalar tensor.
     """
 
     number: int
@@ -49,10 +51,7 @@ class Step:
     learning_rate: float
     finished: bool
     batches: Sequence[Tensors]
-
-
-Observer = Callable[[Step], object]
-"""Called after every step; it may log, save or evaluate, and changes nothing of the training."""
+    grad_norm: Tensor
 
 
 def train_step(
@@ -64,7 +63,7 @@ def train_step(
     grad_clip: float | None = None,
     grad_clip_type: GradClipType = "global_norm",
     loss_weight: float = 1.0,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """One update of the backbone and one task's head, on that task's loss.
 
     Args:
@@ -78,7 +77,8 @@ def train_step(
         loss_weight: factor of the loss in the gradient.
 
     Returns:
-        The loss of all ranks' rows before the update, without its weight, detached.
+        The loss of all ranks' rows before the update, without its weight, detached; and the norm of the
+        gradient before clipping.
 
     Raises:
         FloatingPointError: the loss or the gradient is not a number; nothing was updated.
@@ -97,7 +97,7 @@ def train_step(
         if not math.isfinite(value):
             raise FloatingPointError(f"the {name} is {value}")
     optimizer.step()
-    return loss
+    return loss, norm
 
 
 class Training:
@@ -113,6 +113,8 @@ class Training:
     Attributes:
         tasks: those of the recipe; they count their own steps.
         step: global steps so far.
+        rows: of the batches so far, of all tasks and ranks.
+        tokens: the same, padding not counted.
         total_steps: the expected steps of all tasks together, as they were planned at first.
         stop_request: whether a signal asks this process to end; None where nobody listens.
     """
@@ -130,14 +132,20 @@ class Training:
         self.model, self.replica, self.optimizer, self.ema = model, replica, optimizer, ema
         self.total_steps = sum(task.expected_steps for task in self.tasks)
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
-        self.step = 0
+        self.step = self.rows = self.tokens = 0
         self.stop_request: StopRequest | None = None
         self._ranks_stop = False
         self._attached: dict[str, Stateful] = {}
+        self._unclaimed: dict[str, Any] = {}
 
     def attach(self, name: str, thing: Stateful) -> None:
-        """Keep the state of somebody who watches the run in its checkpoints, under a name."""
+        """Keep the state of somebody who watches the run in its checkpoints, under a name.
+
+        If the run goes on from a checkpoint that has such a state, it is given to the thing.
+        """
         self._attached[name] = thing
+        if name in self._unclaimed:
+            thing.load_state_dict(self._unclaimed.pop(name))
 
     def attached(self, name: str) -> Stateful | None:
         """Who watches the run under a name, if anybody does."""
@@ -171,7 +179,7 @@ class Training:
         torch.manual_seed(int(generator(self.recipe.seed, "dropout", *place).integers(2**63)))
         try:
             with report_missing_ranks(f"at global step {self.step + 1}"):
-                loss = train_step(
+                loss, norm = train_step(
                     self.replica,
                     task.name,
                     self._parts(task, batches),
@@ -188,11 +196,19 @@ class Training:
             ) from None
         if self.ema is not None:
             self.ema.update()
+        self._count(batches)
         self.step += 1
         task.step += 1
         rate = max(group["lr"] for group in self.optimizer.param_groups)
         finished = task.step == task.expected_steps and task.stopped_at is None
-        return Step(self.step, task, loss, rate, finished=finished, batches=batches)
+        return Step(self.step, task, loss, rate, finished=finished, batches=batches, grad_norm=norm)
+
+    def _count(self, batches: Sequence[Tensors]) -> None:
+        """Take the rows and tokens of all ranks' batches in."""
+        rows = sum(len(next(iter(batch.values()))) for batch in batches)
+        masks = [batch[name] for batch in batches for name in batch if name.startswith("input_mask")]
+        counts = torch.tensor([rows, sum(int(mask.sum()) for mask in masks)])
+        self.rows, self.tokens = (torch.tensor([self.rows, self.tokens]) + all_reduce_sum(counts)).tolist()
 
     def _parts(self, task: Task, batches: Sequence[Tensors]) -> list[tuple[Tensors, float]]:
         """The batches where they are computed, each with its share in the loss of all ranks."""
@@ -235,6 +251,8 @@ class Training:
         """How far the run has come; weights and optimizer have state of their own."""
         return {
             "step": self.step,
+            "rows": self.rows,
+            "tokens": self.tokens,
             "task_steps": {task.name: task.step for task in self.tasks},
             "expected_steps": {task.name: task.expected_steps for task in self.tasks},
             "scores": {task.name: task.scores for task in self.tasks},
@@ -263,6 +281,8 @@ class Training:
                 factor = task.expected_steps / expected
             task.step = round(state["task_steps"][task.name] * factor)
         self.step = sum(task.step for task in self.tasks)
+        self.rows, self.tokens = state.get("rows", 0), state.get("tokens", 0)
+        self._unclaimed = dict(state["attached"])
         for name, thing in self._attached.items():
-            if name in state["attached"]:
-                thing.load_state_dict(state["attached"][name])
+            if name in self._unclaimed:
+                thing.load_state_dict(self._unclaimed.pop(name))

@@ -135,9 +135,9 @@ def _summary(
         if name in settings
     )
     others = [task for task in training.get("tasks", ()) if task != description["task"]]
-    together = f", trained together with {_listed(others)}" if others else ""
+    together = f" Trained together with {_listed(others)}." if others else ""
     among = f" ({len(labels)} labels)" if len(labels) > 1 else ""
-    return f"{what[:1].upper()}{what[1:]}{among}, on a {encoder['name']} encoder ({sizes}){together}."
+    return f"{what[:1].upper()}{what[1:]}{among}. Encoder: {encoder['name']} ({sizes}).{together}"
 
 
 def _listed(names: Sequence[str]) -> str:

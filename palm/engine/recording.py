@@ -15,6 +15,7 @@ from palm.core.errors import StorageError
 from palm.core.storage import tensor_digests
 from palm.distributed import full_tensors, is_first
 from palm.engine.checkpoint import optimizer_tensors
+from palm.engine.events import Event, Started
 from palm.engine.loop import Step, Training
 
 Recording = dict[int, dict[str, Any]]
@@ -29,16 +30,21 @@ class Recorder:
     """An observer that writes a line of JSON after every step, at once.
 
     Args:
-        training: the run.
         path: the file; of several ranks, rank 0 writes it.
         last: after this global step the tensors are recorded, and `EnoughSteps` ends the run.
         killed_after: the process kills itself in the step after this one; None: it does not.
     """
 
-    def __init__(self, training: Training, path: Path, last: int, killed_after: int | None = None) -> None:
-        self.training, self.path, self.last, self.killed_after = training, path, last, killed_after
+    def __init__(self, path: Path, last: int, killed_after: int | None = None) -> None:
+        self.path, self.last, self.killed_after = path, last, killed_after
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.training = event.training
+        elif isinstance(event, Step):
+            self._record(event)
+
+    def _record(self, step: Step) -> None:
         if self.killed_after is not None and step.number > self.killed_after:
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
         line: dict[str, Any] = {

@@ -18,6 +18,7 @@ from palm.core.logging import logger
 from palm.core.program import command_of_program
 from palm.core.storage import is_sealed, numbered, read_json, write_json
 from palm.engine.checkpoint import differences, newest_checkpoint, on_devices_of
+from palm.engine.trackers import TRACKERS
 
 RECORD = "run.json"
 HISTORY = "evaluation.jsonl"
@@ -30,7 +31,16 @@ SHOWN = 3
 """How many folders a message names."""
 
 CHECKPOINT = "step_"
-RESERVED = re.compile(rf"{CHECKPOINT}\d+|{BEST}|{re.escape(RECORD)}|{re.escape(HISTORY)}|{CONFIGURATION}")
+RESERVED = re.compile(
+    "|".join(
+        [
+            rf"{CHECKPOINT}\d+",
+            BEST,
+            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, "history.jsonl")),
+            *TRACKERS,
+        ]
+    )
+)
 
 
 def name_problem(task: str) -> str | None:

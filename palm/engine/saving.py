@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ from palm.core.logging import logger
 from palm.core.storage import numbered
 from palm.distributed import is_first
 from palm.engine.checkpoint import save_checkpoint
-from palm.engine.evaluation import Evaluator, model_of
+from palm.engine.choosing import BEST, LAST
+from palm.engine.evaluation import Evaluator, aligned, json_ready, model_of
+from palm.engine.events import Evaluated, Event, Saved
 from palm.engine.finite import check_finite
 from palm.engine.loop import Step, Training
 from palm.engine.provenance import training_facts
 from palm.engine.task import Task
 
-ON_THE_WAY = "infer_model.step"
+ON_THE_WAY = f"{LAST}.step"
+OVERALL = "best"
+"""The folder of all targets' models of the best step of the whole run."""
 
 
 class TargetSaver:
@@ -28,6 +33,9 @@ class TargetSaver:
         every: also to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
         run: the resolved configuration, kept in each model.
         keep: how many of the models on the way are kept; 0 or less: all.
+
+    Attributes:
+        finished: task -> the global step of its `infer_model`.
     """
 
     def __init__(
@@ -35,28 +43,38 @@ class TargetSaver:
     ) -> None:
         self.training, self.save_path, self.every, self.run = training, save_path, every, run
         self.keep = keep
+        self.finished: dict[str, int] = {}
 
-    def __call__(self, step: Step) -> None:
-        for task in self.training.tasks:
-            if task.is_target:
-                self._look_at(task, step)
+    def __call__(self, event: Event) -> list[Saved]:
+        if not isinstance(event, Step):
+            return []
+        targets = [task for task in self.training.tasks if task.is_target]
+        return [saved for task in targets for saved in self._look_at(task, event)]
 
-    def _look_at(self, task: Task, step: Step) -> None:
+    def _look_at(self, task: Task, step: Step) -> Iterator[Saved]:
         trained = task is step.task
         if trained and self.every > 0 and task.step % self.every == 0 and task.step <= task.expected_steps:
-            self._save(task, f"{ON_THE_WAY}{task.step}")
+            yield self._save(task, f"{ON_THE_WAY}{task.step}", "on_the_way")
             keep_last(self.save_path / task.name, ON_THE_WAY, task.step, self.keep)
         if (trained and step.finished) or task.stopped_at == step.number:
             logger.info("%s: train finished!", task.name)
-            self._save(task, "infer_model")
+            yield self._save(task, LAST, "target")
+            self.finished[task.name] = step.number
 
-    def _save(self, task: Task, folder: str) -> None:
+    def _save(self, task: Task, folder: str, kind: str) -> Saved:
         path = self.save_path / task.name / folder
         save_model(self.training, task, path, self.run)
         logger.info("%s: inference model saved at %s", task.name, path)
+        return Saved(self.training.step, kind, path, task.name)
 
 
-def save_model(training: Training, task: Task, path: Path, run: dict[str, Any] | None = None) -> None:
+def save_model(
+    training: Training,
+    task: Task,
+    path: Path,
+    run: dict[str, Any] | None = None,
+    trained: dict[str, Any] | None = None,
+) -> None:
     """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
     with training.averaged():
         model = model_of(training, task)
@@ -65,7 +83,7 @@ def save_model(training: Training, task: Task, path: Path, run: dict[str, Any] |
         check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
         if is_first():
             set_aside_foreign(path)
-        model.save(path, run, training_facts(training, task), overwrite=True)
+        model.save(path, run, training_facts(training, task), trained=trained, overwrite=True)
 
 
 class CheckpointSaver:
@@ -86,44 +104,83 @@ class CheckpointSaver:
         self.run_id = run_id
         self._saved = 0
 
-    def __call__(self, step: Step) -> None:
-        if self.every > 0 and step.number % self.every == 0:
-            self.save()
+    def __call__(self, event: Event) -> Saved | None:
+        regular = isinstance(event, Step) and self.every > 0 and event.number % self.every == 0
+        return self.save() if regular else None
 
-    def save(self) -> None:
+    def save(self) -> Saved | None:
         """Save the present state, unless that was done."""
         number = self.training.step
         if number == self._saved:
-            return
+            return None
         path = self.save_path / f"step_{number}"
         save_checkpoint(self.training, path, self.run_id)
         self._saved = number
         logger.info("checkpoint saved at %s", path)
         keep_last(self.save_path, "step_", number, self.keep)
+        return Saved(number, "checkpoint", path)
 
 
 class BestSaver:
     """Saves a target's model whenever it is the best so far, and all targets' when the whole run is.
 
     Args:
+        evaluator: tells what is best.
         save_path: a target's best model goes to `<save_path>/<task>/best_model`; all targets of the best
             step of the run to `<save_path>/best/<task>`, unless that is decided by the only target.
         run: the resolved configuration, kept in each model.
     """
 
-    def __init__(self, save_path: Path, run: dict[str, Any]) -> None:
-        self.save_path, self.run = save_path, run
+    def __init__(self, evaluator: Evaluator, save_path: Path, run: dict[str, Any]) -> None:
+        self.evaluator, self.save_path, self.run = evaluator, save_path, run
 
-    def __call__(self, evaluator: Evaluator) -> None:
-        training = evaluator.training
-        targets = [task for task in training.tasks if task.is_target]
-        for task in targets:
-            if task.name in evaluator.best and evaluator.best[task.name].step == training.step:
-                save_model(training, task, self.save_path / task.name / "best_model", self.run)
-        only_target_decides = len(targets) == 1 and evaluator.best_by == [targets[0].name]
-        if not only_target_decides and evaluator.overall.step == training.step:
-            for task in targets:
-                save_model(training, task, self.save_path / "best" / task.name, self.run)
+    def __call__(self, event: Event) -> list[Saved]:
+        if not isinstance(event, Evaluated):
+            return []
+        targets = [task for task in self.evaluator.training.tasks if task.is_target]
+        saved = [
+            self._save(task, self.save_path / task.name / BEST, "best")
+            for task in targets
+            if task.name in event.best
+        ]
+        only_target_decides = len(targets) == 1 and self.evaluator.best_by == [targets[0].name]
+        if not only_target_decides and self.evaluator.overall.step == event.step:
+            saved += [
+                self._save(task, self.save_path / OVERALL / task.name, "best_overall") for task in targets
+            ]
+        return saved
+
+    def _save(self, task: Task, path: Path, kind: str) -> Saved:
+        training = self.evaluator.training
+        scores = json_ready(self.evaluator.evaluations[-1].scores.get(task.name, {}))
+        save_model(training, task, path, self.run, {"step": training.step, "scores": scores})
+        return Saved(training.step, kind, path, task.name)
+
+
+def models_table(
+    training: Training, save_path: Path, last: Mapping[str, int], evaluator: Evaluator | None
+) -> list[str]:
+    """Every saved model of the targets, with its global step and score, as lines of text.
+
+    Args:
+        training: at its end.
+        save_path: where they are.
+        last: task -> the step of its last model, where this process saved it.
+        evaluator: where there is dev data.
+    """
+    rows = [("task", "model", "at step", "score", "path")]
+    for task in training.tasks:
+        steps: dict[str, int | None] = {f"{task.name}/{LAST}": last.get(task.name)}
+        if evaluator is not None:
+            own = evaluator.best.get(task.name)
+            steps |= {} if own is None else {f"{task.name}/{BEST}": own.step}
+            steps[f"{OVERALL}/{task.name}"] = evaluator.overall.step
+        for name, step in steps.items():
+            if task.is_target and (save_path / name).is_dir():
+                score = "" if evaluator is None or step is None else evaluator.shown_at(task.name, step)
+                kind = {LAST: "last", BEST: "best"}.get(name.split("/")[1], "best of the run")
+                rows.append((task.name, kind, str(step or ""), score, str(save_path / name)))
+    return aligned(rows)
 
 
 def keep_last(folder: Path, start: str, last: int, count: int) -> None:

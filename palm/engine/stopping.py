@@ -1,45 +1,54 @@
-"""Following a run step by step, until it ends or a signal asks it to."""
+"""Ending a run between two steps because a signal asks for it."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 
 from palm.core.logging import logger
-from palm.core.signals import Stopped, stop_request
+from palm.core.signals import Stopped, StopRequest
 from palm.distributed import barrier, is_first
-from palm.engine.loop import Observer, Training
+from palm.engine.events import Event, Saved
+from palm.engine.loop import Step, Training
 from palm.engine.run_directory import RunDirectory
 from palm.engine.saving import CheckpointSaver
 
 
-def follow(
-    training: Training, observers: Sequence[Observer], saver: CheckpointSaver, directory: RunDirectory
-) -> None:
-    """Train to the end; a signal ends it after the step that is under way, with a checkpoint.
+class StopOnSignal:
+    """The last observer of a run: a signal ends it after the step that is under way, with a checkpoint.
 
     Args:
         training: the run.
-        observers: called after every step, in order.
+        request: whether a signal came.
         saver: writes the checkpoint.
         directory: tells how to go on from it.
 
     Raises:
-        Stopped: a signal asked for it; the checkpoint is written.
+        Stopped: a signal asked for it; the checkpoint is written, and all observers know of it.
     """
-    with stop_request() as request:
+
+    def __init__(
+        self, training: Training, request: StopRequest, saver: CheckpointSaver, directory: RunDirectory
+    ) -> None:
+        self.training, self.request, self.saver, self.directory = training, request, saver, directory
+        self._is_saved = False
         training.stop_request = request
-        for step in training.steps():
-            for observe in observers:
-                observe(step)
-            if training.is_stopping:
-                # Of several ranks, some may have heard of it from another one alone.
-                number = request.number or signal.SIGTERM
-                saver.save()
-                if is_first():
-                    name = signal.Signals(number).name
-                    logger.warning(
-                        "%s: stopped after global step %d; %s", name, step.number, directory.how_to_go_on()
-                    )
-                barrier()
-                raise Stopped(number)
+
+    def __call__(self, event: Event) -> Saved | None:
+        if isinstance(event, Step) and self.training.is_stopping:
+            self._is_saved = True
+            if (saved := self.saver.save()) is not None:
+                return saved  # this observer is told of it last, and stops then
+            self._stop()
+        elif isinstance(event, Saved) and self._is_saved:
+            self._stop()
+        return None
+
+    def _stop(self) -> None:
+        # Of several ranks, some may have heard of it from another one alone.
+        number = self.request.number or signal.SIGTERM
+        if is_first():
+            name = signal.Signals(number).name
+            step, how = self.training.step, self.directory.how_to_go_on()
+            logger.warning("%s: stopped after global step %d; %s", name, step, how)
+        barrier()
+        raise Stopped(number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.foreign import inside, reading
+from palm.core.foreign import inside, parse_json, reading
 from palm.core.storage import numbered, read_object, under
 from palm.engine import checkpoint, inference
 from palm.engine.saving import ON_THE_WAY
@@ -194,15 +193,14 @@ def _by_number(paths: Iterable[Path]) -> list[Path]:
 
 def _state(history: Path) -> Facts:
     """How far a run has come, by the last events of its history; the last line may be cut off."""
-    events = []
-    for line in history.read_bytes().splitlines():
-        with suppress(ValueError):
-            events.append(json.loads(line))
-    last = max((event["step"] for event in events), default=0)
-    return {
-        "state": events[-1]["reason"] if events and events[-1]["event"] == "end" else "not ended",
-        "step": last,
-    }
+    last: dict[str, Any] = {}
+    step = 0
+    with history.open("rb") as lines:
+        for line in lines:
+            with suppress(ValueError):
+                last = parse_json(line)
+                step = max(step, last["step"])
+    return {"state": last["reason"] if last.get("event") == "end" else "not ended", "step": step}
 
 
 def _commands(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from palm.core.checks import number_problems
 from palm.core.errors import ConfigError
 from palm.core.registry import imported
 from palm.optimizer.base import GRAD_CLIP_TYPES, GradClipType, Optimizer
@@ -61,9 +62,13 @@ class MomentOptimizer(Optimizer):
         self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
 
     def _problems(self) -> Iterator[str]:
-        for name in ("learning_rate", "weight_decay"):
-            if not math.isfinite(getattr(self, name)):
-                yield f"{name} should be a finite number, not {getattr(self, name)!r}"
+        names = ("learning_rate", "weight_decay", "grad_clip", "beta1", "beta2", "epsilon")
+        given = (self.learning_rate, self.weight_decay, self.grad_clip or 0, *self.betas, self.epsilon)
+        if wrong := list(number_problems(**dict(zip(names, given, strict=True)))):
+            yield from wrong  # a program may give anything
+            return
+        infinite = [name for name, value in zip(names[:2], given, strict=False) if not math.isfinite(value)]
+        yield from (f"{name} should be a finite number, not {getattr(self, name)!r}" for name in infinite)
         if self.learning_rate <= 0:
             yield f"learning_rate should be above 0, not {self.learning_rate!r}"
         if self.weight_decay < 0:

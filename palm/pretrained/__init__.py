@@ -5,6 +5,7 @@ from palm.pretrained.encoders import load_backbone
 from palm.pretrained.files import read_weights
 from palm.pretrained.loading import Report, load_pretrain
 from palm.pretrained.names import from_ours, to_ours
+from palm.pretrained.vocabularies import vocabulary_differences
 
 __all__ = [
     "ModelDirectory",
@@ -15,4 +16,5 @@ __all__ = [
     "read_directory",
     "read_weights",
     "to_ours",
+    "vocabulary_differences",
 ]

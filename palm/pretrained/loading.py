@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from palm.core.errors import StorageError
 from palm.core.foreign import reading
 from palm.core.logging import logger
+from palm.pretrained.agreement import check_agreement
 from palm.pretrained.files import read_weights
 from palm.pretrained.names import Renamed, to_ours
 
@@ -75,6 +76,7 @@ def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
     """
     with reading(path):
         given = to_ours(read_weights(path))
+    check_agreement(backbone, given, Path(path))
     return fill_backbone(backbone, given, Path(path))
 
 

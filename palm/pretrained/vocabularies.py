@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from palm.core.foreign import read_bytes, reading
 from palm.core.storage import read_json
-from palm.reader.text.tokenizer import MAX_VOCABULARY
+from palm.reader import Reader
+from palm.reader.text.tokenizer import MAX_VOCABULARY, load_vocabulary
 
 VOCABULARIES = ("vocab.txt", "vocab.json", "tokenizer.json")
 """Files that a vocabulary may be; the first that is there counts. Beside `vocab.json` lies `merges.txt`."""
@@ -17,6 +19,26 @@ def find_vocabulary(folder: Path) -> Path | None:
     files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
     has_merges = (folder / "merges.txt").is_file()
     return next((file for file in files if file.name != "vocab.json" or has_merges), None)
+
+
+def vocabulary_differences(reader: Reader, folder: Path) -> Iterator[str]:
+    """Whether a reader's vocabulary is that of a directory of weights, where both are lists of tokens.
+
+    Args:
+        reader: whose tokens the encoder gets.
+        folder: the weights'.
+    """
+    theirs = find_vocabulary(folder) if folder.is_dir() else None
+    ours = reader.vocab_path
+    if theirs is None or theirs.suffix == ".json" or ours.suffix == ".json":
+        return
+    known = load_vocabulary(theirs)
+    other = [token for token, number in load_vocabulary(ours).items() if known.get(token) != number]
+    if other:
+        yield (
+            f"{len(other)} tokens of {ours} have another id in {theirs}, with which the weights were trained "
+            f"({', '.join(map(repr, other[:3]))}); set vocab_path: {theirs}"
+        )
 
 
 def is_lower_case(vocabulary: Path) -> bool:

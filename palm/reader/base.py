@@ -13,6 +13,7 @@ from palm.core.contract import Specs, Tensors
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
 from palm.reader.predictions import Predictions, Record, write_records
+from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
 from palm.reader.serving import Serving
 from palm.reader.text.tokenizer import Tokenizer
@@ -36,6 +37,7 @@ class Reader(Serving, ABC):
             settings (of a setting that is a `Path`, the file's content) and this class's module. It is
             not inherited: a subclass says it again.
         truth_names: the fields of what `truths` tells, which decide what metrics fit.
+        facts: where `encode` counts what the user should know of a file; None while nobody asks.
     """
 
     cacheable: ClassVar[bool] = False
@@ -44,6 +46,7 @@ class Reader(Serving, ABC):
     outputs_attr: Specs
     targets_attr: Specs
     truth_names: Sequence[str] = ()
+    facts: TextFacts | None = None
 
     @property
     def companions(self) -> tuple[Path, ...]:

@@ -13,7 +13,7 @@ from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import DataError
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
-from palm.reader.rows.rows import Ints, Rows
+from palm.reader.rows.rows import Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.text.masking import masked_row
 
@@ -96,7 +96,14 @@ class MaskLMReader(TextReader):
         first: int,
     ) -> Iterator[Record]:
         for row, value in enumerate(decoded):
-            yield {"index": first + row, "words": self._guesses(rows["token_ids"][row], value)}
+            positions = value["positions"]
+            words = self.tokenizer.tokens(rows["token_ids"][row][positions])
+            guesses = self.tokenizer.tokens(value["predicted"])
+            fields = {"position": positions, "word": words, "predicted": guesses, "prob": value["probs"]}
+            if "log_probs" in value:
+                fields["log_prob"] = value["log_probs"]
+            by_word = [dict(zip(fields, word, strict=True)) for word in zip(*fields.values(), strict=True)]
+            yield {"index": first + row, "words": by_word}
 
     def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
         """Nothing: a record has the hidden words itself."""
@@ -107,15 +114,6 @@ class MaskLMReader(TextReader):
         guesses = (word["predicted"] for record in records for word in record["words"])
         for index, guess in enumerate(guesses):
             yield {"index": index, "word_id": self.tokenizer.id_of(guess)}
-
-    def _guesses(self, token_ids: Ints, value: Record) -> list[Record]:
-        positions = value["positions"]
-        words = self.tokenizer.tokens(token_ids[positions])
-        guesses = self.tokenizer.tokens(value["predicted"])
-        fields = {"position": positions, "word": words, "predicted": guesses, "prob": value["probs"]}
-        if "log_probs" in value:
-            fields["log_prob"] = value["log_probs"]
-        return [dict(zip(fields, word, strict=True)) for word in zip(*fields.values(), strict=True)]
 
 
 def word_positions(length: int, first_segment: int, separators: int) -> npt.NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,6 +17,7 @@ from palm.reader.answers import ContextWindow, best_answers, null_odds
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.predictions import Predictions, Record, write_answers
 from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
+from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Ints, Rows
 from palm.reader.text.squad import SquadQuestion, answerable, parsed_questions, read_questions
 from palm.reader.text.subwords import load_tokenizer
@@ -140,6 +141,8 @@ class MRCReader(Reader):
         queries = self.tokenizer.encode([example.question for example in examples])
         contexts = list(dict.fromkeys(example.context for example in examples))
         documents = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
+        if self.facts is not None:
+            self._count(self.facts, examples, queries, documents)
         rows: list[_WindowRow] = []
         unheld = []
         for index, example in enumerate(examples):
@@ -177,24 +180,44 @@ class MRCReader(Reader):
         owners = rows["example"].values
         bounds = np.searchsorted(owners, np.arange(len(examples) + 1))
         for example, start, end in zip(examples, bounds, bounds[1:], strict=False):
-            windows = _context_windows(rows, range(start, end))
-            yield {"id": example.id, **self._answer(example.context, windows, decoded[start:end])}
+            indices, values = range(start, end), decoded[start:end]
+            cuts = [Window(int(rows["window_start"][i]), len(rows["char_starts"][i])) for i in indices]
+            windows = [
+                ContextWindow(
+                    int(rows["first_segment"][i]), rows["char_starts"][i], rows["char_ends"][i], best
+                )
+                for i, best in zip(indices, best_context(cuts), strict=True)
+            ]
+            spans = [value["spans"] for value in values]
+            null = min((tuple(value["null"]) for value in values if "null" in value), key=sum, default=None)
+            nbest = best_answers(example.context, windows, spans, self.n_best_size, null)
+            record = {"id": example.id, "text": nbest[0]["text"], "nbest": nbest}
+            if null is not None:
+                odds = null_odds(nbest, null)
+                best_text = next((answer["text"] for answer in nbest if answer["text"]), "")
+                record["text"] = "" if odds > values[0]["null_threshold"] else best_text
+                record["null_odds"] = odds
+            yield record
 
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
         return write_answers(records, directory)
 
-    def _answer(self, context: str, windows: list[ContextWindow], decoded: Sequence[Record]) -> Record:
-        """The fields of a question's record, from what was decoded for its windows."""
-        spans = [value["spans"] for value in decoded]
-        if "null" not in decoded[0]:
-            nbest = best_answers(context, windows, spans, self.n_best_size)
-            return {"text": nbest[0]["text"], "nbest": nbest}
-        null = min((tuple(value["null"]) for value in decoded), key=sum)
-        nbest = best_answers(context, windows, spans, self.n_best_size, null)
-        odds = null_odds(nbest, null)
-        best = next((answer["text"] for answer in nbest if answer["text"]), "")
-        text = "" if odds > decoded[0]["null_threshold"] else best
-        return {"text": text, "nbest": nbest, "null_odds": odds}
+    def _count(
+        self,
+        facts: TextFacts,
+        examples: Sequence[SquadQuestion],
+        queries: Sequence[list[int]],
+        documents: Mapping[str, Pieces],
+    ) -> None:
+        """What the user should know of these questions and contexts."""
+        facts.read(self.tokenizer, [example.question for example in examples], queries)
+        facts.read(self.tokenizer, list(documents), [each.ids.tolist() for each in documents.values()])
+        cut = sum(len(query) > self.max_query_len for query in queries)
+        facts.shortened("questions", cut, len(queries), f"max_query_len (now {self.max_query_len})")
+        longest = max(min(len(query), self.max_query_len) for query in queries)
+        facts.window = self.max_seq_len - longest - self.num_special
+        if self.doc_stride > facts.window:
+            facts.gaps += sum(len(document) > facts.window for document in documents.values())
 
     def _rows_of(
         self, example: int, query: list[int], document: Pieces, answer: _Span | None
@@ -207,9 +230,15 @@ class MRCReader(Reader):
         ]
 
     def _columns(self, rows: Sequence[_WindowRow], with_targets: bool) -> Rows:
+        cls_id, sep_id = self.tokenizer.cls_id, self.tokenizer.sep_id
+        between = [sep_id] * self.tokenizer.separators
+        token_ids = [
+            [cls_id, *row.query, *between, *_cut(row.document.ids, row.window).tolist(), sep_id]
+            for row in rows
+        ]
         firsts = [len(row.query) + self.num_special - 1 for row in rows]  # the columns where windows begin
         columns = {
-            "token_ids": Column.ragged([self._token_ids(row) for row in rows]),
+            "token_ids": Column.ragged(token_ids),
             "first_segment": Column.scalar(firsts),
             "example": Column.scalar([row.example for row in rows]),
             "window_start": Column.scalar([row.window.start for row in rows]),
@@ -217,20 +246,13 @@ class MRCReader(Reader):
             "char_ends": Column.ragged([_cut(row.document.ends, row.window) for row in rows]),
         }
         if with_targets:
-            for end, name in enumerate(
-                ("start_positions", "end_positions")
-            ):  # `[CLS]` where there is no answer
-                positions = [
+            for end, name in enumerate(("start_positions", "end_positions")):
+                positions = [  # `[CLS]` where there is no answer
                     0 if row.answer is None else row.answer[end] - row.window.start + first
                     for row, first in zip(rows, firsts, strict=True)
                 ]
                 columns[name] = Column.scalar(positions)
         return Rows(columns)
-
-    def _token_ids(self, row: _WindowRow) -> list[int]:
-        cls_id, sep_id = self.tokenizer.cls_id, self.tokenizer.sep_id
-        between = [sep_id] * self.tokenizer.separators
-        return [cls_id, *row.query, *between, *_cut(row.document.ids, row.window).tolist(), sep_id]
 
 
 def _answer_span(example: SquadQuestion, document: Pieces) -> _Span:
@@ -252,17 +274,3 @@ def _held(window: Window, answer: _Span | None) -> _Span | None:
 
 def _cut(values: Ints, window: Window) -> Ints:
     return values[window.start : window.start + window.length]
-
-
-def _context_windows(rows: Rows, indices: Iterable[int]) -> list[ContextWindow]:
-    """The windows of one question, from its rows."""
-    columns = [(rows["char_starts"][index], rows["char_ends"][index]) for index in indices]
-    cuts = [
-        Window(int(rows["window_start"][index]), len(starts))
-        for index, (starts, _) in zip(indices, columns, strict=True)
-    ]
-    firsts = [int(rows["first_segment"][index]) for index in indices]
-    return [
-        ContextWindow(first, starts, ends, best)
-        for first, (starts, ends), best in zip(firsts, columns, best_context(cuts), strict=True)
-    ]

@@ -123,8 +123,15 @@ class SequenceLabelReader(Reader):
         columns = ("text_a", "label") if with_targets else ("text_a",)
         for row in read_table(Path(path), columns):
             words = _words(row.cells["text_a"], row.place)
-            labels = self._label_ids(row.cells["label"], words, row.place) if with_targets else None
-            yield TaggedExample(words, labels, row.place)
+            labels = words_of(row.cells["label"]) if with_targets else None
+            if labels is not None and len(labels) != len(words):
+                raise DataError(
+                    f"{row.place}: {_counted(len(labels), 'label')} for {_counted(len(words), 'word')}; "
+                    "every word of text_a needs one label, both separated by spaces or by U+0002; the text "
+                    f"starts with {' '.join(words)[:40]!r}"
+                )
+            ids = None if labels is None else [self.labels.value_of(label, row.place) for label in labels]
+            yield TaggedExample(words, ids, row.place)
 
     def parse(self, texts: Iterable[Any]) -> Iterator[TaggedExample]:
         for number, text in enumerate(texts):
@@ -134,7 +141,16 @@ class SequenceLabelReader(Reader):
 
     def encode(self, examples: Sequence[TaggedExample], with_targets: bool) -> Rows:
         words = list(dict.fromkeys(chain.from_iterable(example.words for example in examples)))
-        pieces = dict(zip(words, map(self._row_pieces, self.tokenizer.encode_words(words)), strict=True))
+        # Every word has a piece in its row, and no more than a row has room for.
+        room, unknown = self.max_seq_len - 2, [self.tokenizer.unk_id]
+        pieces = {
+            word: ids[:room] or unknown
+            for word, ids in zip(words, self.tokenizer.encode_words(words), strict=True)
+        }
+        if self.facts is not None:
+            texts = [" ".join(example.words) for example in examples]
+            ids = [list(chain.from_iterable(pieces[word] for word in example.words)) for example in examples]
+            self.facts.read(self.tokenizer, texts, ids)
         rows = [
             row
             for number, example in enumerate(examples)
@@ -191,20 +207,6 @@ class SequenceLabelReader(Reader):
         for record in records:
             words = [ids[name] if name in ids else int(name) for name in record["labels"]]
             yield [max(ids.values()), *words, max(ids.values())]
-
-    def _label_ids(self, cell: str, words: list[str], place: str) -> list[int]:
-        labels = words_of(cell)
-        if len(labels) != len(words):
-            raise DataError(
-                f"{place}: {_counted(len(labels), 'label')} for {_counted(len(words), 'word')}; every word "
-                f"of text_a needs one label, both separated by spaces or by U+0002; the text starts with "
-                f"{' '.join(words)[:40]!r}"
-            )
-        return [self.labels.value_of(label, place) for label in labels]
-
-    def _row_pieces(self, ids: list[int]) -> list[int]:
-        """A word's pieces as rows hold them: at least one, and no more than a row has room for."""
-        return ids[: self.max_seq_len - 2] or [self.tokenizer.unk_id]
 
     def _rows_of(self, number: int, example: TaggedExample, pieces: list[list[int]]) -> Iterator[_WindowRow]:
         for start, length in word_windows([len(ids) for ids in pieces], self.max_seq_len - 2):

@@ -107,14 +107,21 @@ class TextReader(Reader):
 
     def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
         second = [index for index, example in enumerate(examples) if example.text_b is not None]
-        ids = self.tokenizer.encode(
-            [example.text_a for example in examples] + [examples[index].text_b or "" for index in second]
-        )
+        texts = [example.text_a for example in examples] + [examples[k].text_b or "" for k in second]
+        ids = self.tokenizer.encode(texts)
         pairs = dict(zip(second, ids[len(examples) :], strict=True))
         sequences = [
             sequence_of(self.tokenizer, ids[index], pairs.get(index), self.max_seq_len)
             for index in range(len(examples))
         ]
+        if self.facts is not None:
+            self.facts.read(self.tokenizer, texts, ids)
+            special = 2 + self.tokenizer.separators
+            whole = (
+                len(ids[k]) + (special + len(pairs[k]) if k in pairs else 2) for k in range(len(examples))
+            )
+            cut = sum(length > self.max_seq_len for length in whole)
+            self.facts.shortened("rows", cut, len(examples), f"max_seq_len (now {self.max_seq_len})")
         columns = {
             "token_ids": Column.ragged([sequence.token_ids for sequence in sequences]),
             "first_segment": Column.scalar([sequence.first_segment for sequence in sequences]),

@@ -231,7 +231,7 @@ def _stream(model: InferenceModel, path: Path) -> Iterator[tuple[Any, Any, Any, 
     seen, known, shown, counted, lost = tee(reader.read_true(path), 5)
     return zip(
         shown,
-        chain.from_iterable(model.steps(seen, with_eval_outputs=True)),
+        chain.from_iterable(model.steps(seen, losses={})),
         reader.truths(known),
         example_losses(model, lost) if has_row_losses(model) else repeat(None),
         _sizes(reader, counted),

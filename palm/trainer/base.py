@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
@@ -12,21 +12,27 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from palm.backbone import Backbone
+from palm.core.checks import choice_problems, raise_any
 from palm.core.contract import Tensors
 from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.logging import logger, show_on_console
 from palm.core.precision import checked
 from palm.core.storage import load_into
-from palm.distributed import barrier, join
+from palm.distributed import barrier, is_first, join
 from palm.downloader import pretrained_directory
 from palm.engine.build import start
 from palm.engine.checkpoint import load_checkpoint, save_checkpoint, trained_weights
-from palm.engine.logs import StepLog, log_counts
+from palm.engine.evaluation import EarlyStopping, Evaluator
+from palm.engine.events import Completed, Event, Logged, Observer, Saved
 from palm.engine.loop import Step, Training
+from palm.engine.progress import Progress
 from palm.engine.recipe import Recipe
-from palm.engine.saving import save_model
-from palm.engine.task import Task
+from palm.engine.result import TrainingResult
+from palm.engine.running import Watch, run_training
+from palm.engine.saving import BestSaver, save_model
+from palm.engine.task import Task, wiring_problems
+from palm.engine.trackers import trackers_of
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
 from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups
@@ -35,6 +41,9 @@ from palm.pretrained import load_pretrain
 from palm.reader import Reader
 
 T = TypeVar("T")
+
+DevFiles = str | Path | Mapping[str, str | Path]
+"""A data file with labels, or task -> file."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Saver:
     """Saves every so many steps, and once more when a training ends in between.
 
     Args:
-        save: writes one directory, given its path and kind.
+        save: writes one directory, given its path and kind, and tells what it saved.
         save_path: where directories go: `ckpt.step<N>` and `pred.step<N>`.
         save_steps: 0 or less: only at the end.
         save_type: 'ckpt', 'predict' or both, with a comma between them.
@@ -74,25 +83,23 @@ class Saver:
     """
 
     def __init__(
-        self, save: Callable[[Path, str], None], save_path: Path, save_steps: int, save_type: str
+        self, save: Callable[[Path, str], list[Saved]], save_path: Path, save_steps: int, save_type: str
     ) -> None:
         self.save, self.save_path, self.save_steps = save, save_path, save_steps
         self.kinds = kinds_of(save_type)
         self._saved: int | None = None
 
-    def __call__(self, step: Step) -> None:
-        if self.save_steps > 0 and step.number % self.save_steps == 0:
-            self._save(step.number)
+    def __call__(self, event: Event) -> list[Saved]:
+        if isinstance(event, Completed):
+            return [] if self._saved == event.step else self._save(event.step)
+        if isinstance(event, Step) and self.save_steps > 0 and event.number % self.save_steps == 0:
+            return self._save(event.number)
+        return []
 
-    def finish(self, step: int) -> None:
-        """Save the last step, unless that was done."""
-        if self._saved != step:
-            self._save(step)
-
-    def _save(self, step: int) -> None:
-        for kind in self.kinds:
-            self.save(self.save_path / f"{FOLDERS[kind]}.step{step}", kind)
+    def _save(self, step: int) -> list[Saved]:
+        paths = {kind: self.save_path / f"{FOLDERS[kind]}.step{step}" for kind in self.kinds}
         self._saved = step
+        return [saved for kind, path in paths.items() for saved in self.save(path, kind)]
 
 
 def kinds_of(save_type: str) -> list[str]:
@@ -132,6 +139,7 @@ class TrainerBase(ABC):
         self._checkpoint: Path | None = None
         self._draws: Iterator[tuple[int, Tensors]] | None = None
         self._mixing: Mixing = MixRatio()
+        self._eval_every = (-1, False)
 
     @property
     def name(self) -> str:
@@ -155,7 +163,7 @@ class TrainerBase(ABC):
         """Whether there are tasks."""
 
     @abstractmethod
-    def _heading(self, step: Step) -> str:
+    def _heading(self, logged: Logged) -> str:
         """What the line of a step begins with."""
 
     # Before training
@@ -242,24 +250,99 @@ class TrainerBase(ABC):
 
     # Training
 
-    def train(self, print_steps: int = 5) -> None:
+    def train(
+        self,
+        print_steps: int = 5,
+        *,
+        dev_file: DevFiles | None = None,
+        metrics: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
+        eval_every_n_steps: int = -1,
+        eval_every_epoch: bool = True,
+        early_stopping_patience: int = -1,
+        early_stopping_by: str = "task",
+        progress: Progress = "auto",
+        callbacks: Sequence[Observer] = (),
+        trackers: Sequence[str] = (),
+    ) -> TrainingResult:
         """Train until every target has had its steps.
+
+        With `set_saver`, its `save_path` also gets `history.jsonl`, the best model of every target that has
+        dev data (`<task>/best_model`), and what trackers keep.
 
         Args:
             print_steps: a log line every so many steps.
+            dev_file: data with labels to evaluate on meanwhile; of several tasks, task -> file.
+            metrics: names of metrics; of several tasks, task -> names; those of the heads where absent.
+            eval_every_n_steps: evaluate every so many global steps; -1: never.
+            eval_every_epoch: evaluate at the end of every epoch of the main task.
+            early_stopping_patience: evaluations without a better one after which a target counts as finished;
+                -1: never.
+            early_stopping_by: 'task' for each target by its own first metric, 'all' for all at once.
+            progress: how the run shows how far it is: 'bar', 'lines', 'none' or 'auto'.
+            callbacks: called with every event of the run, see `palm.engine.events`.
+            trackers: 'tensorboard', 'trackio', 'wandb', 'mlflow'.
+
+        Returns:
+            How it went, to print or to look at.
 
         Raises:
             PalmError: a call is missing; names it.
+            ConfigError: metrics that do not fit, early stopping without dev data, or a tracker that is
+                unknown or not installed.
+            DataError: dev data that cannot be used, with its file and line.
             TrainingError: a loss that is not a number.
         """
+        self._forwards("train")
+        needed(self._optimizer, self.name, "build_backward(optimizer)", "train")
+        tasks = self._tasks("train")
+        self._give_dev_data(tasks, dev_file, metrics)
+        raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
+        resumed_from = self._checkpoint
+        folder = None if self._saver is None else self._saver.save_path
+        own = trackers_of(trackers, folder) if is_first() else []
+        self._eval_every = eval_every_n_steps, eval_every_epoch
         run = self._training("train")
-        log = StepLog(print_steps, self._heading)
-        for step in run.steps():
-            log(step)
-            self._after(step)
-        log_counts(run)
+        actors: list[Observer] = [self._tell_finish]
+        if any(task.dev_file is not None for task in tasks):
+            evaluator = Evaluator(run, eval_every_n_steps, eval_every_epoch)
+            actors.append(evaluator)
+            if folder is not None:
+                actors.append(BestSaver(evaluator, folder, {}))
+            if early_stopping_patience > 0:
+                together = early_stopping_by == "all"
+                actors.append(EarlyStopping(evaluator, early_stopping_patience, together))
+        elif early_stopping_patience > 0:
+            raise ConfigError(["early_stopping_patience needs a dev_file"])
         if self._saver is not None:
-            self._saver.finish(run.step)
+            actors.append(self._saver)
+        watch = Watch(
+            every=print_steps,
+            progress=progress,
+            heading=self._heading,
+            with_epochs=False,
+            folder=folder,
+            observers=[*own, *callbacks],
+            resumed_from=resumed_from,
+        )
+        return run_training(run, actors, watch)
+
+    def _give_dev_data(
+        self,
+        tasks: Sequence[Task],
+        dev_file: DevFiles | None,
+        metrics: Sequence[str] | Mapping[str, Sequence[str]] | None,
+    ) -> None:
+        """Tell the tasks what they are evaluated on."""
+        names = [task.name for task in tasks]
+        files = _by_task(dev_file, names, "dev_file") if dev_file is not None else {}
+        chosen = _by_task(metrics, names, "metrics") if metrics is not None else {}
+        forwards = self._forwards("train")
+        problems: list[str] = []
+        for task in tasks:
+            task.dev_file = Path(files[task.name]) if task.name in files else None
+            task.metrics = chosen.get(task.name, task.head.metrics)
+            problems += wiring_problems(task, forwards[task.name].backbone)
+        raise_any(problems)
 
     def save(self, save_path: str | Path, save_type: str = "ckpt") -> None:
         """Save the present state now.
@@ -286,12 +369,14 @@ class TrainerBase(ABC):
     def _train_on(self, task: Task, batch: Tensors) -> Tensors:
         _check_single([task], "train_one_step")
         step = self._training("train_one_step").step_on(task, [batch])
-        self._after(step)
-        return {f"{task.name}.loss": step.loss.reshape(1).cpu()}
-
-    def _after(self, step: Step) -> None:
+        self._tell_finish(step)
         if self._saver is not None:
             self._saver(step)
+        return {f"{task.name}.loss": step.loss.reshape(1).cpu()}
+
+    @abstractmethod
+    def _tell_finish(self, event: Event) -> None:
+        """Log that a target has had its steps, where several are trained."""
 
     def _batches(self, tasks: list[Task]) -> Iterator[tuple[int, Tensors]]:
         """The number of the drawn task and its batch, step by step, as `train` would take them."""
@@ -344,18 +429,43 @@ class TrainerBase(ABC):
             seed=seed_of(task.reader for task in tasks),
             device=device_of(use_gpu=True),
             precision=self._precision,
+            eval_every_n_steps=self._eval_every[0],
+            eval_every_epoch=self._eval_every[1],
         )
 
-    def _save(self, path: Path, kind: str) -> None:
+    def _save(self, path: Path, kind: str) -> list[Saved]:
         run = self._training("save")
         if kind == "ckpt":
             save_checkpoint(run, path)
             logger.info("checkpoint has been saved at %s", path)
+            saved = [Saved(run.step, "checkpoint", path)]
         else:
+            places = {task.name: path if len(run.tasks) == 1 else path / task.name for task in run.tasks}
             for task in run.tasks:
-                save_model(run, task, path if len(run.tasks) == 1 else path / task.name)
+                save_model(run, task, places[task.name])
             logger.info("predict model has been saved at %s", path)
+            on_the_way = [task.name for task in run.tasks if not task.done]
+            saved = [
+                Saved(run.step, "on_the_way" if name in on_the_way else "target", place, name)
+                for name, place in places.items()
+            ]
         barrier()  # whoever goes on may read it
+        return saved
+
+
+def _by_task(value: Any, names: Sequence[str], what: str) -> Mapping[str, Any]:
+    """What every task gets; of one task, its value may stand alone.
+
+    Raises:
+        ConfigError: names that no task has, or no names where there are several tasks.
+    """
+    if not isinstance(value, Mapping):
+        if len(names) > 1:
+            raise ConfigError([f"{what}: there are several tasks ({', '.join(names)}); give a dict of them"])
+        return {names[0]: value}
+    if strange := [name for name in value if name not in names]:
+        raise ConfigError([f"{what} names {', '.join(strange)}; there are {', '.join(names)}"])
+    return value
 
 
 def needed(value: T | None, name: str, call: str, caller: str) -> T:

@@ -16,6 +16,7 @@ from palm.core.logging import logger
 from palm.core.registry import did_you_mean
 from palm.distributed import from_first
 from palm.engine.build import plan_steps
+from palm.engine.events import Event, Logged
 from palm.engine.loop import Step, Training
 from palm.engine.task import Task
 from palm.mixing import Mixing
@@ -296,14 +297,13 @@ class MultiHeadTrainer(TrainerBase):
             trainer.run_of_all = run
         return run
 
-    def _heading(self, step: Step) -> str:
+    def _heading(self, logged: Logged) -> str:
         width = max(map(len, self.trainers))
-        return f"global step: {step.number}, {step.task.name:>{width}}: "
+        return f"global step: {logged.step}, {logged.task:>{width}}: "
 
-    def _after(self, step: Step) -> None:
-        if step.finished and step.task.is_target:
-            logger.info("%s train finish!", step.task.name)
-        super()._after(step)
+    def _tell_finish(self, event: Event) -> None:
+        if isinstance(event, Step) and event.finished and event.task.is_target:
+            logger.info("%s train finish!", event.task.name)
 
     def _trainer(self, name: str) -> Trainer:
         if name not in self.trainers:

@@ -17,8 +17,9 @@ from palm.core.logging import logger
 from palm.core.storage import is_sealed, verify
 from palm.distributed import exhaust, from_first, num_ranks
 from palm.downloader import pretrained_directory
+from palm.engine.events import Event, Logged
 from palm.engine.inference import WEIGHTS, InferenceModel, load_weights
-from palm.engine.loop import Step, Training
+from palm.engine.loop import Training
 from palm.engine.model import share_parameters
 from palm.engine.task import Task, wiring_problems
 from palm.paradigm import Head
@@ -366,8 +367,11 @@ class Trainer(TrainerBase):
     def _is_fitted(self) -> bool:
         return self.task is not None
 
-    def _heading(self, step: Step) -> str:  # noqa: ARG002
+    def _heading(self, logged: Logged) -> str:  # noqa: ARG002
         return ""
+
+    def _tell_finish(self, event: Event) -> None:
+        """Nothing: the only target's end is that of the training."""
 
 
 def _per_device(batch_size: int | None) -> int | None:

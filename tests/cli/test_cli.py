@@ -58,6 +58,8 @@ def test_help_and_version_end_with_0(words: list[str], capsys: pytest.CaptureFix
     assert "palm" in output
     if words[0] == "train":
         assert "--learning_rate  (number, required)" in output
+        assert "--mix_ratio  (list of numbers, default none)" in output
+        assert "--reader  (string, required)" in output
 
 
 def test_a_command_that_is_missing_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:

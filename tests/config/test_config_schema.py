@@ -152,7 +152,8 @@ def test_help_lists_every_setting_once_with_type_default_and_meaning() -> None:
                 word_ten word_11.
         """
 
-    assert help_text({"model": [Encoder, train], "again": [train]}, provided=["vocab_path", "use_ema"]) == (
+    provided = dict.fromkeys((Encoder, train), ("vocab_path", "use_ema"))
+    assert help_text({"model": [Encoder, train], "again": [train]}, provided) == (
         "model:\n"
         "  --hidden_size  (whole number, required, also --emb_size, --width)\n"
         "      width of the output: `[batch, hidden_size]`.\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -240,3 +242,29 @@ def test_an_inference_model_is_saved_on_the_way_by_the_steps_of_its_task(folder:
     saved = {path.name for path in (folder / "out" / "cls").iterdir()}
     assert saved == {"infer_model", "infer_model.step8", "infer_model.step16"}
     assert not (folder / "out" / "mlm").exists()
+
+
+def test_a_label_map_tells_the_number_of_classes(folder: Path) -> None:
+    config = tiny.config(folder, "cls", "match")
+    del config["tasks"]["cls"]["n_classes"]
+    config["tasks"]["cls"]["label_map"] = {"0": 0, "1": 1, "2": 2, "3": 3, "4": 4}
+    config["tasks"]["match"]["label_map"] = {"0": 0, "1": 1, "2": 2}
+    plan = Controller(config, argv=[]).plan
+    assert [task.head[1]["n_classes"] for task in plan.tasks] == [5, 3]
+    assert [task.reader[1]["n_classes"] for task in plan.tasks] == [5, 3]
+
+
+def test_an_error_in_data_does_not_wait_for_what_only_training_needs(folder: Path) -> None:
+    (folder / "cls.tsv").write_text("label\ttext_a\n0\n", encoding="utf-8")
+    program = f"""
+import sys, palm
+try:
+    palm.Controller({tiny.config(folder, "cls")!r}, argv=[]).train()
+except palm.DataError as error:
+    print(error)
+print([name for name in ("torch._dynamo", "sympy", "torch.distributed.fsdp") if name in sys.modules])
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    *_, message, modules = run.stdout.splitlines()
+    assert message.endswith("cls.tsv:2: 1 column, expected 2 (label, text_a); the line starts with '0'")
+    assert modules == "[]"

@@ -63,7 +63,7 @@ def two(tmp_path_factory: pytest.TempPathFactory, one: Path) -> Path:
     shutil.copytree(one / "out" / f"step_{ranks.SAVED}", folder / "others" / "one")
     done = start(str(ROOT / "tests" / "helpers" / "ranks.py"), str(folder), "2")
     assert done.returncode == 0, done.stdout + done.stderr
-    (folder / "stdout.txt").write_text(done.stdout, encoding="utf-8")
+    (folder / "log.txt").write_text(done.stderr, encoding="utf-8")
     return folder
 
 
@@ -188,7 +188,7 @@ def test_a_trainer_s_batch_size_is_that_of_all_devices(one: Path, two: Path) -> 
 
 
 def test_only_the_first_process_reports(two: Path) -> None:
-    lines = (two / "stdout.txt").read_text(encoding="utf-8").splitlines()
+    lines = (two / "log.txt").read_text(encoding="utf-8").splitlines()
     assert lines.count("cls: train finished!") == 2  # of two runs
     assert lines.count("2 devices: starting one process for each") == 1
 
@@ -200,7 +200,7 @@ def test_a_run_outlives_a_killed_process_and_one_that_hangs(two: Path) -> None:
     shutil.copytree(two / "out" / "step_63", two / "fragile" / "step_63")
     done = start(*launcher, str(ROOT / "tests" / "helpers" / "fragile.py"), str(two), "fragile")
     assert done.returncode == 0, done.stdout + done.stderr
-    resumed = [line for line in done.stdout.splitlines() if line.startswith("resumed from")]
+    resumed = [line for line in done.stderr.splitlines() if line.startswith("resumed from")]
     assert [line.rpartition(" ")[2] for line in resumed] == ["9", "18"]
     assert "rank 0 of 2 timed out waiting for another rank at global step 21" in done.stderr
     assert "Ranks 1 failed to pass monitoredBarrier" in done.stderr
@@ -225,7 +225,7 @@ def test_a_machine_that_goes_away_is_replaced_by_another(two: Path) -> None:
         time.sleep(5)  # until the other machine's launcher has noticed
         other = start(*launcher, **plain)
     assert other.returncode == 0, other.stdout + other.stderr
-    assert f"at global step {ranks.SAVED}" in first.result().stdout
+    assert f"at global step {ranks.SAVED}" in first.result().stderr
     assert_identical_models(two / "machines", two / "out")
 
 

@@ -490,10 +490,10 @@ def test_the_script_makes_the_folder_pretrain_where_it_is_called(server: FileSer
         text=True,
         check=False,
     )
-    assert (run.returncode, run.stderr) == (0, "")
+    assert (run.returncode, run.stdout) == (0, "")
     url = f"{server.url}{path}"
-    assert run.stdout.startswith(f"Downloading pretrain: bert-en-uncased-large from {url}...\nExtracting ")
-    assert run.stdout.endswith("done!\n")
+    assert run.stderr.startswith(f"Downloading pretrain: bert-en-uncased-large from {url}...\nExtracting ")
+    assert run.stderr.endswith("done!\n")
     assert (tmp_path / "pretrain" / "bert-en-uncased-large" / "params").is_dir()
 
 

@@ -44,7 +44,7 @@ def test_the_card_tells_the_data_the_labels_and_the_settings(run: Path) -> None:
         sha256 = hashlib.sha256((run.parent / name).read_bytes()).hexdigest()
         assert f"| {name} | {rows} | `{sha256}` |" in text
     assert "## Labels\n\n`0`, `1`, `2`, `3`\n" in text
-    assert "trained together with `mlm`." in text
+    assert "Trained together with `mlm`." in text
     assert "10 of 10 planned steps of this task (1 epochs)" in text
     for line in ("batch_size | 4", "optimizer | adam", "optimizer.learning_rate | 0.001", "precision | fp32"):
         assert f"| {line} |" in text
@@ -107,7 +107,7 @@ def test_a_model_of_which_nothing_is_known_has_a_card() -> None:
     assert text == (
         "---\nlibrary_name: palm\npipeline_tag: text-classification\nlanguage: zh\n"
         "tags:\n- palm\n- ernie\n- cls\n---\n\n"
-        "# t\n\nText classification, on a ernie encoder (3 layers, 8 wide).\n\n"
+        "# t\n\nText classification. Encoder: ernie (3 layers, 8 wide).\n\n"
         "## How to load it\n\n```python\nimport palm\n\n"
         'model = palm.load_model("t")  # the path of this directory\nmodel.predict(["a text"])\n```\n'
     )
@@ -150,5 +150,5 @@ def test_a_trainers_model_has_a_card(tmp_path: Path) -> None:
     trainer.save(tmp_path / "out", "predict")
     text = (tmp_path / "out" / "slot" / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: token-classification" in text
-    assert "trained together with `intent`." in text
+    assert "Trained together with `intent`." in text
     assert "## Data" in text

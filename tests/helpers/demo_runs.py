@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(demo: str, cwd: Path, *arguments: str) -> str:
-    """What a demo prints when it is started in `cwd`; it must end well."""
+    """What a demo prints and logs when it is started in `cwd`; it must end well."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     done = subprocess.run(
         [sys.executable, str(ROOT / "demos" / demo / "demo.py"), "--save_path", str(cwd / "out"), *arguments],
@@ -24,4 +24,4 @@ def run(demo: str, cwd: Path, *arguments: str) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout + done.stderr

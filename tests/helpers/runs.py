@@ -116,7 +116,6 @@ def _write_history(run: Path, lines: list[str], controller: palm.Controller) -> 
         },
     }
     events.sort(key=lambda event: event["step"])
-    warning = {"event": "warning", "step": 0, "message": "a warning with <b>markup</b>"}
     end = {"event": "end", "step": last, "reason": "finished", "seconds": 0.05 * last}
-    text = "".join(json.dumps(event) + "\n" for event in [start, warning, *events, end])
+    text = "".join(json.dumps(event) + "\n" for event in [start, *events, end])
     (run / "history.jsonl").write_text(text, encoding="utf-8")

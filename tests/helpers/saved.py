@@ -39,9 +39,7 @@ def checkpoint(folder: Path) -> Path:
     """A checkpoint of a run of one task, after no step."""
     tiny.write_files(folder)
     settings = tiny.config(folder, "cls", num_hidden_layers=1, hidden_size=4, num_attention_heads=1)
-    controller = Controller(settings, argv=[])
-    training = controller.training()
-    save_checkpoint(training, folder / "out" / "step_1")
+    save_checkpoint(Controller(settings, argv=[]).training(), folder / "out" / "step_1")
     return folder / "out" / "step_1"
 
 

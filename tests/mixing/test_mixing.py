@@ -268,7 +268,9 @@ def test_an_unknown_strategy_and_a_setting_of_another_are_told(folder: Path) -> 
         PalmError, match=r"no mixing strategy is called 'proportionl'.*did you mean 'proportional'"
     ):
         controller(folder, "cls", mixing="proportionl")
-    with pytest.raises(PalmError, match="nothing uses 'mixing_temperature'"):
+    with pytest.raises(
+        PalmError, match="mixing_temperature belongs to mixing temperature; this run has mixing"
+    ):
         controller(folder, "cls", mixing_temperature=2)
 
 

@@ -1,7 +1,7 @@
 """The Python blocks of README.md, CONTRIBUTING.md and every page in docs/ run as they stand, top to bottom.
 
 A block that begins with a comment naming a file of the project (`# demos/demo1/demo.py`) is not run:
-it quotes that file, and must be found in it.
+it quotes that file, and must be found in it. A YAML block that begins so is the whole file, word for word.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ FENCE = re.compile(r"^(?P<indent> *)```(?P<info>python.*)\n(?P<code>(?s:.*?))^(?
 QUOTE = re.compile(r"# (?P<path>\S+\.py)\n(?P<lines>.*)", re.DOTALL)
 
 
+YAML = re.compile(r"^```yaml\n# (?P<path>\S+/\S+\.yaml)\n(?P<lines>(?s:.*?))^```$", re.MULTILINE)
+
+
 def program(page: Path) -> str:
     """The page's Python blocks as one program, each on the lines where the page has it."""
     text = page.read_text(encoding="utf-8")
@@ -35,6 +38,16 @@ def program(page: Path) -> str:
         else:
             written += [""] * (first_line - len(written)) + code.splitlines()
     return "\n".join(written)
+
+
+def test_the_files_of_the_readme_are_those_of_demo_2() -> None:
+    shown = {
+        block["path"]: block["lines"] for block in YAML.finditer((ROOT / "README.md").read_text("utf-8"))
+    }
+    assert shown == {path: (ROOT / path).read_text(encoding="utf-8") for path in shown}
+    assert list(shown) == [
+        f"demos/demo2/{name}.yaml" for name in ("config", "tasks/mrqa", "tasks/match4mrqa")
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -160,7 +160,7 @@ def test_prediction_needs_no_label_and_reads_none(vocab: Path, tmp_path: Path, l
         ("label\ttext_a\ttext_b\n", r"train.tsv: the file ends after its header"),
         (
             "label\ttext_a\ttextb\n1\ta\tb\n",
-            r"train.tsv:1: the header lacks 'text_b'; it names label, text_a, textb; did you mean 'textb'",
+            r"the header lacks 'text_b'; it names label, text_a, textb; rename 'textb' to 'text_b'",
         ),
         ("label\ttext_a\ttext_b\ttext_a\n1\ta\tb\tc\n", r"train.tsv:1: the header names 'text_a' twice"),
         ("label\ttext_a\ttext_b\n1\t \tb\n", r"train.tsv:2: text_a is empty; every row needs its text"),

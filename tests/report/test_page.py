@@ -66,6 +66,8 @@ class Page(HTMLParser):
 def reported(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with its report."""
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("page") / "run"))
+    with (run / "history.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"event": "warning", "step": 3, "message": "a warning with <b>markup</b>"}\n')
     palm.write_report(run)
     return run
 
@@ -133,7 +135,7 @@ def test_the_page_tells_what_was_trained_and_how_to_do_it_again(reported: Path) 
     assert f"4 tasks on one shared bert encoder · finished after {history.last_step} steps" in text
     assert f"palm train {reported / 'resolved_config.yaml'} --save_path NEW_FOLDER" in text
     assert "learning_rate 0.003" in text
-    assert "Step 0: a warning with <b>markup</b>" in text
+    assert "Step 3: a warning with <b>markup</b>" in text
     assert "No model of this task is saved, so nothing was predicted." in text
     assert "exactly right" in text
 

@@ -560,3 +560,22 @@ def test_a_machine_without_memory_is_no_damage() -> None:
 
     with pytest.raises(MemoryError), reading("here"):
         fails()
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (10**9, "task 'cls': Classify cannot be built with these sizes: .*memory"),
+        (10**12, "n_classes: 1000000000000 should be a whole number, 2 or more, at most 2147483647"),
+        (10**30, "n_classes: 1.* should be a whole number, 2 or more, at most 2147483647"),
+    ],
+)
+def test_a_size_that_no_machine_has_is_a_mistake_in_a_configuration(
+    tmp_path: Path, size: int, message: str
+) -> None:
+    folder = tiny.write_files(tmp_path)
+    config = tiny.config(folder, "cls")
+    config["tasks"]["cls"]["n_classes"] = size
+    config |= {"hidden_size": 1 << 20, "num_attention_heads": 1} if size == 10**9 else {}
+    with pytest.raises(ConfigError, match=message):
+        palm.Controller(config, argv=[])

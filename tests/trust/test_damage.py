@@ -14,7 +14,7 @@ import palm
 from helpers import saved
 from palm.core.errors import StorageError
 from palm.core.storage import manifest_of, verified_object, verify
-from palm.engine.checkpoint import FORMAT, NEEDED, STATE, VERSION, newest_checkpoint, trained_weights
+from palm.engine.checkpoint import NEEDED, STATE, newest_checkpoint, trained_weights
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +135,7 @@ def test_a_manifest_must_list_what_belongs_to_a_checkpoint(
 def test_a_whole_state_that_says_nothing_is_passed_over(
     tmp_path: Path, state: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    head = {"format": FORMAT, "version": VERSION}
-    told = {**head, **state} if isinstance(state, dict) else state
-    folder = saved.forge(saved.checkpoint(tmp_path), STATE, lambda _: told)
+    folder = saved.forge(saved.checkpoint(tmp_path), STATE, lambda _: state)
     assert newest_checkpoint(folder.parent) is None
     assert f"passed over: cannot read {folder / STATE}: " in caplog.text
 

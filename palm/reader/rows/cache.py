@@ -52,9 +52,15 @@ class DataCache:
         if named is not None:
             return cls(Path(named).expanduser()) if named else None
         try:
-            return cls(_user_caches() / "palm")
-        except RuntimeError:
+            if sys.platform == "win32":
+                caches = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+            elif sys.platform == "darwin":
+                caches = Path.home() / "Library" / "Caches"
+            else:
+                caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        except RuntimeError:  # of `Path.home`
             return None
+        return cls(caches / "palm")
 
     def rows(self, reader: RowEncoder, path: Path, key: str) -> Rows:
         """The rows of a training file, mapped; encoded first, by one process, where they are not there yet.
@@ -141,8 +147,13 @@ def _keep(reader: RowEncoder, path: Path, entry: Path) -> None:
     part.mkdir()
     try:
         with RowsWriter(part) as writer, _warnings() as warnings:
-            for rows in _reported(training_parts(reader, path), path):
+            done, reported = 0, time.monotonic()
+            for rows in training_parts(reader, path):
                 writer.append(rows)
+                done += len(rows)
+                if time.monotonic() - reported >= REPORT_SECONDS:
+                    reported = time.monotonic()
+                    logger.info("%s: %d rows encoded, once for this run and later ones", path, done)
             writer.finish(warnings)
         if key_of(reader, path) != entry.name:
             raise DataError(f"{path}: the file has changed while it was read; start again")
@@ -153,17 +164,6 @@ def _keep(reader: RowEncoder, path: Path, entry: Path) -> None:
                 raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _reported(parts: Iterator[Rows], path: Path) -> Iterator[Rows]:
-    """The parts as they are, with a line now and then about how far it has come."""
-    done, reported = 0, time.monotonic()
-    for rows in parts:
-        yield rows
-        done += len(rows)
-        if time.monotonic() - reported >= REPORT_SECONDS:
-            reported = time.monotonic()
-            logger.info("%s: %d rows encoded, once for this run and later ones", path, done)
 
 
 @contextmanager
@@ -181,16 +181,3 @@ def _warnings() -> Iterator[list[str]]:
         yield messages
     finally:
         logger.removeFilter(keep)
-
-
-def _user_caches() -> Path:
-    """Where this system wants a user's caches.
-
-    Raises:
-        RuntimeError: the user has no home.
-    """
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -34,14 +34,17 @@ def key_of(reader: RowEncoder, path: Path) -> str | None:
     kind = type(reader)
     if not kind.__dict__.get("cacheable", False):
         return None
+    package = Path(__file__).parents[1]  # palm.reader, which also has the tokenizers
     try:
+        written = [Path(inspect.getfile(owner)) for owner in kind.__mro__[:-1]]  # without `object`
+        sources = dict.fromkeys([*sorted(package.rglob("*.py")), *written])
         parts = {
             "format": FORMAT,
             "data": checksum(path, _HASH),
             "reader": f"{kind.__module__}.{kind.__qualname__}",
             "settings": json.dumps(reader.settings, sort_keys=True, default=_content),
             "vocabulary": [checksum(file, _HASH) for file in (reader.vocab_path, *reader.companions)],
-            "code": [checksum(file, _HASH) for file in _sources(kind)],
+            "code": [checksum(file, _HASH) for file in sources],
             "tokenizers": tokenizers.__version__,
         }
     except (OSError, TypeError, ValueError):
@@ -54,15 +57,3 @@ def _content(value: object) -> dict[str, str]:
     if isinstance(value, Path):
         return {_HASH: checksum(value, _HASH)}
     raise TypeError(f"{value!r} has no form on disk")
-
-
-def _sources(kind: type) -> list[Path]:
-    """The files of the code that makes rows.
-
-    Raises:
-        TypeError: a class was not read from a file.
-    """
-    package = Path(__file__).parents[1]  # palm.reader, which also has the tokenizers
-    owners = kind.__mro__[:-1]  # without `object`
-    written = [Path(inspect.getfile(owner)) for owner in owners]
-    return list(dict.fromkeys([*sorted(package.rglob("*.py")), *written]))

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from palm.core.errors import DataError
+from palm.core.logging import logger
+from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
 
 CHUNK_EXAMPLES = 4096
@@ -19,6 +21,7 @@ class RowEncoder(Protocol):
 
     vocab_path: Path
     settings: dict[str, Any]
+    facts: TextFacts | None
 
     @property
     def companions(self) -> tuple[Path, ...]: ...
@@ -42,10 +45,16 @@ def training_parts(reader: RowEncoder, path: Path) -> Iterator[Rows]:
         DataError: a row that cannot be used, or no rows.
     """
     empty = True
-    for _, rows in encoded_chunks(reader, reader.read(path, with_targets=True), with_targets=True):
-        if len(rows):
-            empty = False
-            yield rows
+    facts = reader.facts = TextFacts()
+    try:
+        for _, rows in encoded_chunks(reader, reader.read(path, with_targets=True), with_targets=True):
+            if len(rows):
+                empty = False
+                yield rows
+    finally:
+        reader.facts = None
+    for line in facts.warnings(path, reader.vocab_path):
+        logger.warning("%s", line)
     if empty:
         raise DataError(f"{path}: no rows to train on")
 

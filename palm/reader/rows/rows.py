@@ -106,20 +106,18 @@ class Rows:
         """All rows of all parts, in order."""
         if len(parts) == 1:
             return parts[0]
-        return cls({name: _joined([part[name] for part in parts]) for name in parts[0].columns})
-
-
-def _joined(columns: Sequence[Column]) -> Column:
-    values = np.concatenate([column.values for column in columns])
-    if columns[0].offsets is None:
-        return Column(values)
-    starts = np.cumsum([0] + [len(column.values) for column in columns])
-    shifted = [
-        column.offsets[1:] + start
-        for column, start in zip(columns, starts, strict=False)
-        if column.offsets is not None
-    ]
-    return Column(values, np.concatenate([np.zeros(1, np.int64), *shifted]))
+        joined = {}
+        for name in parts[0].columns:
+            columns = [part[name] for part in parts]
+            values = np.concatenate([column.values for column in columns])
+            starts = np.cumsum([0] + [len(column.values) for column in columns])
+            ends = [
+                column.offsets[1:] + start
+                for column, start in zip(columns, starts, strict=False)
+                if column.offsets is not None
+            ]
+            joined[name] = Column(values, np.concatenate([np.zeros(1, np.int64), *ends]) if ends else None)
+        return cls(joined)
 
 
 def facts_of(array: Ints) -> Facts:

@@ -39,7 +39,12 @@ class RowsWriter:
         if not self._columns:
             self._kinds = _kinds(rows)
             for number, (name, column) in enumerate(rows.columns.items()):
-                self._columns[name] = self._new_files(number, column)
+                values = _ArrayFile(self.folder / f"{number}.values", column.values.dtype)
+                offsets = None
+                if column.offsets is not None:
+                    offsets = _ArrayFile(self.folder / f"{number}.offsets", column.offsets.dtype)
+                    offsets.append(column.offsets[:1])
+                self._columns[name] = values, offsets
         if _kinds(rows) != self._kinds:
             raise PalmError(
                 f"the reader encodes some rows as {self._kinds}, others as {_kinds(rows)}; "
@@ -75,14 +80,6 @@ class RowsWriter:
             for file in files:
                 if file is not None:
                     file.close()
-
-    def _new_files(self, number: int, column: Column) -> tuple[_ArrayFile, _ArrayFile | None]:
-        values = _ArrayFile(self.folder / f"{number}.values", column.values.dtype)
-        if column.offsets is None:
-            return values, None
-        offsets = _ArrayFile(self.folder / f"{number}.offsets", column.offsets.dtype)
-        offsets.append(column.offsets[:1])
-        return values, offsets
 
 
 def _kinds(rows: Rows) -> dict[str, str]:

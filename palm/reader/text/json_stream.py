@@ -110,14 +110,19 @@ class _Scanner:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._next)
             except json.JSONDecodeError as error:
-                if not self._may_be_cut(error):
+                near_the_end = error.pos >= len(self._text) - _LONGEST_CUT
+                may_be_cut = near_the_end or error.msg.startswith("Unterminated string")
+                if self._at_end or not may_be_cut:
                     self._fail_at(error.pos, f"not JSON: {error.msg}")
             except RecursionError:
                 self._fail_at(self._next, "not JSON: it is nested too deeply")
             except ValueError as error:  # a whole number of more digits than Python takes
                 self._fail_at(self._next, f"not JSON: {error}")
             else:
-                if self._at_end or not self._may_go_on(end):
+                # What was read may be the beginning of a longer number, as `1` of `1e5`.
+                rest = self._text[end : end + 3]
+                may_go_on = not rest or (len(rest) < 3 and rest[0] in ".eE")
+                if self._at_end or not may_go_on:
                     self._next = end
                     return value
             self._read_on()
@@ -127,15 +132,6 @@ class _Scanner:
         character = self.peek()
         found = repr(character) if character else "the end"
         self._fail_at(self._next, f"expected {expected}, found {found}")
-
-    def _may_go_on(self, end: int) -> bool:
-        """Whether what was read as a value up to `end` may be the beginning of a longer number."""
-        rest = self._text[end : end + 3]
-        return not rest or (len(rest) < 3 and rest[0] in ".eE")
-
-    def _may_be_cut(self, error: json.JSONDecodeError) -> bool:
-        near_the_end = error.pos >= len(self._text) - _LONGEST_CUT
-        return not self._at_end and (near_the_end or error.msg.startswith("Unterminated string"))
 
     def _read_on(self) -> None:
         kept = self._text[self._next :]

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class Labels:
     def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
         if n_classes is not None and n_classes < 1:
             raise ConfigError([f"n_classes should be at least 1, not {n_classes!r}"])
-        self._ids = _checked(_loaded(label_map), n_classes, label_map) if label_map is not None else {}
+        self._ids = {} if label_map is None else _ids_of(label_map, n_classes)
         self.names = {number: name for name, number in self._ids.items()}
         self._n_classes = n_classes
 
@@ -127,20 +127,18 @@ def labels_of(
     return RealLabels()
 
 
-def _loaded(label_map: Path | str | Mapping[str, int]) -> Any:
+def _ids_of(label_map: Path | str | Mapping[str, int], n_classes: int | None) -> dict[str, int]:
     if isinstance(label_map, Mapping):
-        return dict(label_map)
-    with reading(label_map, " the label_map", DataError):
-        try:
-            return parse_json(read_bytes(Path(label_map)))
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"{label_map}:{error.lineno}:{error.colno}: the label_map is not JSON: {error.msg}"
-            ) from error
-
-
-def _checked(mapping: Any, n_classes: int | None, source: object) -> dict[str, int]:
-    where = "label_map" if isinstance(source, Mapping) else f"{source}"
+        where, mapping = "label_map", dict(label_map)
+    else:
+        where = f"{label_map}"
+        with reading(label_map, " the label_map", DataError):
+            try:
+                mapping = parse_json(read_bytes(Path(label_map)))
+            except json.JSONDecodeError as error:
+                raise DataError(
+                    f"{label_map}:{error.lineno}:{error.colno}: the label_map is not JSON: {error.msg}"
+                ) from error
     if not isinstance(mapping, dict) or not mapping:
         raise ConfigError([f"{where}: expected a mapping from label to id, like {{'no': 0, 'yes': 1}}"])
     problems = [

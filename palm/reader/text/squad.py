@@ -98,18 +98,17 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
         for answer in question.answers
         if answer.text and answer.start >= 0 and context.startswith(answer.text, answer.start)
     )
-    if not standing:
-        raise DataError(f"{question.place}: {_misplaced(question.answers[0], context)}")
-    return replace(question, answers=standing)
-
-
-def _misplaced(answer: Answer, context: str) -> str:
-    if not answer.text:
-        return "the answer is empty"
-    there = context[max(0, answer.start) :][: len(answer.text)]
-    elsewhere = context.find(answer.text)
+    if standing:
+        return replace(question, answers=standing)
+    text, start = question.answers[0].text, question.answers[0].start
+    if not text:
+        raise DataError(f"{question.place}: the answer is empty")
+    there = context[max(0, start) :][: len(text)]
+    elsewhere = context.find(text)
     hint = f"it stands at {elsewhere}" if elsewhere >= 0 else "the context does not contain it"
-    return f"the answer {answer.text!r} should stand at {answer.start}, where there is {there!r}; {hint}"
+    raise DataError(
+        f"{question.place}: the answer {text!r} should stand at {start}, where there is {there!r}; {hint}"
+    )
 
 
 def _questions_of(article: Any, place: str, path: Path) -> Iterator[SquadQuestion]:
@@ -119,16 +118,13 @@ def _questions_of(article: Any, place: str, path: Path) -> Iterator[SquadQuestio
         for qa in _field(paragraph, "qas", list, where):
             name = str(_field(qa, "id", (str, int), where))
             asked = f"{path}: question {name!r}"
-            yield SquadQuestion(name, _text(qa, "question", asked), context, _answers(qa, asked), asked)
-
-
-def _answers(qa: dict[str, Any], place: str) -> tuple[Answer, ...]:
-    if qa.get("answers") is None:
-        return ()
-    return tuple(
-        Answer(_field(answer, "text", str, place), _field(answer, "answer_start", int, place))
-        for answer in _field(qa, "answers", list, place)
-    )
+            text = _text(qa, "question", asked)
+            given = [] if qa.get("answers") is None else _field(qa, "answers", list, asked)
+            answers = tuple(
+                Answer(_field(answer, "text", str, asked), _field(answer, "answer_start", int, asked))
+                for answer in given
+            )
+            yield SquadQuestion(name, text, context, answers, asked)
 
 
 def _text(owner: Any, name: str, place: str) -> str:

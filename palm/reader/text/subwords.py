@@ -75,7 +75,12 @@ class ByteLevelTokenizer(Tokenizer):
         if not merges.is_file():
             raise DataError(f"{vocab_path}: the vocabulary needs {MERGES} beside it")
         found = _read(settings) if settings.is_file() else {}
-        pipeline = _byte_level(vocab_path, merges, bool(found.get("add_prefix_space")))
+        blank_before = bool(found.get("add_prefix_space"))
+        with reading(vocab_path, f" the vocabulary with its {MERGES}", DataError):
+            read_bytes(merges)
+            pipeline = tokenizers.Tokenizer(models.BPE.from_file(str(vocab_path), str(merges)))
+        pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=blank_before)
+        pipeline.post_processor = processors.ByteLevel(add_prefix_space=blank_before, trim_offsets=True)
         super().__init__(pipeline, *_with_special(pipeline.get_vocab(), vocab_path), before_word=" ")
         self.companions = (merges, settings) if found else (merges,)
 
@@ -94,9 +99,18 @@ class JsonTokenizer(Tokenizer):
         self._content = content = _read(path)
         with reading(path, " the tokenizer", DataError):
             special = [token["content"] for token in content.get("added_tokens", ()) if token.get("special")]
+            hidden = {token: f"\ufdd0{token}" for token in special}
             _check_growth(content.get("normalizer"))
             ids = tokenizers.Tokenizer.from_str(json.dumps(content)).get_vocab()
-            pipeline = tokenizers.Tokenizer.from_str(json.dumps(_hidden(content, special)))
+            if content["model"].get("type") == "Unigram":  # which itself finds special tokens in a text
+                pieces = [[hidden.get(piece, piece), score] for piece, score in content["model"]["vocab"]]
+                added = [
+                    {**token, "content": hidden.get(token["content"], token["content"])}
+                    for token in content["added_tokens"]
+                ]
+                model = {**content["model"], "vocab": pieces}
+                content = {**content, "added_tokens": added, "model": model}
+            pipeline = tokenizers.Tokenizer.from_str(json.dumps(content))
             pipeline.encode_special_tokens = True  # as text
             pipeline.no_truncation()
             pipeline.no_padding()
@@ -110,42 +124,19 @@ class JsonTokenizer(Tokenizer):
         encoded = super().encode_with_offsets(texts)
         if self._is_byte_level:  # whose own processor does it
             return encoded
-        return [_trimmed(pieces, text) for pieces, text in zip(encoded, texts, strict=True)]
+        trimmed = []
+        for pieces, text in zip(encoded, texts, strict=True):
+            # Some tokens begin with blanks, such as SentencePiece's, which are no part of a word.
+            is_blank = np.fromiter((*(character.isspace() for character in text), False), dtype=bool)
+            starts = pieces.starts.copy()
+            while (begins_blank := is_blank[starts] & (starts < pieces.ends)).any():
+                starts += begins_blank
+            trimmed.append(Pieces(pieces.ids, starts, pieces.ends))
+        return trimmed
 
     def to_library(self) -> tokenizers.Tokenizer:
         """The file's own, in which no special token is hidden."""
         return tokenizers.Tokenizer.from_str(json.dumps(self._content))
-
-
-def _byte_level(vocab_path: Path, merges: Path, add_prefix_space: bool) -> tokenizers.Tokenizer:
-    with reading(vocab_path, f" the vocabulary with its {MERGES}", DataError):
-        read_bytes(merges)
-        pipeline = tokenizers.Tokenizer(models.BPE.from_file(str(vocab_path), str(merges)))
-    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    pipeline.post_processor = processors.ByteLevel(add_prefix_space=add_prefix_space, trim_offsets=True)
-    return pipeline
-
-
-def _hidden(content: dict[str, Any], special: list[str]) -> dict[str, Any]:
-    """The description with special tokens renamed where the model itself would find them in a text."""
-    if content["model"].get("type") != "Unigram":
-        return content
-    names = {token: f"\ufdd0{token}" for token in special}
-    pieces = [[names.get(piece, piece), score] for piece, score in content["model"]["vocab"]]
-    added = [
-        {**token, "content": names.get(token["content"], token["content"])}
-        for token in content["added_tokens"]
-    ]
-    return {**content, "added_tokens": added, "model": {**content["model"], "vocab": pieces}}
-
-
-def _trimmed(pieces: Pieces, text: str) -> Pieces:
-    """The pieces without the blanks that some tokens begin with, such as SentencePiece's."""
-    is_blank = np.fromiter((*(character.isspace() for character in text), False), dtype=bool)
-    starts = pieces.starts.copy()
-    while (begins_blank := is_blank[starts] & (starts < pieces.ends)).any():
-        starts += begins_blank
-    return Pieces(pieces.ids, starts, pieces.ends)
 
 
 def _with_special(ids: dict[str, int], path: Path) -> tuple[dict[str, int], SpecialTokens, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -103,6 +103,11 @@ class Tokenizer:
         self._tokens = {number: token for token, number in ids.items()}
         self._pipeline = pipeline
 
+    @property
+    def lacks_capitals(self) -> bool:
+        """Whether texts keep their capitals and no token has one, though some have letters in lower case."""
+        return False
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of every text, without special tokens; in parallel."""
         encodings = self._pipeline.encode_batch_fast(_encodable(texts), add_special_tokens=False)
@@ -153,7 +158,26 @@ class WordPieceTokenizer(Tokenizer):
 
     def __init__(self, vocab_path: str | Path, do_lower_case: bool = False) -> None:
         vocabulary = load_vocabulary(Path(vocab_path))
-        super().__init__(_pipeline(vocabulary, do_lower_case), vocabulary)
+        pipeline = tokenizers.Tokenizer(
+            models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARS_PER_WORD)
+        )
+        steps: list[normalizers.Normalizer] = [normalizers.Replace(tokenizers.Regex(_UNASSIGNED), "")]
+        if do_lower_case:
+            steps.append(normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), "ς"))
+        steps.append(normalizers.BertNormalizer(lowercase=do_lower_case, strip_accents=do_lower_case))
+        pipeline.normalizer = normalizers.Sequence(steps)
+        pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        super().__init__(pipeline, vocabulary)
+        words = [word for word in vocabulary if not word.startswith("[")]
+        self._lacks_capitals = (
+            not do_lower_case
+            and all(word == word.lower() for word in words)
+            and any(word != word.upper() for word in words)
+        )
+
+    @property
+    def lacks_capitals(self) -> bool:
+        return self._lacks_capitals
 
 
 def load_vocabulary(path: Path) -> dict[str, int]:
@@ -167,9 +191,7 @@ def load_vocabulary(path: Path) -> dict[str, int]:
     """
     vocabulary: dict[str, int] = {}
     lines_of_ids: dict[int, int] = {}
-    for line_number, line in enumerate(_vocabulary_lines(path), start=1):
-        place = f"{path}:{line_number}"
-        token, number = _entry(line, line_number - 1, place)
+    for line_number, (token, number, place) in enumerate(_entries(path), start=1):
         if number in lines_of_ids:
             raise DataError(f"{place}: id {number} is taken by line {lines_of_ids[number]}")
         if token in vocabulary:
@@ -188,52 +210,31 @@ def load_vocabulary(path: Path) -> dict[str, int]:
     return vocabulary
 
 
-def _vocabulary_lines(path: Path) -> list[str]:
+def _entries(path: Path) -> Iterator[tuple[str, int, str]]:
+    """The token, the id and the place (`file:line`) of every line."""
     with reading(path, " the vocabulary", DataError):
         lines = read_bytes(path, MAX_VOCABULARY).decode("utf-8-sig").removesuffix("\n").split("\n")
     if len(lines) > MAX_TOKENS:
         raise DataError(f"{path}: {len(lines)} lines; a vocabulary has at most {MAX_TOKENS}")
-    return lines
-
-
-def _entry(line: str, number: int, place: str) -> tuple[str, int]:
-    columns = line.strip("\r").split("\t")
-    if len(columns) == 1:
-        return columns[0].strip(), number
-    if len(columns) == 2 and re.fullmatch(r"\s*[0-9]{1,9}\s*", columns[1]):
-        if int(columns[1]) < MAX_ID:
-            return columns[0].strip(), int(columns[1])
-        raise DataError(f"{place}: the id {columns[1].strip()} should be below {MAX_ID}")
-    raise DataError(f"{place}: expected 'token' or 'token<TAB>id', not {line.rstrip()!r}")
-
-
-def _pipeline(vocabulary: dict[str, int], do_lower_case: bool) -> tokenizers.Tokenizer:
-    pipeline = tokenizers.Tokenizer(
-        models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARS_PER_WORD)
-    )
-    steps: list[normalizers.Normalizer] = [normalizers.Replace(tokenizers.Regex(_UNASSIGNED), "")]
-    if do_lower_case:
-        steps.append(normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), "ς"))
-    steps.append(normalizers.BertNormalizer(lowercase=do_lower_case, strip_accents=do_lower_case))
-    pipeline.normalizer = normalizers.Sequence(steps)
-    pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return pipeline
+    for number, line in enumerate(lines):
+        place = f"{path}:{number + 1}"
+        columns = line.strip("\r").split("\t")
+        if len(columns) == 1:
+            yield columns[0].strip(), number, place
+        elif len(columns) != 2 or not re.fullmatch(r"\s*[0-9]{1,9}\s*", columns[1]):
+            raise DataError(f"{place}: expected 'token' or 'token<TAB>id', not {line.rstrip()!r}")
+        elif int(columns[1]) >= MAX_ID:
+            raise DataError(f"{place}: the id {columns[1].strip()} should be below {MAX_ID}")
+        else:
+            yield columns[0].strip(), int(columns[1]), place
 
 
 def _encodable(texts: Sequence[str]) -> list[str]:
     return [text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text) for text in texts]
 
 
-def _use_one_thread_after_fork() -> None:
-    """Keep forked workers from waiting for the library's threads, which a fork does not copy.
-
-    Saying how parallel to be also keeps the library from warning about it. A user's own setting stands.
-    """
-    name = "TOKENIZERS_PARALLELISM"
-    if name in os.environ or not hasattr(os, "register_at_fork"):
-        return
-    os.environ[name] = "true"
-    os.register_at_fork(after_in_child=lambda: os.environ.update({name: "false"}))
-
-
-_use_one_thread_after_fork()
+# A fork does not copy the library's threads, and a forked worker must not wait for them. Saying how parallel
+# to be also keeps the library from warning about it. A user's own setting stands.
+if "TOKENIZERS_PARALLELISM" not in os.environ and hasattr(os, "register_at_fork"):
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))

@@ -34,14 +34,19 @@ def read_table(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
     """
     lines = _lines(path)
     header = _header(next(lines, ""), columns, path)
-    number = 1
+    number, blank = 1, 0
     for number, line in enumerate(lines, start=2):
         place = f"{path}:{number}"
+        if not line.strip() and "\t" not in line:  # an editor's blank line at the end is no row
+            blank = blank or number
+            continue
+        if blank:
+            raise DataError(_wrong_width(f"{path}:{blank}", "", 1, header))
         cells = line.split("\t")
         if len(cells) != len(header):
             raise DataError(_wrong_width(place, line, len(cells), header))
         yield TableRow(dict(zip(header, cells, strict=True)), place)
-    if number == 1:
+    if number == 1 or blank == 2:
         raise DataError(
             f"{path}: the file ends after its header ({', '.join(header)}); expected rows below it"
         )
@@ -70,14 +75,20 @@ def _header(line: str, columns: Sequence[str], path: Path) -> list[str]:
     header = line.split("\t")
     missing = [name for name in columns if name not in header]
     if missing:
-        hint = did_you_mean(missing[0], header)
-        raise DataError(
-            f"{path}:1: the header lacks {', '.join(map(repr, missing))}; it names {', '.join(header)}{hint}"
-        )
+        # The name that stands there is the mistake, so it is the one to be changed.
+        spare = [name for name in header if name not in columns]
+        close = next((name for name in spare if did_you_mean(missing[0], [name])), None)
+        hint = f"; rename {_cut(close)!r} to {missing[0]!r}" if close else ""
+        lacks = f"the header lacks {', '.join(map(repr, missing))}"
+        raise DataError(f"{path}:1: {lacks}; it names {_cut(', '.join(header))}{hint}")
     for name in header:
         if header.count(name) > 1:
             raise DataError(f"{path}:1: the header names {name!r} twice")
     return header
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else text[:80] + "…"
 
 
 def _wrong_width(place: str, line: str, width: int, header: Sequence[str]) -> str:

@@ -1,0 +1,95 @@
+"""Send every signal to every command at several moments, and see how it ends.
+
+python benchmarks/faults/signals.py [--moments 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.faults import tiny_run
+from benchmarks.faults.kills import Trials
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+
+
+def commands(data: Path, model: Path, work: Path) -> dict[str, list[str]]:
+    """The commands, each long enough to be caught at work."""
+    config = work / "config.yaml"
+    settings = tiny_run.settings(data, work / "out", num_epochs=2000, overwrite=True, eval_every_epoch=False)
+    settings |= {"eval_every_n_steps": -1, "save_every_n_steps": -1}
+    for name, task in settings.pop("tasks").items():
+        (work / f"{name}.yaml").write_text(json.dumps(task), encoding="utf-8")
+    config.write_text(json.dumps(settings), encoding="utf-8")
+    many = str(data / "many.tsv")
+    return {
+        "train": ["train", str(config)],
+        "predict": ["predict", "--model", str(model), "--input", many, "--output", str(work / "answers")],
+        "evaluate": ["evaluate", "--model", str(model), "--input", str(data / "labelled.tsv")],
+        "export": ["export", str(model), str(work / "exported"), "--to", "hf", "--overwrite"],
+        "convert": ["convert", str(model), str(work / "converted"), "--overwrite"],
+    }
+
+
+def trial(words: list[str], number: int, seconds: float) -> tuple[int, float]:
+    """The exit code of a command that gets a signal so many seconds after its start, and how long it took."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "palm", *words],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    time.sleep(seconds)
+    process.send_signal(number)
+    sent = time.perf_counter()
+    code = process.wait(timeout=120)
+    return code, time.perf_counter() - sent
+
+
+def main() -> int:
+    """Run the trials; 1 if one went wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--moments", type=int, default=2)
+    options = parser.parse_args()
+    trials = Trials()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder).resolve()
+        data = work / "data"
+        tiny_run.write_files(data)
+        tiny_run.write_many(data, 200_000)
+        labelled = (data / "colour.tsv").read_text(encoding="utf-8").splitlines()
+        text = "\n".join([labelled[0], *(labelled[1:] * 5000)]) + "\n"
+        (data / "labelled.tsv").write_text(text, encoding="utf-8")
+        tiny_run.train(data, work / "trained")
+        model = work / "trained" / "colour" / "infer_model"
+        for name, words in commands(data, model, work).items():
+            start = time.perf_counter()
+            if name in ("export", "convert"):
+                trial(words, 0, 0)
+            duration = time.perf_counter() - start if name in ("export", "convert") else 12.0
+            for number in (getattr(signal, each) for each in NAMES):
+                for moment in range(options.moments):
+                    seconds = duration * (moment + 1) / options.moments
+                    code, waited = trial(words, number, seconds)
+                    allowed = {128 + number, -number} | ({0} if name in ("export", "convert") else set())
+                    wrong = [] if code in allowed else [f"{signal.Signals(number).name}: exit code {code}"]
+                    wrong += tiny_run.problems(work / "out") + tiny_run.temporaries(work)
+                    trials.add(name, wrong + ([f"took {waited:.0f} s"] if waited > 60 else []))
+    return trials.report()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""A run on a terminal or in a notebook: a bar for all steps, and under it a line for every task."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Literal
+
+from palm.core.logging import logger, shows_colour
+from palm.engine.events import Ended, Evaluated, Event, Logged, Started
+from palm.engine.logs import Heading, StepLog, log_first_rows, palm_heading
+from palm.engine.loop import Step
+
+Progress = Literal["auto", "bar", "lines", "none"]
+"""How a run shows how far it is; auto: a bar on a terminal and in a notebook, lines elsewhere."""
+
+
+def watchers(progress: Progress, heading: Heading = palm_heading) -> list[Any]:
+    """The observers that show a run as it was asked for."""
+    if progress == "auto":
+        shown = logger.isEnabledFor(20)  # INFO
+        progress = ("bar" if sys.stderr.isatty() or _in_notebook() else "lines") if shown else "none"
+    if progress == "none":
+        return []
+    return [ProgressBars() if progress == "bar" else StepLog(heading), log_first_rows]
+
+
+def _in_notebook() -> bool:
+    return "ipykernel" in sys.modules
+
+
+class ProgressBars:
+    """Shows all steps with the time that is left, and per task its steps, running mean and dev scores.
+
+    The bar moves with every step; the numbers beside it change with logged steps and evaluations.
+    """
+
+    def __init__(self) -> None:
+        self._bars: dict[str, Any] = {}
+        self._losses: dict[str, str] = {}
+        self._scores: dict[str, str] = {}
+        self._best: dict[str, str] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._open(event)
+        elif isinstance(event, Step):
+            self._advance(event)
+        elif isinstance(event, Logged):
+            self._losses[event.task] = f"loss {event.mean_loss:.3f}"
+            self._show(event.task)
+            self._bars[""].set_postfix_str(_rates(event), refresh=False)
+        elif isinstance(event, Evaluated):
+            for task in event.scores:
+                self._score(event, task)
+        elif isinstance(event, Ended):
+            for bar in self._bars.values():
+                bar.close()
+
+    def _open(self, event: Started) -> None:
+        from tqdm.auto import tqdm  # it asks for the kind of notebook, which takes a while
+
+        training = event.training
+        width = max(len(task.name) for task in training.tasks)
+        overall = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+        common: dict[str, Any] = {"file": sys.stderr, "dynamic_ncols": True}
+        colour = "green" if shows_colour(sys.stderr) else None
+        self._bars[""] = tqdm(
+            total=training.total_steps,
+            initial=training.step,
+            bar_format=overall,
+            colour=colour,
+            position=0,
+            **common,
+        )
+        for place, task in enumerate(training.tasks, start=1):
+            self._bars[task.name] = tqdm(
+                desc=f"  {task.name:<{width}}",
+                total=task.expected_steps,
+                initial=task.step,
+                bar_format="{desc} {n_fmt}/{total_fmt}{postfix}",
+                position=place,
+                **common,
+            )
+
+    def _advance(self, step: Step) -> None:
+        overall, own = self._bars[""], self._bars[step.task.name]
+        # A target stays in the draw until the last one is through, and scores may change the plan.
+        overall.total, own.total = max(overall.total, step.number), max(own.total, step.task.expected_steps)
+        own.update()
+        overall.update()
+
+    def _score(self, event: Evaluated, task: str) -> None:
+        name, value = next(iter(event.scores[task].items()))
+        shown = f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
+        if task in event.best:
+            self._best[task] = shown
+        self._scores[task] = f"{name} {shown} (best {self._best.get(task, shown)})"
+        self._show(task)
+
+    def _show(self, task: str) -> None:
+        found = [texts[task] for texts in (self._losses, self._scores) if task in texts]
+        self._bars[task].set_postfix_str(", ".join(found), refresh=False)
+
+
+def _rates(logged: Logged) -> str:
+    """What belongs to the whole run: learning rate, speed, memory."""
+    rates = [f"lr {logged.learning_rate:.1e}", f"{logged.rows_per_second:.0f} examples/s"]
+    rates.append(f"{logged.tokens_per_second:.0f} tokens/s")
+    if logged.memory_bytes is not None:
+        rates.append(f"{logged.memory_bytes / 2**30:.1f} GiB")
+    return ", ".join(rates)

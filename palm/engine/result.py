@@ -1,0 +1,109 @@
+"""What a training gives back: its history, best scores, steps, paths and time, to print or to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from palm.engine.history import Line
+from palm.engine.loop import Training
+
+
+@dataclass(frozen=True)
+class BestScores:
+    """A task's best evaluation: the global step, and its scores, those of the deciding metric first."""
+
+    step: int
+    scores: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a training went.
+
+    Args:
+        history: the lines of `history.jsonl`, as JSON has them.
+        best: task -> its best evaluation; only tasks with dev data.
+        steps: task -> the steps it had.
+        planned: task -> the steps that were planned for it.
+        paths: what was saved -> where: `<task>`, `<task> (best)`, `checkpoint`, the last of each kind.
+        losses: task -> the running mean of its training loss at the last logged step.
+        seconds: how long it took, earlier parts of a resumed run included.
+    """
+
+    history: Sequence[Mapping[str, Any]]
+    best: Mapping[str, BestScores]
+    steps: Mapping[str, int]
+    planned: Mapping[str, int]
+    paths: Mapping[str, str]
+    losses: Mapping[str, float | None]
+    seconds: float
+
+    def rows(self) -> list[list[str]]:
+        """The table: a heading, and a row per task."""
+        found = [["task", "steps", "planned", "mean loss", "best score", "at step", "saved at"]]
+        for task, steps in self.steps.items():
+            best = self.best.get(task)
+            name, score = next(iter(best.scores.items())) if best else ("", None)
+            found.append(
+                [
+                    *(task, str(steps), str(self.planned[task]), _number(self.losses.get(task))),
+                    f"{name} {_number(score)}" if best else "",
+                    str(best.step) if best else "",
+                    self.paths.get(f"{task} (best)", self.paths.get(task, "")),
+                ]
+            )
+        return found
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        return "\n".join([*lines, self._summary()])
+
+    def _repr_html_(self) -> str:
+        head, *body = self.rows()
+        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in body)
+        titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+        return f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table><p>{self._summary()}</p>"
+
+    def _summary(self) -> str:
+        return f"{sum(self.steps.values())} steps in {self.seconds:.1f} s"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
+
+
+def result_of(training: Training, lines: Sequence[Line], seconds: float) -> TrainingResult:
+    """What the lines of a run's history amount to."""
+    best: dict[str, BestScores] = {}
+    paths: dict[str, str] = {}
+    losses: dict[str, float | None] = {}
+    for line in lines:
+        if line["event"] == "step":
+            losses[line["task"]] = line["mean_loss"]
+        elif line["event"] == "evaluation":
+            best |= {task: BestScores(line["step"], line["scores"][task]) for task in line["best"]}
+        elif line["event"] == "saved" and line["kind"] in KEYS:
+            paths[KEYS[line["kind"]].format(line.get("task"))] = line["path"]
+    return TrainingResult(
+        history=tuple(lines),
+        best=best,
+        steps={task.name: task.step for task in training.tasks},
+        planned={task.name: task.expected_steps for task in training.tasks},
+        paths=paths,
+        losses=losses,
+        seconds=seconds,
+    )
+
+
+KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}
+"""What was saved -> its key in `paths`."""

@@ -1,0 +1,54 @@
+"""Whether weights are computed as those who trained them computed them: a shape that fits does not say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from palm.backbone import BACKBONES, Backbone
+from palm.core.errors import ConfigError, StorageError
+from palm.pretrained.configs import described, find_config
+from palm.pretrained.names import Renamed
+
+COMPUTED = ("num_attention_heads", "hidden_act")
+"""Settings that change what weights compute and none of their shapes."""
+
+ALIKE = ({"bert", "ernie"},)
+"""Encoders that compute the same with the same weights; task embeddings that are missing add nothing."""
+
+
+def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
+    """Compare an encoder with what the JSON file beside its weights says of theirs.
+
+    Args:
+        backbone: of palm's own; with another one nothing is compared.
+        given: the weights.
+        path: where they are; without such a file nothing is compared.
+
+    Raises:
+        StorageError: weights of another family, or that were trained with other settings; with each.
+    """
+    file = find_config(path)
+    if file is None or not isinstance(backbone, Backbone):
+        return
+    try:
+        name, settings = described(file, given)
+    except (ConfigError, StorageError):  # it says too little to compare
+        return
+    if problems := list(_differences(backbone, name, settings)):
+        raise StorageError(
+            "\n".join([f"the weights of {path} are not those of this encoder, says {file}:", *problems])
+        )
+
+
+def _differences(backbone: Backbone, name: str, settings: dict[str, Any]) -> Iterator[str]:
+    ours = BACKBONES.name_of(type(backbone))
+    if ours in BACKBONES and ours != name and {ours, name} not in ALIKE:
+        yield f"  backbone: {name} there, {ours} here; set backbone: {name}, or auto"
+    for setting in COMPUTED:
+        theirs, own = settings.get(setting), backbone.settings.get(setting)
+        if theirs is not None and own is not None and own != theirs:
+            yield f"  {setting}: {theirs!r} there, {own!r} here; set {setting}: {theirs}"

@@ -1,0 +1,76 @@
+"""What encoding a file leaves out or cannot read, counted, to be told once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from palm.reader.text.tokenizer import Tokenizer
+
+MAX_UNKNOWN = 0.1
+"""The share of unknown tokens up to which nothing is said. Texts in another language than their vocabulary's,
+or in capitals for a vocabulary of lower-case words, have several times as many."""
+
+
+class TextFacts:
+    """Counts over the texts of one file.
+
+    Attributes:
+        tokens: of all texts, special ones not counted.
+        unknown: those that stand for what the vocabulary cannot write.
+        texts: how many there were.
+        capitals: texts with a capital letter, where the vocabulary has none and texts keep theirs.
+        empty: texts of which no token is left.
+        cut: what is too long (`rows`, `questions`) -> how many of how many, and the setting that cuts them.
+        gaps: contexts whose windows pass by each other without overlap, and the largest window.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = self.unknown = self.texts = self.capitals = self.empty = 0
+        self.cut: dict[str, tuple[int, int, str]] = {}
+        self.gaps, self.window = 0, 0
+
+    def read(self, tokenizer: Tokenizer, texts: Sequence[str], ids: Iterable[Sequence[int]]) -> None:
+        """Count texts and what became of them."""
+        unknown = tokenizer.unk_id
+        for tokens in ids:
+            self.tokens += len(tokens)
+            self.unknown += tokens.count(unknown)
+            self.empty += not len(tokens)
+        self.texts += len(texts)
+        if tokenizer.lacks_capitals:
+            self.capitals += sum(text != text.lower() for text in texts)
+
+    def shortened(self, what: str, count: int, total: int, setting: str) -> None:
+        """`count` of `total` rows or questions are cut by a setting."""
+        before = self.cut.get(what, (0, 0, setting))
+        self.cut[what] = (before[0] + count, before[1] + total, setting)
+
+    def warnings(self, path: Path, vocab_path: Path) -> Iterator[str]:
+        """A line for everything that the user may not have meant, with its remedy."""
+        if self.capitals:
+            yield (
+                f"{path}: {_share(self.capitals, self.texts)} texts have capital letters, and the vocabulary "
+                f"{vocab_path} has words in lower case only; set do_lower_case: True"
+            )
+        elif self.unknown > MAX_UNKNOWN * self.tokens:
+            yield (
+                f"{path}: {_share(self.unknown, self.tokens)} tokens are unknown to the vocabulary "
+                f"{vocab_path}; is it one for these texts, and do_lower_case what it needs?"
+            )
+        if self.empty:
+            share = _share(self.empty, self.texts)
+            yield f"{path}: of {share} texts no token is left; look for stray characters in them"
+        for what, (count, total, setting) in self.cut.items():
+            if count:
+                share = _share(count, total)
+                yield f"{path}: {share} {what} are too long and lose their end; raise {setting}"
+        if self.gaps:
+            yield (
+                f"{path}: doc_stride is above the window of {self.window} tokens, so that the windows of "
+                f"{self.gaps} contexts do not overlap, and answers at their edges are lost; lower doc_stride"
+            )
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count} of {total} ({100 * count / total:.1f} %)"

@@ -1,0 +1,142 @@
+"""What people predict with: the best model of a run, with its step; and what is said where there is none."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palm
+from helpers import tiny
+from palm.controller import Controller
+from palm.core.errors import DataError, StorageError
+from palm.core.storage import read_json
+
+
+def with_dev(folder: Path, **settings: Any) -> dict[str, Any]:
+    config = tiny.config(folder, "cls", "match", "mlm", target_tag=[1, 1, 0], num_epochs=1, **settings)
+    config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
+    return config
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A run with dev data of one of its two targets, and what it said."""
+    folder = tiny.write_files(tmp_path_factory.mktemp("run"))
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("palm")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        Controller(with_dev(folder, eval_every_n_steps=3, save_every_n_steps=9), argv=[]).train()
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    return folder, lines
+
+
+def test_a_best_model_knows_its_step_and_a_last_one_is_as_before(run: tuple[Path, list[str]]) -> None:
+    out = run[0] / "out"
+    trained = palm.load_model(out / "cls" / "best_model").trained
+    assert set(trained) == {"step", "scores"}
+    assert list(trained["scores"]) == ["accuracy", "macro_f1"]
+    assert "trained" not in read_json(out / "cls" / "infer_model" / "config.json")
+
+
+def test_predictions_and_scores_are_of_the_best_model_which_is_told(
+    run: tuple[Path, list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, _ = run
+    controller = Controller(with_dev(folder), for_train=False, argv=[])
+    best = palm.load_model(folder / "out" / "cls" / "best_model")
+    with caplog.at_level(logging.INFO, "palm"):
+        scores = controller.evaluate("cls")
+        controller.pred("cls")
+        controller.pred("match")
+        controller.pred("cls", folder / "out" / "cls" / "infer_model")
+    assert scores["accuracy"] == best.trained["scores"]["accuracy"]
+    loaded = [line for line in caplog.messages if "inference model loaded from" in line]
+    step, accuracy = best.trained["step"], best.trained["scores"]["accuracy"]
+    assert (
+        loaded[:2]
+        == [
+            f"cls: inference model loaded from {folder / 'out' / 'cls' / 'best_model'} "
+            f"(the best, of global step {step}: accuracy {accuracy})"
+        ]
+        * 2
+    )
+    assert [line.rpartition("/")[2] for line in loaded[2:]] == ["infer_model", "infer_model"]
+
+
+def test_a_run_closes_with_step_score_and_path_of_each_model(run: tuple[Path, list[str]]) -> None:
+    folder, lines = run
+    start = next(k for k, line in enumerate(lines) if line.startswith("task   model"))
+    rows = [line.split() for line in lines[start + 1 :]]
+    out = folder / "out"
+    places = [str(out / name) for name in ("cls/infer_model", "cls/best_model", "best/cls")]
+    places += [str(out / name) for name in ("match/infer_model", "best/match")]
+    assert [row[-1] for row in rows] == places
+    assert rows[1][:2] == ["cls", "best"]
+    assert int(rows[1][2]) == palm.load_model(places[1]).trained["step"]
+    assert rows[1][3] == "accuracy"
+
+
+def test_a_task_and_a_run_of_one_task_stand_for_their_best_model(
+    run: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    out = run[0] / "out"
+    assert palm.load_model(out / "cls").trained["step"] > 0
+    assert palm.load_model(out / "match").trained == {}
+    shutil.copytree(out / "cls", tmp_path / "run" / "cls")
+    assert palm.load_model(tmp_path / "run").task == "cls"
+
+
+def test_a_model_that_is_missing_says_why(run: tuple[Path, list[str]], tmp_path: Path) -> None:
+    folder, _ = run
+    out = folder / "out"
+    words = {
+        out: "is a run with models of several tasks (cls, match); give one",
+        out / "step_9": "is a checkpoint, not a task's model: --resume",
+        folder / "nowhere": "there is no such folder; train first",
+        Path("google-bert/bert-base-uncased"): "`palm download google-bert/bert-base-uncased`",
+    }
+    for path, expected in words.items():
+        with pytest.raises(StorageError) as caught:
+            palm.load_model(path)
+        assert expected in str(caught.value)
+    controller = Controller(with_dev(folder), for_train=False, argv=[])
+    with pytest.raises(StorageError, match="it is auxiliary, and only targets are saved"):
+        controller.pred("mlm")
+    elsewhere = Controller(with_dev(folder, save_path=str(tmp_path)), for_train=False, argv=[])
+    with pytest.raises(StorageError, match="it is not trained yet; train first, or set save_path"):
+        elsewhere.pred("cls")
+    shutil.copytree(out / "step_9", tmp_path / "step_9")
+    with pytest.raises(StorageError, match="its training has not finished; go on with --resume"):
+        elsewhere.pred("cls")
+
+
+def test_the_model_of_another_task_is_told(
+    run: tuple[Path, list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, _ = run
+    controller = Controller(with_dev(folder), for_train=False, argv=[])
+    with pytest.raises(StorageError, match="is that of task 'match', with reader match and paradigm match"):
+        controller.pred("cls", folder / "out" / "match" / "infer_model")
+    config = with_dev(folder)
+    config["tasks"]["other"] = config["tasks"].pop("cls")
+    config |= {"task_instance": ["other", "match", "mlm"]}
+    Controller(config, for_train=False, argv=[]).pred("other", folder / "out" / "cls" / "infer_model")
+    assert "other: the model at" in caplog.text
+    assert "is that of task 'cls'; if that is not meant" in caplog.text
+
+
+@pytest.mark.parametrize("texts", ["one string", None, 7, {"text_a": "red"}, b"bytes"])
+def test_predict_takes_a_list(run: tuple[Path, list[str]], texts: Any) -> None:
+    model = palm.load_model(run[0] / "out" / "cls")
+    with pytest.raises(DataError, match=r"predict takes a list of texts, not .*; for one text"):
+        model.predict(texts)

@@ -1,0 +1,203 @@
+"""What palm says to a user whose configuration, program or directory is wrong: place, cause and remedy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import palm
+from helpers import tiny
+from palm.controller import Controller
+from palm.core.errors import ConfigError, PalmError, StorageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tiny.write_files(tmp_path)
+
+
+def told(config: dict[str, Any], *arguments: str, **kwargs: Any) -> list[str]:
+    """The report on a configuration, which is written to files so that every line has a place."""
+    config = dict(config)
+    tasks = config.pop("tasks", {})
+    text = yaml.safe_dump(config, sort_keys=False, default_flow_style=None, width=1000)
+    Path("config.yaml").write_text(text, encoding="utf-8")
+    for name, settings in tasks.items():
+        Path(f"{name}.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    with pytest.raises(PalmError) as caught:
+        Controller("config.yaml", argv=list(arguments), **kwargs)
+    return str(caught.value).splitlines()
+
+
+def test_an_unknown_reader_is_the_only_complaint(folder: Path) -> None:
+    config = tiny.config(folder, "cls")
+    config["tasks"]["cls"]["reader"] = "clss"
+    (line,) = told(config)
+    assert line.startswith("cls.yaml:3: reader: no reader is called 'clss'; known: ")
+    assert line.endswith("did you mean 'cls'?")
+
+
+def test_the_owner_of_a_setting_is_named(folder: Path) -> None:
+    config = tiny.config(folder, "cls", doc_stride=8, lr_power=2)
+    config["tasks"]["cls"]["max_query_len"] = 8
+    assert told(config) == [
+        "config.yaml:14: doc_stride belongs to reader mrc; this run has reader cls",
+        "config.yaml:15: lr_power belongs to lr_scheduler polynomial; this run has lr_scheduler "
+        "linear_warmup_decay",
+        "cls.yaml:6: max_query_len belongs to reader mrc; task 'cls' has reader cls",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"learning_rate": -1}, "config.yaml:10: learning_rate should be above 0, not -1.0"),
+        ({"freeze": 0}, "config.yaml:14: freeze should be embeddings, backbone or a number of layers, not 0"),
+        ({"freeze": 9}, "config.yaml:14: freeze: there are 2 layers, not 9"),
+        ({"random_seed": 10**30}, "random_seed should be a whole number of at most 64 bits"),
+        ({"mix_ratio": [float("nan")]}, "mix_ratio should be a list of numbers, not [nan]"),
+        ({"mix_ratio": [float("inf")]}, "mix_ratio of task 'cls' should be above 0 for a target task"),
+        ({"num_epochs": float("inf")}, "config.yaml:8: num_epochs should be above 0, not inf"),
+        ({"keep_last_n": 0}, "config.yaml:14: keep_last_n should be 1 or more, or -1 for all, not 0"),
+        ({"dropout_prob": 2}, "config.yaml:14: dropout_prob: 2.0 should be a probability, from 0 to below 1"),
+        ({"batch_size": 0}, "config.yaml:7: batch_size: 0 should be a whole number, 1 or more"),
+        ({"max_seq_len": 2}, "config.yaml:6: max_seq_len should be at least 3, not 2"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_refused_value_has_its_place(folder: Path, change: dict[str, Any], expected: str) -> None:
+    lines = told(tiny.config(folder, "cls", **change))
+    assert any(expected in line for line in lines), lines
+    assert len(lines) == 1
+
+
+def test_a_value_of_the_backbones_file_has_its_place_too(folder: Path) -> None:
+    wrong = tiny.BACKBONE | {"num_attention_heads": 5, "hidden_dropout_prob": 1.5}
+    (folder / "backbone.json").write_text(json.dumps(wrong, indent=0), encoding="utf-8")
+    assert told(tiny.config(folder, "cls")) == [
+        "backbone.json:4: num_attention_heads: 5 heads cannot share hidden_size 32; hidden_size must be a "
+        "multiple of the number of heads",
+        "backbone.json:10: hidden_dropout_prob: 1.5 should be a probability, from 0 to below 1",
+    ]
+
+
+def test_a_module_of_the_users_that_fails_is_named_with_its_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "mine_broken.py").write_text("def f(:\n", encoding="utf-8")
+    (folder / "mine_failing.py").write_text("x = 1\ny = 1 / 0\n", encoding="utf-8")
+    (folder / "mine_other.py").write_text("class Strange: ...\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    expected = {
+        "mine_broken.R": "cannot be imported: SyntaxError: invalid syntax (mine_broken.py, line 1)",
+        "mine_failing.R": "mine_failing.py:2: division by zero",
+        "mine_other.Strange": "'mine_other.Strange' is no reader: that would be a subclass of palm.reader",
+    }
+    for path, words in expected.items():
+        config = tiny.config(folder, "cls")
+        config["tasks"]["cls"]["reader"] = path
+        (line,) = told(config)
+        assert line.startswith("cls.yaml:3: reader: ")
+        assert words in line
+
+
+def test_what_helps_nobody_is_not_asked_for(folder: Path) -> None:
+    config = tiny.config(folder, "cls", optimizer="AdamW", task_instance="cls,", backbone="ernie")
+    with (folder / "cls.tsv").open("a", encoding="utf-8") as file:
+        file.write("\n\n")
+    both = tiny.BACKBONE | {"sent_type_vocab_size": 4}
+    (folder / "backbone.json").write_text(json.dumps(both), encoding="utf-8")
+    training = Controller(config, argv=[]).training()
+    assert training.tasks[0].steps_per_epoch == 10
+    assert training.model.backbone.settings["sent_type_vocab_size"] == 4
+
+
+def test_distilbert_takes_the_file_that_hugging_face_writes(folder: Path) -> None:
+    theirs = {
+        "model_type": "distilbert",
+        "activation": "gelu",
+        "attention_dropout": 0.1,
+        "dim": 32,
+        "dropout": 0.1,
+        "hidden_dim": 64,
+        "initializer_range": 0.02,
+        "max_position_embeddings": 64,
+        "n_heads": 4,
+        "n_layers": 2,
+        "qa_dropout": 0.1,
+        "seq_classif_dropout": 0.2,
+        "sinusoidal_pos_embds": False,
+        "tie_weights_": True,
+        "vocab_size": 40,
+    }
+    (folder / "backbone.json").write_text(json.dumps(theirs), encoding="utf-8")
+    parts = Controller(tiny.config(folder, "cls", backbone="distilbert"), argv=[])._parts
+    assert parts is not None
+    assert parts.tasks[0].head.settings["hidden_size"] == 32
+
+
+def test_a_header_is_quoted_in_part_and_the_users_name_is_the_one_to_change(folder: Path) -> None:
+    names = "\t".join(["label", "text", *(f"column_{k}" for k in range(30))])
+    (folder / "cls.tsv").write_text(f"{names}\n", encoding="utf-8")
+    with pytest.raises(palm.DataError) as caught:
+        Controller(tiny.config(folder, "cls"), argv=[]).train()
+    message = str(caught.value)
+    assert "cls.tsv:1: the header lacks 'text_a'; it names label, text, column_0" in message
+    assert message.endswith("…; rename 'text' to 'text_a'")
+
+
+def test_weights_of_another_size_are_told_without_torchs_words(folder: Path) -> None:
+    Controller(tiny.config(folder, "cls", num_epochs=0.1), argv=[]).train()
+    other = tiny.config(folder, "cls")
+    other["tasks"]["cls"]["n_classes"] = 3
+    with pytest.raises(StorageError) as caught:
+        Controller(other, for_train=False, argv=[]).pred("cls")
+    assert "loading state_dict" not in str(caught.value)
+    assert "out.weight is [4, 32], the settings ask for [3, 32]" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda folder: Controller(tiny.config(folder), argv=[], tsk_dir="x"), "tsk_dir"),
+        (lambda _: palm.optimizer.Adam(None, "1e-3"), "learning_rate should be a number, not '1e-3'"),
+        (lambda _: palm.optimizer.AdamW("fast"), "learning_rate should be a number, not 'fast'"),
+        (
+            lambda _: palm.optimizer.AdamW(1e-3, weight_decay=None),
+            "weight_decay should be a number, not None",
+        ),
+        (lambda _: Controller(None, argv=[]), "config should be a YAML file or a mapping, not None"),
+        (lambda _: Controller(7, argv=[]), "config should be a YAML file or a mapping, not 7"),
+    ],
+)
+def test_wrong_arguments_from_python_are_palms_errors(folder: Path, call: Any, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        call(folder)
+    assert words in str(caught.value)
+
+
+def test_palm_train_finds_components_beside_the_configuration(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from palm.cli import main
+
+    (folder / "beside_config.py").write_text(
+        "import palm\nclass Own(palm.reader.ClassifyReader):\n    pass\n", encoding="utf-8"
+    )
+    here = tmp_path_factory.mktemp("here")
+    (here / "beside_work.py").write_text(
+        "import palm\nclass Own(palm.head.Classify):\n    pass\n", encoding="utf-8"
+    )
+    config = tiny.config(folder, "cls", num_epochs=0.1)
+    config["tasks"]["cls"] |= {"reader": "beside_config.Own", "paradigm": "beside_work.Own"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr("sys.path", [*__import__("sys").path])
+    assert main(["train", str(folder / "config.yaml")]) == 0
+    assert torch.is_grad_enabled()

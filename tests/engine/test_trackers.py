@@ -1,0 +1,91 @@
+"""Trackers get the curves, the settings and the results of a run, and keep them on this machine."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from helpers.watching import controller, timeless
+from palm.core.errors import ConfigError
+from palm.engine.trackers import TRACKERS, tracker_problems
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
+
+
+def curve(folder: Path, task: str, name: str) -> dict[int, float]:
+    """Step -> a number of a task's logged steps."""
+    lines = timeless(folder / "out" / "history.jsonl")
+    return {line["step"]: line[name] for line in lines if line["event"] == "step" and line["task"] == task}
+
+
+@needs("tensorboard")
+def test_tensorboard_has_the_curves_of_the_history(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    controller(tmp_path, trackers=["tensorboard"]).train()
+    found = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
+    found.Reload()
+    for name in ("loss", "mean_loss", "grad_norm"):
+        points = {event.step: event.value for event in found.Scalars(f"cls/{name}")}
+        assert points == pytest.approx(curve(tmp_path, "cls", name), rel=1e-6)
+    lines = timeless(tmp_path / "out" / "history.jsonl")
+    accuracies = {
+        line["step"]: line["scores"]["cls"]["accuracy"] for line in lines if line["event"] == "evaluation"
+    }
+    points = {event.step: event.value for event in found.Scalars("cls/dev_accuracy")}
+    assert points == pytest.approx(accuracies, rel=1e-6)
+    texts = {
+        tag: found.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in found.Tags()["tensors"]
+    }
+    assert "learning_rate: 0.001" in texts["configuration/text_summary"]
+    assert "| cls | accuracy | " in texts["results/text_summary"]
+
+
+@needs("mlflow")
+def test_mlflow_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    controller(tmp_path, trackers=["mlflow"]).train()
+    client = MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("palm")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    points = {point.step: point.value for point in client.get_metric_history(run.info.run_id, "cls/loss")}
+    assert points == pytest.approx(curve(tmp_path, "cls", "loss"))
+    assert run.info.status == "FINISHED"
+    names = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    assert {"resolved_config.yaml", "results.md"} <= names
+
+
+@needs("trackio")
+def test_trackio_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    controller(tmp_path, trackers=["trackio"]).train()
+    import trackio
+
+    logs = trackio.SQLiteStorage.get_logs("palm", "out")
+    points = {line["step"]: line["cls/loss"] for line in logs if "cls/loss" in line}
+    assert points == pytest.approx(curve(tmp_path, "cls", "loss"))
+    assert [line["best/cls/step"] for line in logs if "best/cls/step" in line]
+
+
+def test_a_tracker_that_is_not_there_is_named_with_the_way_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tracker_problems(["tensorbord"]) == [
+        "no tracker is called 'tensorbord'; known: tensorboard, trackio, wandb, mlflow; did you mean "
+        "'tensorboard'?"
+    ]
+    monkeypatch.setitem(TRACKERS, "no_such_package", ("", "pip install 'palm-torch[tensorboard]'"))
+    with pytest.raises(ConfigError) as error:
+        controller(tmp_path, trackers=["no_such_package"]).train()
+    assert str(error.value) == (
+        "trackers: the tracker 'no_such_package' needs a package that is not installed: "
+        "pip install 'palm-torch[tensorboard]'"
+    )

@@ -1,0 +1,245 @@
+"""One stream of events, to callbacks of all kinds, and none of them changes a loss."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import palm
+from helpers import watching
+from helpers.watching import controller
+from palm.core.errors import ConfigError
+from palm.engine.events import Ended, Evaluated, Event, Logged, Saved
+from palm.engine.loop import Step
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def losses_of(events: list[Event]) -> list[float]:
+    return [event.loss.item() for event in events if isinstance(event, Step)]
+
+
+def test_every_observer_hears_the_same_in_the_same_order(tmp_path: Path) -> None:
+    watching.KINDS.clear()
+    heard: list[Event] = []
+    path = "helpers.watching.note_kind"
+    controller(tmp_path, callbacks=[path]).train(callbacks=[heard.append])
+    assert [type(event).__name__ for event in heard] == watching.KINDS
+    assert watching.KINDS[0] == "Started"
+    assert watching.KINDS[-1] == "Ended"
+    evaluated = next(k for k, event in enumerate(heard) if isinstance(event, Evaluated))
+    steps = [event.number for event in heard[:evaluated] if isinstance(event, Step)]
+    assert heard[evaluated].step == steps[-1]  # type: ignore[attr-defined]
+    assert {event.kind for event in heard if isinstance(event, Saved)} >= {"target", "best", "checkpoint"}
+    assert isinstance(heard[-1], Ended)
+
+
+def test_no_observer_changes_a_loss(tmp_path: Path) -> None:
+    bare = [step.loss.item() for step in controller(tmp_path).training().steps()]
+    heard: list[Event] = []
+    watched = controller(tmp_path, print_every_n_steps=1, progress="bar")
+    watched.train(callbacks=[heard.append])
+    assert losses_of(heard) == bare
+
+
+def test_numbers_are_fetched_for_logged_steps_only(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    controller(tmp_path, print_every_n_steps=7).train(callbacks=[heard.append])
+    logged = [event for event in heard if isinstance(event, Logged)]
+    steps = {event.number: event for event in heard if isinstance(event, Step)}
+    assert [event.step for event in logged] == [number for number in steps if number % 7 == 0]
+    assert [event.loss for event in logged] == [steps[event.step].loss.item() for event in logged]
+    assert all(event.steps_per_second > 0 and event.remaining >= 0 for event in logged)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        (
+            ["helpers.watching.nothing"],
+            "callbacks: the callback 'helpers.watching.nothing' cannot be imported",
+        ),
+        (["helpers.watching.NOT_CALLABLE"], "callbacks: helpers.watching.NOT_CALLABLE"),
+        (["helpers.watching.Killer"], "missing 1 required positional argument: 'step'"),
+    ],
+)
+def test_callbacks_that_cannot_be_had_are_named(tmp_path: Path, callbacks: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        controller(tmp_path, callbacks=callbacks).train()
+    assert message.split(": ", 1)[1] in str(error.value)
+
+
+def test_a_callback_may_have_settings(tmp_path: Path) -> None:
+    result = controller(tmp_path, callbacks={"helpers.watching.Killer": {"step": -1}}).train()
+    assert result.steps["cls"] >= 20
+
+
+def test_the_line_of_a_step_has_palms_words_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        controller(tmp_path, progress="lines").train()
+    lines = [line for line in caplog.messages if line.startswith("Global step: 3.")]
+    pattern = (
+        r"Global step: 3\. Task: \w+, step \d/10 \(epoch 0\), loss: \d\.\d{3}, speed: \d+\.\d\d steps/s, "
+        r"mean loss: \d\.\d{3}, learning rate: \d\.\d\de-\d\d, elapsed: \d:\d\d:\d\d, remaining: \d:\d\d:\d\d"
+    )
+    assert len(lines) == 1
+    assert re.fullmatch(pattern, lines[0])
+    rows = [line for line in caplog.messages if re.match(r"(cls|mrc): row \d: ", line)]
+    assert len(rows) == 6
+    assert all(
+        re.fullmatch(r"cls: row \d: \[CLS\] \w+ has a .* \. \[SEP\] \| label: \d", r)
+        for r in rows
+        if r[0] == "c"
+    )
+    answers = [
+        re.fullmatch(r"mrc: row \d: \[CLS\] .* has a \w+ (\w+) .* \| answer: (\w+)", r)
+        for r in rows
+        if r[0] == "m"
+    ]
+    assert all(match is not None and match[1] == match[2] for match in answers)
+
+
+def test_labels_have_their_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = watching.configuration(tmp_path, progress="lines")
+    colours = ["red", "green", "blue", "grey"]
+    lines = (tmp_path / "cls.tsv").read_text(encoding="utf-8").splitlines()
+    named = [f"{colours[int(line[0])]}{line[1:]}" for line in lines[1:]]
+    (tmp_path / "cls.tsv").write_text("\n".join([lines[0], *named]) + "\n", encoding="utf-8")
+    given["tasks"]["cls"]["label_map"] = {name: number for number, name in enumerate(colours)}
+    with caplog.at_level(logging.INFO, "palm"):
+        palm.Controller(given, argv=[]).train()
+    rows = [line for line in caplog.messages if line.startswith("cls: row ")]
+    assert len(rows) == 3
+    for row in rows:
+        text, label = row.split(" | label: ")
+        assert label in text.split()
+
+
+def test_none_shows_no_steps_and_quiet_only_warnings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        controller(tmp_path, progress="none").train()
+    assert not [line for line in caplog.messages if "loss: " in line or ": row " in line]
+    assert "cls: train finished!" in caplog.messages
+
+
+def test_a_result_is_a_table_for_terminals_and_notebooks(tmp_path: Path) -> None:
+    result = controller(tmp_path).train()
+    head, cls, mrc, last = str(result).splitlines()
+    assert head.split() == [
+        "task",
+        "steps",
+        "planned",
+        "mean",
+        "loss",
+        "best",
+        "score",
+        "at",
+        "step",
+        "saved",
+        "at",
+    ]
+    assert cls.split()[:3] == ["cls", str(result.steps["cls"]), "20"]
+    assert cls.endswith("cls/best_model")
+    assert mrc.endswith("mrc/infer_model")
+    assert last.startswith(f"{sum(result.steps.values())} steps in ")
+    assert result._repr_html_().count("<tr>") == 3
+    assert result.paths["checkpoint"] == f"step_{sum(result.steps.values()) // 10 * 10}"
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests")
+from helpers.watching import controller
+print(sorted(controller(Path(sys.argv[1])).train().steps))
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def on_a_terminal(folder: Path, columns: int, **more: str) -> str:
+    """What a program shows on a terminal of this width."""
+    parent, child = pty.openpty()
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    words = [sys.executable, "-c", PROGRAM, str(folder)]
+    run = subprocess.Popen(
+        words, cwd=ROOT, env=environment(TERM="xterm", **more), stdout=subprocess.PIPE, stderr=child
+    )
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            part = os.read(parent, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    assert run.stdout is not None
+    answer = run.stdout.read()
+    assert (run.wait(), answer) == (0, b"['cls', 'mrc']\n"), shown.decode()
+    os.close(parent)
+    return shown.decode()
+
+
+@pytest.mark.parametrize(("columns", "more"), [(80, {"NO_COLOR": "1"}), (200, {})])
+def test_a_terminal_gets_bars(tmp_path: Path, columns: int, more: dict[str, str]) -> None:
+    shown = on_a_terminal(tmp_path, columns, **more)
+    assert "100% |" in shown
+    assert re.search(r"  cls \d+/20, loss \d\.\d{3}, accuracy 0\.\d{4} \(best 0\.\d{4}\)", shown)
+    assert "Global step: " not in shown
+    assert "cls: train finished!\n" in shown.replace("\r", "")
+    assert ("\x1b[32m" in shown) == (not more)
+    pieces = re.split(r"[\r\n]|\x1b\[A", re.sub(r"\x1b\[\d*m", "", shown))
+    bars = [piece for piece in pieces if "% |" in piece or re.match(r"  (cls|mrc) ", piece)]
+    assert max(map(len, bars)) <= columns
+    if columns == 200:
+        assert re.search(r"lr \d\.\de-\d\d, \d+ examples/s, \d+ tokens/s, \d+\.\d GiB", shown)
+
+
+def test_a_pipe_gets_lines_and_stdout_only_the_answer(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", check=True
+    )
+    assert done.stdout == "['cls', 'mrc']\n"
+    assert "Global step: 3. Task: " in done.stderr
+    assert "\r" not in done.stderr
+
+
+HOST = """
+import logging, sys
+import palm.core.logging as ours
+ours.show_on_console()
+ours.logger.info("before")
+logging.basicConfig(stream=sys.stdout, format="host %(name)s %(message)s", level=logging.INFO)
+ours.logger.info("after")
+"""
+
+
+def test_a_program_that_configures_logging_gets_the_records() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HOST],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("host palm after\n", "before\n")

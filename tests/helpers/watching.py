@@ -1,0 +1,56 @@
+"""Callbacks for runs, and runs to watch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import palm
+from helpers import tiny
+from palm.engine.events import Event
+from palm.engine.loop import Step
+
+
+class Killer:
+    """Kills the process, as the system would, once a global step is made."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Step) and event.number == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+KINDS: list[str] = []
+
+
+def note_kind(event: Event) -> None:
+    """Write down what kind of event came."""
+    KINDS.append(type(event).__name__)
+
+
+NOT_CALLABLE = 7
+
+
+def configuration(folder: Path, **settings: Any) -> dict[str, Any]:
+    """Two tasks, of which one is evaluated, with a checkpoint every ten steps."""
+    tiny.write_files(folder)
+    settings = {"save_every_n_steps": 10, "print_every_n_steps": 3, **settings}
+    given = tiny.config(folder, "cls", "mrc", **settings)
+    given["tasks"]["cls"]["dev_file"] = given["tasks"]["cls"]["train_file"]
+    return given
+
+
+def controller(folder: Path, **settings: Any) -> palm.Controller:
+    """A controller of that configuration."""
+    return palm.Controller(configuration(folder, **settings), argv=[])
+
+
+def timeless(path: Path) -> list[dict[str, Any]]:
+    """The lines of a history without what differs between equal runs."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "time")} for line in lines]
