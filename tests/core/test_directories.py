@@ -97,7 +97,10 @@ def test_a_file_and_a_link_are_refused(tmp_path: Path) -> None:
 
 def test_an_empty_folder_may_be_filled_and_a_failure_leaves_it_empty(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    with pytest.raises(StorageError, match=r"No such file.*none"), new_directory(tmp_path / "model") as part:
+    with (
+        pytest.raises(StorageError, match=r"No such file or directory: .*none;"),
+        new_directory(tmp_path / "model") as part,
+    ):
         (part / "half").write_text((tmp_path / "none").read_text(encoding="utf-8"), encoding="utf-8")
     assert names(tmp_path) == ["model"]
     assert names(tmp_path / "model") == []
@@ -168,7 +171,7 @@ def test_sweeping_removes_only_names_of_ours(tmp_path: Path) -> None:
         (errno.ENOSPC, "cannot write a/b: the disk is full; free some space"),
         (errno.EROFS, "cannot write a/b: the file system is read-only; mount it for writing"),
         (errno.EIO, "cannot write a/b: the disk reports an error"),
-        (errno.ENOTDIR, r"cannot write a/b: \[Errno 20\] Not a directory; give a folder that can be written"),
+        (errno.ENOTDIR, r"cannot write a/b: Not a directory; give a folder that can be written"),
     ],
 )
 def test_what_the_system_refuses_is_said_in_words(number: int, words: str) -> None:
