@@ -55,7 +55,7 @@ def test_the_owner_of_a_setting_is_named(folder: Path) -> None:
     config["tasks"]["cls"]["max_query_len"] = 8
     assert told(config) == [
         "config.yaml:15: doc_stride belongs to reader mrc; this run has reader cls",
-        "config.yaml:15: lr_power belongs to lr_scheduler polynomial; this run has lr_scheduler "
+        "config.yaml:16: lr_power belongs to lr_scheduler polynomial; this run has lr_scheduler "
         "linear_warmup_decay",
         "cls.yaml:6: max_query_len belongs to reader mrc; task 'cls' has reader cls",
     ]

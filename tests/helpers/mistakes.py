@@ -496,7 +496,7 @@ def shell() -> Iterator[Mistake]:
     )
     yield said(
         ["train", *run, "--save_path", "cls.tsv"],
-        "cannot write cls.tsv: File exists",
+        "cls.tsv: File exists",
         "give a folder that can be written",
     )
     yield said(["predict", *run, "--task", "clss"], "no task is called 'clss'; there are cls")
