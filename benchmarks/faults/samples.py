@@ -294,7 +294,7 @@ def _directories(folder: Path, encoder: BERT, vocabulary: Path) -> Iterable[Samp
 def seal(folder: Path) -> None:
     """Write the manifest of a directory anew."""
     (folder / storage.MANIFEST).unlink()
-    storage._seal(folder)
+    storage.seal(folder)
 
 
 def _of_directory(folder: Path) -> Any:

@@ -116,9 +116,9 @@ def _built(
         return cls(**arguments)
     except PalmError as error:
         problems += [placed(line) for line in str(error).splitlines()]
-    except (RuntimeError, MemoryError, OverflowError) as error:  # torch's words for a size no machine has
-        first = next(iter(str(error).splitlines()), type(error).__name__)
-        problems.append(placed(f"{cls.__name__} cannot be built with these sizes: {first}"))
+    except (RuntimeError, MemoryError, OverflowError) as error:  # torch's words for sizes that no machine has
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        problems.append(placed(f"{cls.__name__} cannot be built with these sizes: {reason}"))
     return None
 
 

@@ -21,7 +21,7 @@ from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
 from palm.core.storage import read_json, verify
 from palm.engine.events import Event, Started
-from palm.engine.loop import Step
+from palm.engine.loop import Step, Training
 
 
 @pytest.fixture
@@ -100,19 +100,20 @@ def test_a_name_with_dots_trains_resumes_and_predicts(folder: Path) -> None:
 
 @pytest.mark.parametrize("value", [".inf", ".nan", "inf"])
 def test_a_learning_rate_must_be_finite(folder: Path, value: str) -> None:
-    with pytest.raises(ConfigError, match=r"learning_rate should be a (finite )?number, not \.?(inf|nan)"):
+    with pytest.raises(ConfigError, match=r"learning_rate should be a finite number, not (inf|nan)"):
         Controller(tiny.config(folder, "cls"), argv=["--learning_rate", value])
 
 
 def test_numbers_that_exploded_spoil_no_checkpoint(folder: Path) -> None:
+    runs: list[Training] = []
+
     def explode(event: Event) -> None:
         if isinstance(event, Started):
-            started.append(event)
+            runs.append(event.training)
         elif isinstance(event, Step) and event.number == 7:
             with torch.no_grad():
-                started[0].training.model.backbone.get_parameter("pooler.bias")[0] = math.inf
+                runs[0].model.backbone.get_parameter("pooler.bias")[0] = math.inf
 
-    started: list[Started] = []
     run = controller(folder, "cls", save_every_n_steps=4, num_epochs=1)
     with pytest.raises(TrainingError) as caught:
         run.train([explode])
@@ -164,10 +165,9 @@ def test_a_full_disk_says_what_is_whole_and_how_to_go_on(
 PROGRAM = """
 import os, signal, sys
 import palm
-from palm.engine.loop import Step
 
 def after(event):
-    if isinstance(event, Step) and event.number == 3:
+    if getattr(event, "number", 0) == 3:
         os.kill(os.getpid(), getattr(signal, sys.argv[1]))
         if sys.argv[2] == "twice":
             os.kill(os.getpid(), getattr(signal, sys.argv[1]))
@@ -201,8 +201,8 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_the_command_to_go_on(folder: 
     number = getattr(signal, name)
     assert stopped.returncode == 128 + number, stopped.stderr
     assert f"{name}: the step at hand is finished and saved; a second one ends at once" in stopped.stderr
-    assert f"{name}: stopped after global step 3; whole under" in stopped.stdout + stopped.stderr
-    assert f"to go on from step_3: python run.py {name} once --resume auto" in stopped.stdout + stopped.stderr
+    assert f"{name}: stopped after global step 3; whole under" in stopped.stderr
+    assert f"to go on from step_3: python run.py {name} once --resume auto" in stopped.stderr
     assert program(folder, name, "once", "--resume", "auto").returncode == 0
     resumed = models(folder / "out")
     controller(folder, "cls", num_epochs=1, save_path=str(folder / "whole")).train()
@@ -220,9 +220,6 @@ def test_a_host_with_handlers_of_its_own_keeps_them(folder: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     seen = []
 
-    def look(_: Event) -> None:
-        seen.append(signal.getsignal(signal.SIGTERM))
-
-    controller(folder, "cls", num_epochs=0.5).train([look])
+    controller(folder, "cls", num_epochs=0.5).train([lambda _: seen.append(signal.getsignal(signal.SIGTERM))])
     assert set(seen) == {before}
     assert palm.load_model(folder / "out" / "cls" / "infer_model").task == "cls"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import models
 
 from helpers.reader_files import write_text, write_vocabulary
 from helpers.subword_files import (
@@ -250,3 +251,13 @@ def test_a_word_is_labelled_at_its_first_piece(tmp_path: Path) -> None:
     assert len(firsts) == 4
     assert all(token.startswith("Ġ") for token in firsts)
     assert sum(token.startswith("Ġ") for token in tokens) == 4
+
+
+def test_a_vocabulary_that_fails_on_a_text_is_an_error_of_palm(tmp_path: Path) -> None:
+    """Which no look at the file finds: the token for unknown words is missing, and one text needs it."""
+    write_text(tmp_path, "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    tokenizer = load_tokenizer(tmp_path / "vocab.txt")
+    tokenizer._pipeline.model = models.WordPiece({"a": 5}, unk_token="[UNK]")
+    assert tokenizer.encode(["a"]) == [[5]]
+    with pytest.raises(DataError, match=r"a text: cannot read with this vocabulary: .*Missing \[UNK\]"):
+        tokenizer.encode(["b"])

@@ -492,9 +492,11 @@ def test_a_vocabulary_has_bounds(tmp_path: Path, text: bytes, message: str) -> N
         load_tokenizer(tmp_path / "vocab.txt")
 
 
+SPECIAL_IDS = {token: number for number, token in enumerate(tiny.SPECIAL)}
+
+
 def tokenizer(**parts: Any) -> dict[str, Any]:
-    words = {token: number for number, token in enumerate(tiny.SPECIAL)}
-    model = {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"}
+    model = {"type": "WordLevel", "vocab": SPECIAL_IDS, "unk_token": "[UNK]"}
     return {"version": "1.0", "added_tokens": [], "model": model, **parts}
 
 
@@ -517,6 +519,7 @@ def tokenizer(**parts: Any) -> dict[str, Any]:
             tokenizer(model={"type": "WordLevel", "vocab": {"a": 2**31}, "unk_token": "a"}),
             "below 16777216|lacks",
         ),
+        (tokenizer(model={"type": "WordLevel", "vocab": SPECIAL_IDS, "unk_token": "?"}), "cannot read the"),
         ({"model": None}, "cannot read the tokenizer"),
         ({"model": {"type": "Unigram", "vocab": None}}, "cannot read the tokenizer"),
     ],

@@ -14,7 +14,7 @@ import palm
 from helpers import saved
 from palm.core.errors import StorageError
 from palm.core.storage import manifest_of, verified_object, verify
-from palm.engine.checkpoint import NEEDED, STATE, newest_checkpoint, trained_weights
+from palm.engine.checkpoint import FORMAT, NEEDED, STATE, VERSION, newest_checkpoint, trained_weights
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,12 @@ def test_a_manifest_must_list_what_belongs_to_a_checkpoint(
     assert f"manifest.json does not list {name}" in caplog.text
 
 
-@pytest.mark.parametrize("state", [{}, [], None, {"launch": 1}, {"task_steps": {"cls": 1}, "run": {}}])
+OURS = {"format": FORMAT, "version": VERSION}
+
+
+@pytest.mark.parametrize(
+    "state", [{}, [], None, OURS, {**OURS, "launch": 1}, {**OURS, "task_steps": {"cls": 1}, "run": {}}]
+)
 def test_a_whole_state_that_says_nothing_is_passed_over(
     tmp_path: Path, state: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -162,5 +167,5 @@ def test_a_whole_description_that_fits_nothing_is_an_error_with_its_place(
 def test_a_manifest_tells_sizes_and_checksums_and_the_checksum_of_itself(model: Path) -> None:
     content = json.loads((model / "manifest.json").read_text(encoding="utf-8"))
     assert sorted(content) == ["files", "sha256"]
-    assert sorted(content["files"]) == ["config.json", "model.safetensors", "vocab.txt"]
+    assert sorted(content["files"]) == ["README.md", "config.json", "model.safetensors", "vocab.txt"]
     assert content["files"]["vocab.txt"]["size"] == (model / "vocab.txt").stat().st_size

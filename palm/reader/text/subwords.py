@@ -26,6 +26,9 @@ ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 SEPARATORS = {SPECIAL_TOKENS: 1, ROBERTA_TOKENS: 2}
 """Special tokens -> how many separators stand between two texts: `[SEP]`, but `</s></s>`."""
 
+_UNKNOWN = "a A \u1234 \U0001f9ff"
+"""A text with characters that few vocabularies have."""
+
 MAX_GROWTH = 1000
 """How many times as long the steps of a normalizer may make a text; those that are published, twice."""
 
@@ -116,6 +119,9 @@ class JsonTokenizer(Tokenizer):
             pipeline.no_padding()
             normalizer = pipeline.normalizer
             self.is_lower_case = normalizer is not None and normalizer.normalize_str("A") == "a"
+            pipeline.encode(
+                _UNKNOWN, add_special_tokens=False
+            )  # a model may name a token for unknown words that it does not have
         self._is_byte_level = '"ByteLevel"' in json.dumps(content.get("pre_tokenizer"))
         before_word = " " if self._is_byte_level else ""
         super().__init__(pipeline, *_with_special(ids, path), before_word=before_word)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -110,7 +111,8 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of every text, without special tokens; in parallel."""
-        encodings = self._pipeline.encode_batch_fast(_encodable(texts), add_special_tokens=False)
+        with _encoding():
+            encodings = self._pipeline.encode_batch_fast(_encodable(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
@@ -119,7 +121,8 @@ class Tokenizer:
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Pieces]:
         """The tokens of every text and the characters of the text they stand for; in parallel."""
-        encodings = self._pipeline.encode_batch(_encodable(texts), add_special_tokens=False)
+        with _encoding():
+            encodings = self._pipeline.encode_batch(_encodable(texts), add_special_tokens=False)
         offsets = [np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2) for encoding in encodings]
         return [
             Pieces(np.asarray(encoding.ids, dtype=np.int32), ends[:, 0], ends[:, 1])
@@ -227,6 +230,11 @@ def _entries(path: Path) -> Iterator[tuple[str, int, str]]:
             raise DataError(f"{place}: the id {columns[1].strip()} should be below {MAX_ID}")
         else:
             yield columns[0].strip(), int(columns[1]), place
+
+
+def _encoding() -> AbstractContextManager[None]:
+    """What the library says of a vocabulary that turns out not to fit together, as an error of palm."""
+    return reading("a text", " with this vocabulary", DataError)
 
 
 def _encodable(texts: Sequence[str]) -> list[str]:
