@@ -9,14 +9,14 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import palm
 from benchmarks.faults import tiny_run
-from palm.engine.loop import Step, Training
+from palm.engine.events import Event
+from palm.engine.loop import Step
 
 
 def now() -> tuple[float, int]:
@@ -26,22 +26,18 @@ def now() -> tuple[float, int]:
     return int(kilobytes) / 1024, len(list(Path("/proc/self/fd").iterdir()))
 
 
-def watching(every: int) -> Callable[[Training], Callable[[Step], None]]:
+class Pace:
     """A line of the table every so many steps; the pace is in seconds of the processor."""
-    start = time.process_time()
 
-    def make(_: Training) -> Callable[[Step], None]:
-        def observe(step: Step) -> None:
-            nonlocal start
-            if step.number % every == 0:
-                memory, files = now()
-                pace = 1000 * (time.process_time() - start) / every
-                print(f"| {step.number} | {memory:.1f} | {files} | {pace:.2f} |", flush=True)
-                start = time.process_time()
+    def __init__(self, every: int) -> None:
+        self.every, self.start = every, time.process_time()
 
-        return observe
-
-    return make
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Step) and event.number % self.every == 0:
+            memory, files = now()
+            pace = 1000 * (time.process_time() - self.start) / self.every
+            print(f"| {event.number} | {memory:.1f} | {files} | {pace:.2f} |", flush=True)
+            self.start = time.process_time()
 
 
 def main() -> None:
@@ -52,11 +48,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         tiny_run.write_files(work)
-        each = {"save_every_n_steps": 200, "eval_every_n_steps": 200, "print_every_n_steps": 1000}
+        each = {"save_every_n_steps": 200, "eval_every_n_steps": 200, "print_every_n_steps": -1}
         epochs = options.steps / 2 / 5  # two tasks, 5 steps an epoch
         settings = tiny_run.settings(work, work / "out", num_epochs=epochs, eval_every_epoch=False, **each)
         print("| steps | memory, MB | open files | CPU ms a step |\n|---:|---:|---:|---:|")
-        palm.Controller(settings, argv=[]).train([watching(options.steps // 10)])
+        palm.Controller(settings, argv=[]).train([Pace(options.steps // 10)])
 
 
 if __name__ == "__main__":

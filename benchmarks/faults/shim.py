@@ -23,7 +23,9 @@ def under_the_shim() -> None:
         return
     built = Path(tempfile.gettempdir()) / f"palm_faults_{os.getuid()}.so"
     source = Path(__file__).with_name("shim.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-w", "-o", built, source, "-ldl"], check=True)
+    new = built.with_suffix(f".{os.getpid()}")  # several of these programs may run at once
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-w", "-o", new, source, "-ldl"], check=True)
+    new.replace(built)
     environment = {**os.environ, "LD_PRELOAD": str(built), "PALM_FAULTS": str(built), "OMP_NUM_THREADS": "1"}
     os.execve(sys.executable, [sys.executable, *sys.argv], environment)
 

@@ -6,10 +6,12 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
 
+from palm.core.disk import writing
 from palm.core.errors import StorageError
 from palm.core.storage import write_text
 from palm.core.version import __version__
@@ -112,14 +114,18 @@ class History:
     def _write(self, event: str, **values: Any) -> None:
         line = {"event": event, "step": values["step"], **_json_ready(values)}
         self.lines.append(line)
-        if self._file is not None:
+        if self._file is None or self.folder is None:
+            return
+        # The last line must not hide why the run ended, which may be a full disk.
+        with suppress(StorageError) if event == "end" else nullcontext(), writing(self.folder / FILE):
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
             self._file.flush()
 
     def close(self) -> None:
         """Write nothing more."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # what a full disk did not take
+                self._file.close()
             self._file = None
 
     def _continued(self, lines: list[Line]) -> list[Line]:

@@ -18,6 +18,7 @@ from palm.core.logging import logger
 from palm.core.program import command_of_program
 from palm.core.storage import is_sealed, numbered, read_json, write_json
 from palm.engine.checkpoint import differences, newest_checkpoint, on_devices_of
+from palm.engine.run_lock import HOLDER
 
 RECORD = "run.json"
 HISTORY = "evaluation.jsonl"
@@ -38,7 +39,7 @@ RESERVED = re.compile(
         [
             rf"{CHECKPOINT}\d+",
             BEST,
-            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, "history.jsonl")),
+            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, HOLDER, "history.jsonl")),
             *FOLDERS,
         ]
     )

@@ -199,7 +199,8 @@ def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
     model(tmp_path / "cls" / "infer_model").rename(tmp_path / "cls" / ".infer_model.old")
     for name in (".step_8.node-17.part", "cls/.infer_model.step8.node-17.part", "best/.cls.node-17.part"):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / ".evaluation.jsonl.17.part").write_text("half", encoding="utf-8")
+    for name in (".evaluation.jsonl.17.part", "..run.lock.json.17.part", ".run.json.17.part"):
+        (tmp_path / name).write_text("half", encoding="utf-8")
     checkpoint(tmp_path, 4, first.run_id)
     directory(tmp_path, resume="auto").check()
     assert names(tmp_path) == ["best", "cls", "run.json", "step_4"]
