@@ -133,8 +133,12 @@ class Config:
             found = self._found(parameter, scope, from_backbone)
             if found:
                 self._convert(found, parameter, result, required)
-            elif required and parameter.default is REQUIRED:
-                self._say_missing(parameter, scope)
+            elif required and parameter.default is REQUIRED and (scope, name) not in self._said:
+                if self._backbone_gap and name in self._known["backbone"]:
+                    continue  # it would be in the JSON that is not there, which is reported
+                self._said.add((scope, name))
+                meaning = f" ({parameter.doc.rstrip('.')})" if parameter.doc else ""
+                self.problem(f"{self._titles[scope]}: {name} is missing{meaning}")
         return result
 
     def problem(self, line: str) -> None:
@@ -248,16 +252,12 @@ class Config:
         for layer in self._layers(scope, from_backbone):
             here = [Found(layer, s, layer.settings[s]) for s in parameter.spellings if s in layer.settings]
             layer.used |= {name for _, name, _ in here}
-            self._check_spellings(here, parameter)
+            for other in here[1:]:
+                if not _agree(here[0].setting, other.setting, parameter):
+                    first = f"{here[0].name} ({here[0].setting.origin})"
+                    self.problem(f"{other.place} is another name of {first}; keep one")
             found += here[:1]
         return found
-
-    def _check_spellings(self, here: list[Found], parameter: Parameter) -> None:
-        for other in here[1:]:
-            if not _agree(here[0].setting, other.setting, parameter):
-                self.problem(
-                    f"{other.place} is another name of {here[0].name} ({here[0].setting.origin}); keep one"
-                )
 
     def _convert(
         self, found: list[Found], parameter: Parameter, result: dict[str, Any], required: bool
@@ -284,27 +284,15 @@ class Config:
                 ours, theirs = shown(winner.setting.value), shown(setting.value)
                 logger.info("%s = %s overrules %s (%s)", winner.place, ours, theirs, setting.origin)
 
-    def _say_missing(self, parameter: Parameter, scope: str | None) -> None:
-        would_be_in_gap = self._backbone_gap and parameter.name in self._known["backbone"]
-        if not would_be_in_gap and (scope, parameter.name) not in self._said:
-            self._said.add((scope, parameter.name))
-            meaning = f" ({parameter.doc.rstrip('.')})" if parameter.doc else ""
-            self.problem(f"{self._titles[scope]}: {parameter.name} is missing{meaning}")
-
     def _unused(self) -> Iterator[str]:
-        for layer, task in self._owned():
+        # The layers whose settings somebody has to use, and the task that each is for.
+        everything, command_line = self._everything, self._command_line
+        owned = [(None, everything.everybody), *self._files.items(), (None, command_line.everybody)]
+        for task, layer in [*owned, *everything.single.items(), *command_line.single.items()]:
             excused = bool(self._excused) if task is None else bool(self._excused & {task, None})
             for name, setting in layer.settings.items():
                 if name not in layer.used and (hint := self._reason(name, task, excused)):
                     yield f"{setting.origin}: {hint}"
-
-    def _owned(self) -> Iterator[tuple[SettingsLayer, str | None]]:
-        """The layers whose settings somebody has to use, and the task that each is for."""
-        yield self._everything.everybody, None
-        yield from ((layer, task) for task, layer in self._files.items())
-        yield self._command_line.everybody, None
-        for source in (self._everything, self._command_line):
-            yield from ((layer, task) for task, layer in source.single.items())
 
     def _reason(self, name: str, task: str | None, excused: bool) -> str | None:
         """What is wrong with an unused setting, if anything."""

@@ -7,6 +7,8 @@ import math
 import os
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -81,12 +83,8 @@ def type_name(annotation: Any) -> str:
         return " or ".join(dict.fromkeys(type_name(arg) for arg in args if arg is not type(None)))
     if kind is Literal:
         return f"one of {', '.join(map(repr, args))}"
-    if kind in (*_LISTS, tuple):
-        return _list_name(kind, args)
-    return _NAMES.get(kind, "value")
-
-
-def _list_name(kind: Any, args: tuple[Any, ...]) -> str:
+    if kind not in (*_LISTS, tuple):
+        return _NAMES.get(kind, "value")
     if kind is tuple and args and args[-1] is not ...:
         return f"list of {len(args)} ({', '.join(type_name(arg) for arg in args)})"
     item = type_name(args[0]) if args else "value"
@@ -94,9 +92,17 @@ def _list_name(kind: Any, args: tuple[Any, ...]) -> str:
 
 
 def _converted(value: Any, annotation: Any, base: Path) -> Any:
-    converter = _CONVERTERS.get(get_origin(annotation) or annotation)
-    if converter is not None:
-        return converter(value, annotation, base)
+    whole = get_origin(annotation) or annotation
+    if whole is Annotated:
+        kind, *marks = get_args(annotation)
+        if MAY_BE_NAME in marks:
+            return str(value) if names_model(str(value), base) else _path(value, Path, base)
+        result = _converted(value, kind, base)
+        if MUST_BE_FILE in marks and not result.is_file():
+            raise MissingFile(result)
+        return result
+    if whole in _CONVERTERS:
+        return _CONVERTERS[whole](value, annotation, base)
     if isinstance(annotation, type) and isinstance(value, annotation):
         return value
     raise Mismatch
@@ -111,17 +117,6 @@ def _none(value: Any, annotation: Any, base: Path) -> None:  # noqa: ARG001
         raise Mismatch
 
 
-def _bool(value: Any, annotation: Any, base: Path) -> bool:  # noqa: ARG001
-    if isinstance(value, Flag):
-        return True
-    if isinstance(value, str):
-        value = {"1": True, "0": False}.get(value, value.lower())
-        value = True if value in TRUE_WORDS else False if value in FALSE_WORDS else value
-    if not isinstance(value, bool):
-        raise Mismatch
-    return value
-
-
 def _float(value: Any, annotation: Any, base: Path) -> float:  # noqa: ARG001
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise Mismatch
@@ -134,22 +129,25 @@ def _float(value: Any, annotation: Any, base: Path) -> float:  # noqa: ARG001
     return real
 
 
-def _int(value: Any, annotation: Any, base: Path) -> int:
-    if isinstance(value, (str, int)) and not isinstance(value, bool):
-        try:
-            return int(value)
-        except ValueError:
-            pass
-    real = _float(value, annotation, base)
-    if not real.is_integer():
-        raise Mismatch
-    return int(real)
-
-
-def _str(value: Any, annotation: Any, base: Path) -> str:  # noqa: ARG001
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise Mismatch
-    return str(value)
+def _scalar(value: Any, annotation: Any, base: Path) -> bool | int | str:
+    """A truth value, whole number or text; a truth value is neither of the others."""
+    if annotation is bool:
+        if isinstance(value, Flag):
+            return True
+        if isinstance(value, str):
+            value = {"1": True, "0": False}.get(value, value.lower())
+            value = True if value in TRUE_WORDS else False if value in FALSE_WORDS else value
+        if isinstance(value, bool):
+            return value
+    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        if annotation is str:
+            return str(value)
+        with suppress(ValueError):
+            if not isinstance(value, float):
+                return int(value)
+        if (real := _float(value, float, base)).is_integer():
+            return int(real)
+    raise Mismatch
 
 
 def _path(value: Any, annotation: Any, base: Path) -> Path:  # noqa: ARG001
@@ -166,28 +164,23 @@ def _path(value: Any, annotation: Any, base: Path) -> Path:  # noqa: ARG001
     return path
 
 
-def _annotated(value: Any, annotation: Any, base: Path) -> Any:
-    kind, *marks = get_args(annotation)
-    if MAY_BE_NAME in marks:
-        return str(value) if names_model(str(value), base) else _path(value, Path, base)
-    result = _converted(value, kind, base)
-    if MUST_BE_FILE in marks and not result.is_file():
-        raise MissingFile(result)
-    return result
-
-
-def _list(value: Any, annotation: Any, base: Path) -> list[Any]:
-    (item,) = get_args(annotation) or (Any,)
-    return [_converted(part, item, base) for part in _parts(value)]
-
-
-def _tuple(value: Any, annotation: Any, base: Path) -> tuple[Any, ...]:
-    parts, kinds = _parts(value), get_args(annotation) or (Any, ...)
-    if kinds[-1] is ...:
-        kinds = (kinds[0],) * len(parts)
+def _container(value: Any, annotation: Any, base: Path) -> Any:
+    """A mapping, tuple or list, each item as the annotation declares it."""
+    whole, kinds = get_origin(annotation) or annotation, get_args(annotation)
+    if whole in (dict, Mapping):
+        if isinstance(value, str) and value.startswith("{"):
+            value = parsed_yaml(value)
+        if not isinstance(value, Mapping):
+            raise Mismatch
+        key_kind, item_kind = kinds or (Any, Any)
+        return {_converted(k, key_kind, base): _converted(v, item_kind, base) for k, v in value.items()}
+    parts = _parts(value)
+    if whole is not tuple or not kinds or kinds[-1] is ...:
+        kinds = ((kinds or (Any,))[0],) * len(parts)
     if len(parts) != len(kinds):
         raise Mismatch
-    return tuple(_converted(part, kind, base) for part, kind in zip(parts, kinds, strict=True))
+    items = [_converted(part, kind, base) for part, kind in zip(parts, kinds, strict=True)]
+    return tuple(items) if whole is tuple else items
 
 
 def _parts(value: Any) -> list[Any]:
@@ -206,15 +199,6 @@ def _parts(value: Any) -> list[Any]:
     raise Mismatch
 
 
-def _dict(value: Any, annotation: Any, base: Path) -> dict[Any, Any]:
-    if isinstance(value, str) and value.startswith("{"):
-        value = parsed_yaml(value)
-    if not isinstance(value, Mapping):
-        raise Mismatch
-    key_kind, item_kind = get_args(annotation) or (Any, Any)
-    return {_converted(k, key_kind, base): _converted(v, item_kind, base) for k, v in value.items()}
-
-
 def _literal(value: Any, annotation: Any, base: Path) -> Any:
     for choice in get_args(annotation):
         try:
@@ -231,7 +215,9 @@ def _union(value: Any, annotation: Any, base: Path) -> Any:
     if isinstance(value, str) and not isinstance(value, Plain) and str in members and Path not in members:
         return value
     failure = Mismatch()
-    for member in sorted(members, key=_leniency):
+    kinds = [get_args(m)[0] if get_origin(m) is Annotated else get_origin(m) or m for m in members]
+    ranked = zip((_LENIENCY.get(kind, 0) for kind in kinds), members, strict=True)
+    for _, member in sorted(ranked, key=itemgetter(0)):
         try:
             return _converted(value, member, base)
         except Mismatch as error:
@@ -239,12 +225,11 @@ def _union(value: Any, annotation: Any, base: Path) -> Any:
     raise failure
 
 
-def _leniency(annotation: Any) -> int:
-    """2 for what nearly every text fits, 1 for a path, which text may be meant as, 0 for the rest."""
-    kind = get_origin(annotation) or annotation
-    kind = get_args(annotation)[0] if kind is Annotated else kind
-    return 1 if kind in (*_PATHS, Path | str) else 2 if kind in (str, Any, object, tuple, *_LISTS) else 0
-
+_LENIENCY: dict[Any, int] = {
+    **dict.fromkeys((*_PATHS, Path | str), 1),
+    **dict.fromkeys((str, Any, object, tuple, *_LISTS), 2),
+}
+"""2 for what nearly every text fits, 1 for a path, which text may be meant as; 0 is the rest."""
 
 _NAMES: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "string"}
 _NAMES |= {Callable: "function"}
@@ -255,16 +240,11 @@ _CONVERTERS: dict[Any, Callable[[Any, Any, Path], Any]] = {
     object: _any,
     None: _none,
     type(None): _none,
-    bool: _bool,
-    int: _int,
     float: _float,
-    str: _str,
-    tuple: _tuple,
-    Annotated: _annotated,
     Literal: _literal,
     Union: _union,
     types.UnionType: _union,
     **dict.fromkeys(_PATHS, _path),
-    **dict.fromkeys(_LISTS, _list),
-    **dict.fromkeys((dict, Mapping), _dict),
+    **dict.fromkeys((bool, int, str), _scalar),
+    **dict.fromkeys((dict, Mapping, tuple, *_LISTS), _container),
 }

@@ -164,28 +164,8 @@ def read_json(path: Path, problems: Problems) -> Lines:
         raise ConfigError([f"{shown}: not JSON: {error}"]) from None
     if not isinstance(data, dict):
         raise ConfigError([f"{shown}: should hold a JSON object, {{...}}"])
-    return _located(text, shown, problems)
-
-
-def _text(path: Path) -> str:
-    try:
-        # Line ends as in text mode, in which YAML and the numbers of lines are told.
-        return read_bytes(path, MAX_FILE).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError([f"{displayed(path)}:{line}: not UTF-8 text; save the file as UTF-8"]) from None
-    except OSError as error:
-        raise ConfigError([f"{displayed(path)}: cannot be read: {error.strerror}"]) from None
-    except ValueError as error:
-        raise ConfigError([f"{displayed(path)}: cannot be read: {error}"]) from None
-
-
-def _located(text: str, shown: str, problems: Problems) -> Lines:
-    """The members of a valid JSON object, each with its line.
-
-    The YAML loader knows lines as well, but not tabs between members, nor pairs of surrogates, and takes much
-    that is no JSON.
-    """
+    # The YAML loader knows lines as well, but neither tabs between members nor pairs of surrogates, and takes
+    # much that is no JSON.
     found, decoder = Lines(), json.JSONDecoder()
     counted, line = 0, 1
     at = _next(text, text.index("{") + 1)
@@ -199,6 +179,19 @@ def _located(text: str, shown: str, problems: Problems) -> Lines:
             found[key], found.lines[key] = value, line
         at = _next(text, end)
     return found
+
+
+def _text(path: Path) -> str:
+    try:
+        # Line ends as in text mode, in which YAML and the numbers of lines are told.
+        return read_bytes(path, MAX_FILE).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ConfigError([f"{displayed(path)}:{line}: not UTF-8 text; save the file as UTF-8"]) from None
+    except OSError as error:
+        raise ConfigError([f"{displayed(path)}: cannot be read: {error.strerror}"]) from None
+    except ValueError as error:
+        raise ConfigError([f"{displayed(path)}: cannot be read: {error}"]) from None
 
 
 def _next(text: str, at: int) -> int:
@@ -221,45 +214,27 @@ class _Document:
             node = loader.get_single_node()
             return None if node is None else self._value(node, loader)
         except yaml.MarkedYAMLError as error:
-            raise ConfigError([self._explained(error, text)]) from None
+            line = error.problem_mark.line if error.problem_mark else 0
+            lines = text.splitlines()
+            there = f"; the line is {lines[line].strip()[:_SHOWN]!r}" if line < len(lines) else ""
+            hint = "; indent with spaces, not tabs" if "'\\t'" in str(error.problem) else ""
+            raise ConfigError([f"{self.shown}:{line + 1}: not YAML: {error.problem}{there}{hint}"]) from None
         except RecursionError:
             raise ConfigError([f"{self.shown}: not YAML: nested too deeply"]) from None
         except yaml.YAMLError as error:
             raise ConfigError([f"{self.shown}: not YAML: {' '.join(str(error).split())}"]) from None
 
-    def _explained(self, error: yaml.MarkedYAMLError, text: str) -> str:
-        line = error.problem_mark.line if error.problem_mark else 0
-        lines = text.splitlines()
-        there = f"; the line is {lines[line].strip()[:_SHOWN]!r}" if line < len(lines) else ""
-        hint = "; indent with spaces, not tabs" if "'\\t'" in str(error.problem) else ""
-        return f"{self.shown}:{line + 1}: not YAML: {error.problem}{there}{hint}"
-
     def _value(self, node: yaml.Node, loader: _Loader) -> Any:
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, loader)
         if isinstance(node, yaml.SequenceNode):
             return [self._value(item, loader) for item in node.value]
-        return self._scalar(node)
-
-    def _scalar(self, node: yaml.Node) -> Any:
-        kind = node.tag.removeprefix(_TAG)
-        if kind not in ("null", "bool", "int", "float", "str", "merge"):
-            line = node.start_mark.line + 1
-            raise ConfigError([f"{self.shown}:{line}: the tag {node.tag!r} has no meaning here"])
-        if kind == "null":
-            return None
-        return str(node.value) if kind == "str" else Plain(node.value)
-
-    def _mapping(self, node: yaml.MappingNode, loader: _Loader) -> Lines:
-        self._check_keys(node)
-        loader.flatten_mapping(node)
-        found = Lines()
-        for key, value in node.value:
-            found[key.value] = self._value(value, loader)
-            found.lines[key.value] = key.start_mark.line + 1
-        return found
-
-    def _check_keys(self, node: yaml.MappingNode) -> None:
+        if not isinstance(node, yaml.MappingNode):
+            kind = node.tag.removeprefix(_TAG)
+            if kind not in ("null", "bool", "int", "float", "str", "merge"):
+                line = node.start_mark.line + 1
+                raise ConfigError([f"{self.shown}:{line}: the tag {node.tag!r} has no meaning here"])
+            if kind == "null":
+                return None
+            return str(node.value) if kind == "str" else Plain(node.value)
         seen: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
@@ -270,3 +245,9 @@ class _Document:
                     f"{self.shown}:{line}: {key.value!r} is set twice, first in line {seen[key.value]}"
                 )
             seen.setdefault(key.value, line)
+        loader.flatten_mapping(node)
+        found = Lines()
+        for key, value in node.value:
+            found[key.value] = self._value(value, loader)
+            found.lines[key.value] = key.start_mark.line + 1
+        return found

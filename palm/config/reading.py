@@ -119,30 +119,25 @@ class _Sources:
             if self.failed:
                 self.problems.raise_if_any()
         self.everything = self._settings(content, self.title)
-        sections = [
-            name for name in ("global", "tasks", "backbone") if isinstance(content.get(name), Mapping)
-        ]
+        sections = {
+            name: (content[name], _inside(self.title, content, name))
+            for name in ("global", "tasks", "backbone")
+            if isinstance(content.get(name), Mapping)
+        }
         for name in sections:
             del self.everything[name]
-        for name in sections:
-            self._open_section(name, content[name], _inside(self.title, content, name))
-
-    def _open_section(self, name: str, section: Mapping[str, Any], title: str) -> None:
-        if name == "global":
-            self.everything |= self._settings(section, title)
-        elif name == "backbone":
-            self.backbone = self._settings(section, title)
-        else:
-            for task, settings in section.items():
-                self._open_task(str(task), settings, title, section)
-
-    def _open_task(self, task: str, settings: Any, title: str, section: Mapping[str, Any]) -> None:
-        is_mapping = settings is None or isinstance(settings, Mapping)
-        self.inline[task] = (
-            self._settings(settings or {}, _inside(title, section, task)) if is_mapping else {}
-        )
-        if not is_mapping:
-            self._fail(f"{_place(title, section, task)}: {task} should be a mapping, not {shown(settings)}")
+        if "global" in sections:
+            self.everything |= self._settings(*sections["global"])
+        if "backbone" in sections:
+            self.backbone = self._settings(*sections["backbone"])
+        section, title = sections.get("tasks", ({}, ""))
+        for task, settings in ((str(name), settings) for name, settings in section.items()):
+            is_mapping = settings is None or isinstance(settings, Mapping)
+            inside = _inside(title, section, task)
+            self.inline[task] = self._settings(settings or {}, inside) if is_mapping else {}
+            if not is_mapping:
+                place = _place(title, section, task)
+                self._fail(f"{place}: {task} should be a mapping, not {shown(settings)}")
 
     def _settings(self, content: Mapping[str, Any], title: str) -> Settings:
         return {
@@ -192,32 +187,26 @@ class _Sources:
         if setting is None and not self.needs_tasks:
             return []
         if setting is None or setting.value is None:
-            self._fail(f"{self.title}: task_instance is missing (the names of the tasks)", *self._similar())
+            similar = [
+                f"{setting.origin}: nothing uses {name!r}{hint}"
+                for name, setting in [*self.everything.items(), *self.options.items()]
+                if name != "task_instance" and (hint := did_you_mean(name, ["task_instance"]))
+            ]
+            self._fail(f"{self.title}: task_instance is missing (the names of the tasks)", *similar)
             return []
         try:
             names: list[str] = convert_value(setting, list[str])
         except Mismatch as error:
             self._fail(complaint("task_instance", setting, list[str], error))
             return []
-        self._check_names(names, setting.place("task_instance"))
-        return list(dict.fromkeys(names))
-
-    def _similar(self) -> list[str]:
-        """What may be a misspelt `task_instance`."""
-        return [
-            f"{setting.origin}: nothing uses {name!r}{hint}"
-            for name, setting in [*self.everything.items(), *self.options.items()]
-            if name != "task_instance" and (hint := did_you_mean(name, ["task_instance"]))
-        ]
-
-    def _check_names(self, names: list[str], place: str) -> None:
+        place = setting.place("task_instance")
         if not names:
             self._fail(f"{place} names no task")
-        for name in dict.fromkeys(names):
-            if names.count(name) > 1:
-                self._fail(f"{place} names {name!r} twice")
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            self._fail(*(f"{place} names {name!r} twice" for name in twice))
         if "backbone" in names:
             self._fail(f"{place}: a task cannot be called 'backbone'")
+        return list(dict.fromkeys(names))
 
     def _task(self, task: str, folder: Path) -> tuple[str, Settings]:
         """The title and settings of one task, from the global file or its own."""
@@ -226,16 +215,13 @@ class _Sources:
         path = folder / f"{task}.yaml"
         title = displayed(path)
         if not path.is_file():
-            self._fail(self._no_task(task, title, folder))
+            setting = self._own("task_instance")
+            assert setting is not None
+            known = [*self.inline, *(path.stem for path in sorted(folder.glob("*.yaml")))]
+            named = f"{setting.place('task_instance')} names {task!r}"
+            self._fail(f"{named}, but there is no file {title}{did_you_mean(task, known)}")
             return title, {}
         return title, self._settings(self._read(read_yaml, path), title)
-
-    def _no_task(self, task: str, title: str, folder: Path) -> str:
-        known = [*self.inline, *(path.stem for path in sorted(folder.glob("*.yaml")))]
-        setting = self._own("task_instance")
-        assert setting is not None
-        place = setting.place("task_instance")
-        return f"{place} names {task!r}, but there is no file {title}{did_you_mean(task, known)}"
 
     def _backbone(self) -> tuple[str, Settings, str | None]:
         """The title and settings of the backbone, and what to say if its file is not there."""

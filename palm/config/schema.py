@@ -57,12 +57,21 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
     Raises:
         PalmError: an annotation names something that is not defined when the program runs.
     """
-    hints, docs = _hints(consumer), _docs(consumer)
+    function: Callable[..., Any] = consumer.__init__ if isinstance(consumer, type) else consumer  # type: ignore[misc]
+    annotated = consumer if dataclasses.is_dataclass(consumer) else inspect.unwrap(function)
+    try:
+        hints = get_type_hints(annotated, include_extras=True)
+    except NameError as error:
+        raise PalmError(
+            f"{consumer.__module__}.{consumer.__qualname__}: an annotation cannot be read: {error}; "
+            "import what it names outside of `if TYPE_CHECKING`"
+        ) from None
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    signature = list(inspect.signature(_function(consumer)).parameters.items())
+    signature = list(inspect.signature(function).parameters.items())
     own = signature[1:] if isinstance(consumer, type) else signature  # without `self`
     parameters = {name: parameter for name, parameter in own if parameter.kind in named}
     aliases: dict[str, str] = getattr(consumer, "aliases", {})
+    docs = _docs(consumer)
     return {
         name: Parameter(
             name=name,
@@ -75,31 +84,12 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
     }
 
 
-def _function(consumer: Consumer) -> Callable[..., Any]:
-    """What is called: the constructor of a class, the function itself."""
-    if not isinstance(consumer, type):
-        return consumer
-    constructor: Callable[..., Any] = consumer.__init__  # type: ignore[misc]
-    return constructor
-
-
 def _default(consumer: Consumer, parameter: inspect.Parameter) -> Any:
     if dataclasses.is_dataclass(consumer):
         field = {field.name: field for field in dataclasses.fields(consumer)}.get(parameter.name)
         if field is not None and field.default_factory is not dataclasses.MISSING:
             return field.default_factory()
     return REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
-
-
-def _hints(consumer: Consumer) -> dict[str, Any]:
-    annotated = consumer if dataclasses.is_dataclass(consumer) else inspect.unwrap(_function(consumer))
-    try:
-        return get_type_hints(annotated, include_extras=True)
-    except NameError as error:
-        raise PalmError(
-            f"{consumer.__module__}.{consumer.__qualname__}: an annotation cannot be read: {error}; "
-            "import what it names outside of `if TYPE_CHECKING`"
-        ) from None
 
 
 def _docs(consumer: Consumer) -> dict[str, str]:

@@ -59,17 +59,15 @@ def guessed(value: Any) -> Any:
         return [guessed(item) for item in value]
     if isinstance(value, Flag):
         return True
-    return _guessed_word(value) if isinstance(value, Plain) else value
-
-
-def _guessed_word(text: Plain) -> Any:
-    if INTEGER.fullmatch(text):
-        return int(text)
-    if FLOAT.fullmatch(text):
-        return number(text)
-    if text.lower() in TRUE_WORDS + FALSE_WORDS:
-        return text.lower() in TRUE_WORDS
-    return None if text.lower() in NULL_WORDS else str(text)
+    if not isinstance(value, Plain):
+        return value
+    if INTEGER.fullmatch(value):
+        return int(value)
+    if FLOAT.fullmatch(value):
+        return number(value)
+    if value.lower() in TRUE_WORDS + FALSE_WORDS:
+        return value.lower() in TRUE_WORDS
+    return None if value.lower() in NULL_WORDS else str(value)
 
 
 def shown(value: Any) -> str:

@@ -202,7 +202,8 @@ def _known(
     registry: Registry[T], name: str | None, config: Config, scope: str | None, has: Chosen
 ) -> T | None:
     """What a registry has of this name, entered into `has`; or None, and a line of the report."""
-    if name is None:
+    if name is None:  # which is reported; so who could use other settings is not known
+        config.excuse(scope)
         return None
     key, owner = SETTING_OF[registry.kind], scope if scope in config.tasks else None
     try:

@@ -55,7 +55,8 @@ def _reason(error: OSError | SafetensorError) -> str:
     number = getattr(error, "errno", None)
     if number is None:  # safetensors has the number in its text alone: "… (os error 28)"
         number = next((code for code in REMEDIES if f"(os error {code})" in str(error)), None)
-    return REMEDIES.get(number, f"{error}; give a folder that can be written")
+    said = getattr(error, "strerror", None) or error
+    return REMEDIES.get(number, f"{said}; give a folder that can be written")
 
 
 def flush(file: Path) -> None:

@@ -18,7 +18,6 @@ from palm.core.logging import logger
 from palm.core.program import command_of_program
 from palm.core.storage import is_sealed, numbered, read_json, write_json
 from palm.engine.checkpoint import differences, newest_checkpoint, on_devices_of
-from palm.engine.trackers import TRACKERS
 
 RECORD = "run.json"
 HISTORY = "evaluation.jsonl"
@@ -31,13 +30,16 @@ SHOWN = 3
 """How many folders a message names."""
 
 CHECKPOINT = "step_"
+FOLDERS = ("tensorboard", "trackio", "wandb", "mlflow")
+"""Those of trackers, which import from this package and so are not imported here."""
+
 RESERVED = re.compile(
     "|".join(
         [
             rf"{CHECKPOINT}\d+",
             BEST,
             *map(re.escape, (RECORD, HISTORY, CONFIGURATION, "history.jsonl")),
-            *TRACKERS,
+            *FOLDERS,
         ]
     )
 )

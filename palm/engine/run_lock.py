@@ -46,6 +46,8 @@ def only_run_in(folder: Path) -> Iterator[None]:
         _introduce(folder / HOLDER)
         yield
     finally:
+        # The lock itself stays: whoever has opened it just now would lock a file that is gone.
+        (folder / HOLDER).unlink(missing_ok=True)
         lock.release()
 
 

@@ -58,7 +58,7 @@ def check_graph(session: Any, graph: Graph, trained: Trained, tolerance: float) 
         DataError: a row of the file cannot be read.
     """
     model, data = trained.model, trained.data
-    batch = _made_up(model) if data is None else _real_rows(model, data)
+    batch = _rows(model, data)
     expected = outputs_of(model.backbone.eval(), model.head.eval(), batch)
     outputs = graph.outputs(model.task)
     named = {INPUTS.get(name, name): value.long().numpy() for name, value in batch.items()}
@@ -87,15 +87,13 @@ def _difference(ours: Tensor, theirs: Tensor, mask: Tensor) -> float:
     return float((ours - theirs).abs().max())
 
 
-def _real_rows(model: InferenceModel, data: Path) -> Tensors:
-    examples = list(islice(model.reader.read(data, with_targets=False), NUM_ROWS))
-    rows = model.reader.encode(examples, with_targets=False)
-    indices = range(min(len(rows), NUM_ROWS))
-    return model.reader.collate(rows, indices, lambda row: generator(0, "export", model.task, row))
-
-
-def _made_up(model: InferenceModel) -> Tensors:
-    """Rows of random tokens and lengths, with everything that any reader gives."""
+def _rows(model: InferenceModel, data: Path | None) -> Tensors:
+    """Those of a file; without, random tokens and lengths, with everything that any reader gives."""
+    if data is not None:
+        examples = list(islice(model.reader.read(data, with_targets=False), NUM_ROWS))
+        rows = model.reader.encode(examples, with_targets=False)
+        indices = range(min(len(rows), NUM_ROWS))
+        return model.reader.collate(rows, indices, lambda row: generator(0, "export", model.task, row))
     draw = generator(0, "export", model.task)
     shape = (NUM_ROWS, model.reader.settings["max_seq_len"])
     lengths = draw.integers(1, shape[1] + 1, (NUM_ROWS, 1))

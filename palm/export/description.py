@@ -26,28 +26,19 @@ def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **m
         models: one a task.
         more: further facts, JSON-ready.
     """
-    description = {
-        "format": FORMAT,
-        "version": VERSION,
-        "palm_version": __version__,
-        "to": to,
-        **more,
-        "tasks": {model.task: _task(model) for model in models},
-    }
-    write_json(folder / FILE, description)
-
-
-def _task(model: InferenceModel) -> dict[str, Any]:
-    description: dict[str, Any] = {
-        "reader": {"name": READERS.name_of(type(model.reader)), "settings": _plain(model.reader)},
-        "paradigm": {"name": HEADS.name_of(type(model.head)), "settings": _plain(model.head)},
-    }
-    if labels := label_names(model.reader, model.head):
-        description["labels"] = labels
-    if isinstance(model.head, SequenceLabel) and model.head.crf is not None:
-        first, last, *following = model.head.crf.weight.tolist()
-        description["crf"] = {"first": first, "last": last, "following": following}
-    return description
+    tasks: dict[str, dict[str, Any]] = {}
+    for model in models:
+        task = tasks[model.task] = {
+            "reader": {"name": READERS.name_of(type(model.reader)), "settings": _plain(model.reader)},
+            "paradigm": {"name": HEADS.name_of(type(model.head)), "settings": _plain(model.head)},
+        }
+        if labels := label_names(model.reader, model.head):
+            task["labels"] = labels
+        if isinstance(model.head, SequenceLabel) and model.head.crf is not None:
+            first, last, *following = model.head.crf.weight.tolist()
+            task["crf"] = {"first": first, "last": last, "following": following}
+    about = {"format": FORMAT, "version": VERSION, "palm_version": __version__, "to": to}
+    write_json(folder / FILE, {**about, **more, "tasks": tasks})
 
 
 def _plain(component: Component) -> Mapping[str, Any]:

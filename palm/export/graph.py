@@ -58,11 +58,20 @@ class Graph(nn.Module):
         Args:
             inputs: every name of `input_names`.
         """
-        batch = self._batch(inputs)
+        theirs = {ours: inputs[name] for ours, name in INPUTS.items() if name in inputs}
+        ids, mask = theirs["token_ids"], theirs["input_mask"].bool()
+        made = {
+            "input_mask": mask,
+            "position_ids": torch.arange(ids.shape[1], device=ids.device).expand_as(ids) * mask,
+            "task_ids": torch.full_like(ids, self.task_id),
+            # Decoding asks which pieces begin a word; no output depends on it.
+            "word_mask": mask,
+        }
+        batch = {**inputs, **theirs, **made}  # as a reader would give it
         read = {name for head in self.heads if isinstance(head, Head) for name in head.inputs_attr}
         wanted = [name for name in self.backbone.outputs_attr if name in read]
         if isinstance(self.backbone, Encoder):
-            features = self.backbone.features(batch, Padded.of(batch["input_mask"]), wanted)
+            features = self.backbone.features(batch, Padded.of(mask), wanted)
         else:
             features = self.backbone(batch, wanted)
         features = {**batch, **features}
@@ -72,20 +81,6 @@ class Graph(nn.Module):
             given = head({name: features[name] for name in head.inputs_attr})
             outputs += [given[own] for _, own in self.outputs(task)]
         return tuple(outputs)
-
-    def _batch(self, inputs: Tensors) -> Tensors:
-        """The batch as a reader would give it."""
-        theirs = {ours: inputs[name] for ours, name in INPUTS.items() if name in inputs}
-        ids, mask = theirs["token_ids"], theirs["input_mask"].bool()
-        positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-        made = {
-            "input_mask": mask,
-            "position_ids": positions * mask,
-            "task_ids": torch.full_like(ids, self.task_id),
-            # Decoding asks which pieces begin a word; no output depends on it.
-            "word_mask": mask,
-        }
-        return {**inputs, **theirs, **made}
 
     def outputs(self, task: str) -> list[tuple[str, str]]:
         """The names of a task's outputs, in the graph and in its head.

@@ -66,7 +66,21 @@ def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[Trained]
         PalmError: the tasks have different vocabularies, or different task embeddings.
     """
     found = (_of_checkpoint if _is_checkpoint(folder) else _of_targets)(folder, trust)
-    _check_texts([trained.model for trained in found])
+    # One encoder reads one sequence of tokens: all tasks must make the same of a text.
+    first, *others = (trained.model for trained in found)
+    for other in others:
+        library, theirs = (load_tokenizer(model.reader).to_library() for model in (first, other))
+        if library.to_str() != theirs.to_str():
+            raise PalmError(
+                f"{first.task!r} and {other.task!r} make other tokens of the same text (vocab_path, "
+                "do_lower_case), so they cannot share a graph; export them one by one"
+            )
+        numbers = [model.reader.settings.get("task_id", 0) for model in (first, other)]
+        if "task_ids" in first.backbone.inputs_attr and numbers[0] != numbers[1]:
+            raise PalmError(
+                f"{first.task!r} and {other.task!r} have the task_id {numbers[0]} and {numbers[1]}, so the "
+                "encoder computes something else for each; export them one by one"
+            )
     return found
 
 
@@ -134,21 +148,3 @@ def _data_file(run: Mapping[str, Any], task: str, folder: Path) -> Path | None:
         return None
     files = [Path(settings[name]) for name in ("pred_file", "train_file") if settings.get(name)]
     return next((file for file in files if file.is_file()), None)
-
-
-def _check_texts(models: Sequence[InferenceModel]) -> None:
-    """One encoder reads one sequence of tokens: all tasks must make the same of a text."""
-    first, *others = models
-    for other in others:
-        library, theirs = (load_tokenizer(model.reader).to_library() for model in (first, other))
-        if library.to_str() != theirs.to_str():
-            raise PalmError(
-                f"{first.task!r} and {other.task!r} make other tokens of the same text (vocab_path, "
-                "do_lower_case), so they cannot share a graph; export them one by one"
-            )
-        numbers = [model.reader.settings.get("task_id", 0) for model in (first, other)]
-        if "task_ids" in first.backbone.inputs_attr and numbers[0] != numbers[1]:
-            raise PalmError(
-                f"{first.task!r} and {other.task!r} have the task_id {numbers[0]} and {numbers[1]}, so the "
-                "encoder computes something else for each; export them one by one"
-            )

@@ -45,8 +45,7 @@ def save_tokenizer(
         f"{role}_token": tokenizer.tokens([getattr(tokenizer, f"{role}_id")])[0]
         for role in ("pad", "unk", "cls", "sep", "mask")
     }
-    library = _library(tokenizer, strips_blanks, cuts_words)
-    library.post_processor = _special_tokens(tokenizer, library, roles["cls_token"], roles["sep_token"])
+    library = _library(tokenizer, roles["cls_token"], roles["sep_token"], strips_blanks, cuts_words)
     library.add_special_tokens(list(roles.values()))
     library.save(str(folder / "tokenizer.json"))
     config: dict[str, Any] = {
@@ -102,28 +101,28 @@ def input_names(backbone: Backbone) -> list[str]:
     return ["input_ids", *segments, "attention_mask"]
 
 
-def _library(tokenizer: Tokenizer, strips_blanks: bool, cuts_words: bool) -> tokenizers.Tokenizer:
+def _library(
+    tokenizer: Tokenizer, cls: str, sep: str, strips_blanks: bool, cuts_words: bool
+) -> tokenizers.Tokenizer:
+    """It puts special tokens around one text and two, as `palm.reader.text.sequence` does."""
     library = tokenizer.to_library()
     library.no_truncation()
     library.no_padding()
     if strips_blanks:
         steps = [normalizers.Replace(" ", ""), library.normalizer]
         library.normalizer = normalizers.Sequence([step for step in steps if step is not None])
-    if cuts_words and isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel):
-        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    return library
-
-
-def _special_tokens(
-    tokenizer: Tokenizer, library: tokenizers.Tokenizer, cls: str, sep: str
-) -> processors.PostProcessor:
-    """What puts special tokens around one text and two, as `palm.reader.text.sequence` does."""
     if isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel):
+        if cuts_words:
+            library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
         # It takes blanks from the words' characters, too.
-        return processors.RobertaProcessing((sep, tokenizer.sep_id), (cls, tokenizer.cls_id))
-    between = " ".join([sep] * tokenizer.separators)
-    return processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {between} $B:1 {sep}:1",
-        special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
-    )
+        library.post_processor = processors.RobertaProcessing(
+            (sep, tokenizer.sep_id), (cls, tokenizer.cls_id)
+        )
+    else:
+        between = " ".join([sep] * tokenizer.separators)
+        library.post_processor = processors.TemplateProcessing(
+            single=f"{cls} $A {sep}",
+            pair=f"{cls} $A {between} $B:1 {sep}:1",
+            special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
+        )
+    return library

@@ -76,25 +76,22 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
     config = read_config(file)
     with reading(file), placed(file):
         saved = config.get("backbone")
-        if isinstance(saved, dict):
-            return _saved(saved, file)
+        if isinstance(saved, dict):  # of palm's own: weights to start from bring no code
+            name, settings = saved["name"], saved["settings"]
+            if name not in set(BACKBONES):
+                raise StorageError(
+                    f"{file} describes the backbone {name!r}; only palm's own ({', '.join(BACKBONES)}) are "
+                    "built from a directory of weights; name it in the configuration to start from these "
+                    "weights"
+                )
+            if strange := settings.keys() - settings_of(BACKBONES[name]).keys():
+                unknown = ", ".join(map(repr, sorted(strange)))
+                raise StorageError(f"{file}: {name} has no settings {unknown}")
+            return name, settings
         name = _name(config, file, given)
         encoder = BACKBONES[name]
         assert issubclass(encoder, Encoder)
         return name, encoder.settings_in({**config, **_told_by(given, config)})
-
-
-def _saved(saved: Mapping[str, Any], file: Path) -> tuple[str, dict[str, Any]]:
-    """The encoder of a model of our own: always one of palm's, since weights to start from bring no code."""
-    name, settings = saved["name"], saved["settings"]
-    if name not in set(BACKBONES):
-        raise StorageError(
-            f"{file} describes the backbone {name!r}; only palm's own ({', '.join(BACKBONES)}) are built "
-            "from a directory of weights; name it in the configuration to start from these weights"
-        )
-    if strange := settings.keys() - settings_of(BACKBONES[name]).keys():
-        raise StorageError(f"{file}: {name} has no settings {', '.join(map(repr, sorted(strange)))}")
-    return name, settings
 
 
 @contextmanager
@@ -120,7 +117,7 @@ def sizes_of(given: Renamed) -> dict[str, int]:
 def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise StorageError(f"{file}: position_embedding_type should be 'absolute'; palm has no other")
-    kind = _model_type(config) or _guessed_type(config, file, given)
+    kind = _model_type(config, file, given)
     if kind not in BACKBONE_OF:
         known = ", ".join(BACKBONE_OF)
         raise StorageError(
@@ -131,19 +128,15 @@ def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
     return "bert" if is_bert else BACKBONE_OF[kind]
 
 
-def _model_type(config: Mapping[str, Any]) -> str | None:
-    """What the file says itself: Hugging Face's `model_type`, or the name of a class of PaddleNLP."""
+def _model_type(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
+    """Hugging Face's `model_type`, or the name of a class of PaddleNLP; else what else tells it."""
     if "model_type" in config:
-        return str(config["model_type"])
-    classes = [config.get("init_class"), *(config.get("architectures") or ())]
-    names = [match[1].lower() for name in classes if name and (match := _CLASS.match(name))]
-    return names[0] if names else None
-
-
-_CLASS = re.compile(r"([A-Za-z]+?)(?:Model|For[A-Z]\w*)$")
-
-
-def _guessed_type(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
+        names = [str(config["model_type"])]
+    else:
+        classes = [config.get("init_class"), *(config.get("architectures") or ())]
+        names = [match[1].lower() for name in classes if name and (match := _CLASS.match(name))]
+    if names and names[0]:
+        return names[0]
     kind = file.name.removesuffix("_config.json")
     if kind in ("ernie", "electra", "roberta", "xlnet"):
         return kind
@@ -152,6 +145,9 @@ def _guessed_type(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
     if given.layout == "distilbert" or "embeddings.projection.weight" in given.weights:
         return "distilbert" if given.layout == "distilbert" else "electra"
     return "bert"
+
+
+_CLASS = re.compile(r"([A-Za-z]+?)(?:Model|For[A-Z]\w*)$")
 
 
 def _told_by(given: Renamed, config: Mapping[str, Any]) -> dict[str, Any]:

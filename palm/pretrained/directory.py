@@ -70,7 +70,14 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
         given = to_ours(read_weights(path, headers))
         config_file = find_config(path)
         if config_file is None:
-            raise StorageError(_without_config(path, given))
+            missing = f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which tell the sizes"
+            if not given.weights:
+                raise StorageError(missing)
+            config = {"model_type": "bert", **sizes_of(given), "num_attention_heads": "?"}
+            raise StorageError(
+                f"{missing}; the weights tell as much as this, so put it beside them as config.json, with "
+                f"the right model_type and number of heads: {json.dumps(config)}"
+            )
         told = described(config_file, given)
         return ModelDirectory(path, config_file, *told, *_vocabulary(config_file), given)
 
@@ -91,7 +98,10 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
     directory = read_directory(Path(path).absolute())
     with torch.device("meta"):  # without its numbers; a run would build it from the settings alone
         directory.build()
-    vocabulary = directory.vocab_path or directory.config_file.with_name(_expected_vocabulary(directory))
+    expected = "vocab.json" if directory.backbone == "roberta" else "vocab.txt"
+    if any(directory.config_file.parent.glob("*.model")):  # SentencePiece's own file
+        expected = "tokenizer.json"
+    vocabulary = directory.vocab_path or directory.config_file.with_name(expected)
     return {
         "backbone": directory.backbone,
         **directory.settings,
@@ -110,20 +120,3 @@ def _vocabulary(config_file: Path) -> tuple[Path | None, bool]:
             return inside(config_file.parent, own["file"]), bool(settings.get("do_lower_case"))
     found = find_vocabulary(config_file.parent)
     return (None, False) if found is None else (found, is_lower_case(found))
-
-
-def _expected_vocabulary(directory: ModelDirectory) -> str:
-    if any(directory.config_file.parent.glob("*.model")):  # SentencePiece's own file
-        return "tokenizer.json"
-    return "vocab.json" if directory.backbone == "roberta" else "vocab.txt"
-
-
-def _without_config(path: Path, given: Renamed) -> str:
-    missing = f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which tell the sizes"
-    if not given.weights:
-        return missing
-    config = {"model_type": "bert", **sizes_of(given), "num_attention_heads": "?"}
-    return (
-        f"{missing}; the weights tell as much as this, so put it beside them as config.json, with the right "
-        f"model_type and number of heads: {json.dumps(config)}"
-    )

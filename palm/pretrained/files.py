@@ -48,19 +48,27 @@ def read_weights(path: str | Path, headers: bool = False) -> Weights:
                 return read(folder / name, headers)
         if any((folder / name).is_file() for name in ("word_embedding", "__paddlepalm_word_embedding")):
             return fluid.read_folder(folder, headers)
-    if file := _only_file(path):
-        return BY_SUFFIX[file.suffix](file, headers)
-    raise StorageError(f"no weights at {path}: {_found(path)}; expected {KNOWN}")
+    file = _only_file(path)
+    return BY_SUFFIX[file.suffix](file, headers)
 
 
-def _only_file(folder: Path) -> Path | None:
-    """The file of a kind that has no fixed name."""
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
+def _only_file(path: Path) -> Path:
+    """The file in a folder that is of a kind without a fixed name."""
+    files = sorted(path.iterdir()) if path.is_dir() else []
     found = [file for file in files if file.suffix in OF_ANY_NAME]
-    if len(found) > 1:
+    if len(found) == 1:
+        return found[0]
+    if found:
         names = ", ".join(file.name for file in found)
-        raise StorageError(f"several files in {folder} could be the weights: {names}; give one of them")
-    return found[0] if found else None
+        raise StorageError(f"several files in {path} could be the weights: {names}; give one of them")
+    if files:
+        more = f" and {len(files) - 8} more" if len(files) > 8 else ""
+        there = f"it holds {', '.join(file.name for file in files[:8])}{more}"
+    elif path.is_dir():
+        there = "it is empty"
+    else:
+        there = "a file of a kind that palm does not know" if path.exists() else "it does not exist"
+    raise StorageError(f"no weights at {path}: {there}; expected {KNOWN}")
 
 
 def _read_safetensors(file: Path, headers: bool) -> Weights:
@@ -89,16 +97,6 @@ def _read_shards(index: Path, headers: bool) -> Weights:
             file = inside(index.parent, shard)
             weights |= _SHARDS[file.suffix](file, headers)
         return weights
-
-
-def _found(path: Path) -> str:
-    if not path.exists():
-        return "it does not exist"
-    if path.is_file():
-        return "a file of a kind that palm does not know"
-    names = sorted(entry.name for entry in path.iterdir())
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"it holds {', '.join(names[:8])}{more}" if names else "it is empty"
 
 
 WEIGHT_READERS: dict[str, Read] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,16 +35,14 @@ class Layout:
     @property
     def names(self) -> dict[str, str]:
         """Our name of every tensor -> its name."""
-        return {ours: theirs for module in self.modules for ours, theirs in self._tensors(module)}
-
-    def _tensors(self, module: str) -> Iterator[tuple[str, str]]:
-        theirs = self.modules[module]
-        if module in EMBEDDINGS:
-            yield f"{module}.weight", theirs + self.embedding
-            return
-        weight, bias = self.norm if module.endswith("norm") else self.linear
-        yield f"{module}.weight", theirs + weight
-        yield f"{module}.bias", theirs + bias
+        found = {}
+        for module, theirs in self.modules.items():
+            if module in EMBEDDINGS:
+                found[f"{module}.weight"] = theirs + self.embedding
+            else:
+                weight, bias = self.norm if module.endswith("norm") else self.linear
+                found |= {f"{module}.weight": theirs + weight, f"{module}.bias": theirs + bias}
+        return found
 
 
 def is_linear_weight(ours: str) -> bool:

@@ -83,8 +83,7 @@ def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
 def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
     """`load_pretrain` for weights that were read before."""
     parameters = backbone.state_dict()
-    problems = [*_missing(parameters, given), *_misfits(parameters, given.weights)]
-    if problems:
+    if problems := list(_problems(parameters, given)):
         more = [f"  and {len(problems) - 6} more"] if len(problems) > 6 else []
         raise StorageError(
             "\n".join([f"the weights of {path} do not fit the backbone:", *problems[:6], *more])
@@ -108,9 +107,16 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
     return report
 
 
-def _misfits(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> Iterator[str]:
+def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
+    """What the file lacks, and what has another shape in it."""
+    missing = [name for name in parameters if name not in given.weights and name not in MAY_LACK]
+    if missing:
+        yield f"  missing, {len(missing)} of {len(parameters)}: {shortened(missing)}"
+        others = [*given.unused, *given.left_out]
+        if others:
+            yield f"  in the file but unknown to the backbone: {shortened(others)}"
     for name, parameter in parameters.items():
-        theirs = tuple(weights[name].shape) if name in weights else tuple(parameter.shape)
+        theirs = tuple(given.weights.get(name, parameter).shape)
         if theirs != tuple(parameter.shape):
             hints = [
                 f"; its {setting} is {theirs[0]}, the backbone's {parameter.shape[0]}"
@@ -119,15 +125,6 @@ def _misfits(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) ->
             ]
             ours = list(parameter.shape)
             yield f"  {name}: {list(theirs)} in the file, {ours} in the backbone{''.join(hints)}"
-
-
-def _missing(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
-    missing = [name for name in parameters if name not in given.weights and name not in MAY_LACK]
-    if missing:
-        yield f"  missing, {len(missing)} of {len(parameters)}: {shortened(missing)}"
-        others = [*given.unused, *given.left_out]
-        if others:
-            yield f"  in the file but unknown to the backbone: {shortened(others)}"
 
 
 def shortened(names: Iterable[str]) -> str:

@@ -16,8 +16,9 @@ VOCABULARIES = ("vocab.txt", "vocab.json", "tokenizer.json")
 
 def find_vocabulary(folder: Path) -> Path | None:
     """The vocabulary in a folder; None without."""
-    files = (folder / name for name in VOCABULARIES)
-    return next((file for file in files if file.is_file() and _is_whole(file)), None)
+    files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
+    has_merges = (folder / "merges.txt").is_file()
+    return next((file for file in files if file.name != "vocab.json" or has_merges), None)
 
 
 def vocabulary_differences(reader: Reader, folder: Path) -> Iterator[str]:
@@ -40,10 +41,6 @@ def vocabulary_differences(reader: Reader, folder: Path) -> Iterator[str]:
         )
 
 
-def _is_whole(file: Path) -> bool:
-    return file.name != "vocab.json" or file.with_name("merges.txt").is_file()
-
-
 def is_lower_case(vocabulary: Path) -> bool:
     """Whether texts should be lower-cased for a vocabulary.
 
@@ -55,10 +52,8 @@ def is_lower_case(vocabulary: Path) -> bool:
     beside = vocabulary.with_name("tokenizer_config.json")
     told = read_json(beside) if beside.is_file() else None
     found = told.get("do_lower_case") if isinstance(told, dict) else None
-    return _has_no_capital(vocabulary) if found is None else bool(found)
-
-
-def _has_no_capital(vocabulary: Path) -> bool:
+    if found is not None:
+        return bool(found)
     with reading(vocabulary):
         lines = read_bytes(vocabulary, MAX_VOCABULARY).decode("utf-8-sig").splitlines()
     words = (line.split("\t")[0] for line in lines)

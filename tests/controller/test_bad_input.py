@@ -39,7 +39,7 @@ class Run:
         assert code == 2
         assert message.startswith("error: ")
         assert "Traceback" not in message
-        of_a_run = {"resolved_config.yaml", "run.json", ".run.lock", ".run.lock.json"}
+        of_a_run = {"resolved_config.yaml", "run.json", "history.jsonl", ".run.lock"}
         assert {path.name for path in after - before} <= of_a_run
         return message.replace(str(self.folder) + os.sep, "").replace("\\", "/")
 
@@ -159,13 +159,14 @@ def test_a_loss_that_is_not_a_number(run: Run, capsys: pytest.CaptureFixture[str
     assert message == (
         "error: task 'cls': the loss is nan at its step 2 (global step 2); nothing was updated. Try a "
         "lower learning_rate, warmup_proportion above 0, or a smaller grad_clip, and look at the rows of "
-        "this batch\n"
+        "this batch\nwhole under out: nothing yet; there is no checkpoint to go on from\n"
     )
 
 
 def test_a_save_path_that_cannot_be_written(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     (run.folder / "taken").write_text("a file", encoding="utf-8")
-    assert "save_path: cannot write to taken" in run.train(capsys, "--save_path", str(run.folder / "taken"))
+    message = run.train(capsys, "--save_path", str(run.folder / "taken"))
+    assert message == "error: cannot write taken: File exists; give a folder that can be written\n"
 
 
 def test_a_checkpoint_of_another_configuration(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +175,7 @@ def test_a_checkpoint_of_another_configuration(run: Run, capsys: pytest.CaptureF
     assert main([*arguments, "--save_every_n_steps", "5"]) == 0
     message = run.train(capsys, "--random_seed", "7", "--resume", "auto")
     assert "is a checkpoint of another configuration" in message
-    assert "random_seed: 1 in the checkpoint, 7 now" in message
+    assert "random_seed: 1 in the checkpoint, 7 in this run" in message
 
 
 def test_a_checkpoint_that_is_not_there(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

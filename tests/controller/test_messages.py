@@ -43,6 +43,13 @@ def test_an_unknown_reader_is_the_only_complaint(folder: Path) -> None:
     assert line.endswith("did you mean 'cls'?")
 
 
+def test_a_missing_reader_is_the_only_complaint(folder: Path) -> None:
+    config = tiny.config(folder, "cls")
+    del config["tasks"]["cls"]["reader"]
+    (line,) = told(config)
+    assert line.startswith("cls.yaml: reader is missing (reads its data: cls")
+
+
 def test_the_owner_of_a_setting_is_named(folder: Path) -> None:
     config = tiny.config(folder, "cls", doc_stride=8, lr_power=2)
     config["tasks"]["cls"]["max_query_len"] = 8

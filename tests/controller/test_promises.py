@@ -20,6 +20,7 @@ from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
 from palm.core.storage import read_json, verify
+from palm.engine.events import Event, Started
 from palm.engine.loop import Step, Training
 
 
@@ -104,13 +105,14 @@ def test_a_learning_rate_must_be_finite(folder: Path, value: str) -> None:
 
 
 def test_numbers_that_exploded_spoil_no_checkpoint(folder: Path) -> None:
-    def explode(training: Training) -> Any:
-        def after(step: Step) -> None:
-            if step.number == 7:
-                with torch.no_grad():
-                    training.model.backbone.get_parameter("pooler.bias")[0] = math.inf
+    runs: list[Training] = []
 
-        return after
+    def explode(event: Event) -> None:
+        if isinstance(event, Started):
+            runs.append(event.training)
+        elif isinstance(event, Step) and event.number == 7:
+            with torch.no_grad():
+                runs[0].model.backbone.get_parameter("pooler.bias")[0] = math.inf
 
     run = controller(folder, "cls", save_every_n_steps=4, num_epochs=1)
     with pytest.raises(TrainingError) as caught:
@@ -164,15 +166,13 @@ PROGRAM = """
 import os, signal, sys
 import palm
 
-def make(training):
-    def after(step):
-        if step.number == 3:
+def after(event):
+    if getattr(event, "number", 0) == 3:
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+        if sys.argv[2] == "twice":
             os.kill(os.getpid(), getattr(signal, sys.argv[1]))
-            if sys.argv[2] == "twice":
-                os.kill(os.getpid(), getattr(signal, sys.argv[1]))
-    return after
 
-palm.Controller("config.yaml", argv=sys.argv[3:]).train([make])
+palm.Controller("config.yaml", argv=sys.argv[3:]).train([after])
 """
 
 
@@ -201,8 +201,8 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_the_command_to_go_on(folder: 
     number = getattr(signal, name)
     assert stopped.returncode == 128 + number, stopped.stderr
     assert f"{name}: the step at hand is finished and saved; a second one ends at once" in stopped.stderr
-    assert f"{name}: stopped after global step 3; whole under" in stopped.stdout
-    assert f"to go on from step_3: python run.py {name} once --resume auto" in stopped.stdout
+    assert f"{name}: stopped after global step 3; whole under" in stopped.stderr
+    assert f"to go on from step_3: python run.py {name} once --resume auto" in stopped.stderr
     assert program(folder, name, "once", "--resume", "auto").returncode == 0
     resumed = models(folder / "out")
     controller(folder, "cls", num_epochs=1, save_path=str(folder / "whole")).train()
@@ -220,9 +220,6 @@ def test_a_host_with_handlers_of_its_own_keeps_them(folder: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     seen = []
 
-    def make(_: Training) -> Any:
-        return lambda _: seen.append(signal.getsignal(signal.SIGTERM))
-
-    controller(folder, "cls", num_epochs=0.5).train([make])
+    controller(folder, "cls", num_epochs=0.5).train([lambda _: seen.append(signal.getsignal(signal.SIGTERM))])
     assert set(seen) == {before}
     assert palm.load_model(folder / "out" / "cls" / "infer_model").task == "cls"

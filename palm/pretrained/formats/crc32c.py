@@ -41,7 +41,14 @@ def crc32c(data: npt.NDArray[np.uint8]) -> int:
     length = len(data) // lanes // 4 * 4
     if lanes > 1:
         body = data[: lanes * length].view("<u4").reshape(lanes, length // 4)
-        register = int(_joined(_advanced(body, register), length))
+        low, high = _word_tables()
+        # Each lane's register after its words; all lanes but the first begin with 0.
+        registers = np.zeros(lanes, np.uint32)
+        registers[0] = register
+        for column in range(length // 4):
+            registers ^= body[:, column]
+            registers = low[registers & 0xFFFF] ^ high[registers >> 16]
+        register = int(_joined(registers, length))
         data = data[lanes * length :]
     table = _byte_table().tolist()
     for byte in data.tolist():
@@ -49,35 +56,19 @@ def crc32c(data: npt.NDArray[np.uint8]) -> int:
     return register ^ 0xFFFFFFFF
 
 
-def _advanced(body: Words, start: int) -> Words:
-    """The register of every lane after its words; the first begins with `start`, the others with 0."""
-    low, high = _word_tables()
-    registers = np.zeros(len(body), np.uint32)
-    registers[0] = start
-    for column in range(body.shape[1]):
-        registers ^= body[:, column]
-        registers = low[registers & 0xFFFF] ^ high[registers >> 16]
-    return registers
-
-
 def _joined(registers: Words, length: int) -> np.uint32:
     """The register after all lanes, each of `length` bytes; their number is a power of two."""
-    shift = _zeros_operator(length)
+    # What `length` bytes of zero make of a register, as the images of its 32 bits.
+    bits: Any = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    shift, power = bits, _byte_table()[bits & 0xFF] ^ bits >> 8
+    while length:
+        if length & 1:
+            shift = _applied(power, shift)
+        power, length = _applied(power, power), length >> 1
     while len(registers) > 1:
         registers = _applied(shift, registers[0::2]) ^ registers[1::2]
         shift = _applied(shift, shift)
     return registers[0]  # type: ignore[no-any-return]
-
-
-def _zeros_operator(length: int) -> Words:
-    """What `length` bytes of zero make of a register, as the images of its 32 bits."""
-    bits: Any = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    operator, power = bits, _byte_table()[bits & 0xFF] ^ bits >> 8
-    while length:
-        if length & 1:
-            operator = _applied(power, operator)
-        power, length = _applied(power, power), length >> 1
-    return operator  # type: ignore[no-any-return]
 
 
 def _applied(operator: Words, registers: Words) -> Words:

@@ -129,10 +129,29 @@ def parse_variable(data: bytes, place: str) -> Tensor:
 
 
 def _variable(stream: IO[bytes], size: int, headers: bool) -> Tensor:
-    """The tensor of a variable of `size` bytes.
+    """The tensor of a variable of `size` bytes."""
+    dtype, shape, left = _header(stream, size)
+    if math.prod(shape) * dtype.itemsize != left:
+        raise ValueError(f"it claims {shape} numbers of {dtype.itemsize} bytes, and has another size")
+    if headers:
+        return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device="meta")
+    values = np.empty(shape, dtype)
+    raw = values.reshape(-1).view(np.uint8)
+    for start in range(0, len(raw), _BLOCK):  # an archive's own reader makes copies of what it reads
+        part = raw[start : start + _BLOCK]
+        data = stream.read(len(part))
+        if len(data) < len(part):
+            raise ValueError("cut short")
+        part[:] = np.frombuffer(data, np.uint8)
+    return torch.from_numpy(values)
+
+
+def _header(stream: IO[bytes], size: int) -> tuple[np.dtype[Any], list[int], int]:
+    """Type and shape of a variable, and how many of its `size` bytes are left for the numbers.
 
     Little endian: u32 version 0; u64 number of levels of detail, per level its size in bytes (u64)
-    and that many bytes; u32 version 0; i32 size of a protobuf TensorDesc; that; the raw numbers.
+    and that many bytes; u32 version 0; i32 size of a protobuf TensorDesc; that: field 1, the type, and
+    repeated field 2, the shape; the raw numbers.
     """
     version, levels = struct.unpack("<IQ", stream.read(12))
     if levels > MAX_LEVELS:
@@ -149,31 +168,7 @@ def _variable(stream: IO[bytes], size: int, headers: bool) -> Tensor:
         raise ValueError(f"the format has version {max(version, tensor_version)}; known: 0")
     if not 0 <= described <= MAX_DESCRIPTION:
         raise ValueError(f"it claims a description of {described} bytes")
-    code, shape = _description(stream.read(described))
-    dtype = np.dtype(code)
-    if math.prod(shape) * dtype.itemsize != size - at - 8 - described:
-        raise ValueError(f"it claims {shape} numbers of {dtype.itemsize} bytes, and has another size")
-    if headers:
-        return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device="meta")
-    values = np.empty(shape, dtype)
-    _fill(values, stream)
-    return torch.from_numpy(values)
-
-
-def _fill(values: np.ndarray[Any, Any], stream: IO[bytes]) -> None:
-    """Read the numbers of an array, some at a time: an archive's own reader makes copies of what it reads."""
-    raw = values.reshape(-1).view(np.uint8)
-    for start in range(0, len(raw), _BLOCK):
-        part = raw[start : start + _BLOCK]
-        data = stream.read(len(part))
-        if len(data) < len(part):
-            raise ValueError("cut short")
-        part[:] = np.frombuffer(data, np.uint8)
-
-
-def _description(message: bytes) -> tuple[str, list[int]]:
-    """Dtype and shape of a TensorDesc: field 1, the type, and repeated field 2."""
     values: dict[int, list[int]] = {1: [], 2: []}
-    for number, value in fields(message):
+    for number, value in fields(stream.read(described)):
         values[number].append(int(value))
-    return _DTYPES[values[1][0]], values[2]
+    return np.dtype(_DTYPES[values[1][0]]), values[2], size - at - 8 - described

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -27,21 +26,19 @@ def read_npz(file: Path, headers: bool = False) -> dict[str, Tensor]:
         StorageError: it is something else, damaged, or claims more than it holds.
     """
     with reading(file, " as numpy's arrays"), opened(file) as archive:
-        return {
-            entry.filename.removesuffix(".npy"): _array(archive, entry, headers)
-            for entry in archive.infolist()
-        }
-
-
-def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, headers: bool) -> Tensor:
-    with archive.open(entry) as stream:
-        version = np.lib.format.read_magic(stream)
-        shape, by_columns, dtype = _HEADERS[version](stream)
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize != entry.file_size - stream.tell():
-            raise ValueError(
-                f"the header of {entry.filename} claims {list(shape)} of {dtype}, which it is not"
-            )
-        if headers:
-            return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device="meta")
-        values = np.frombuffer(bytearray(stream.read()), dtype)  # to its end, where the checksum is compared
-    return torch.from_numpy(values.reshape(shape, order="F" if by_columns else "C"))
+        found = {}
+        for entry in archive.infolist():
+            name = entry.filename.removesuffix(".npy")
+            with archive.open(entry) as stream:
+                version = np.lib.format.read_magic(stream)
+                shape, by_columns, dtype = _HEADERS[version](stream)
+                if dtype.hasobject or math.prod(shape) * dtype.itemsize != entry.file_size - stream.tell():
+                    claim = f"{list(shape)} of {dtype}, which it is not"
+                    raise ValueError(f"the header of {entry.filename} claims {claim}")
+                if headers:
+                    kind = torch.from_numpy(np.empty(0, dtype)).dtype
+                    found[name] = torch.empty(shape, dtype=kind, device="meta")
+                else:  # to its end, where the checksum is compared
+                    values = np.frombuffer(bytearray(stream.read()), dtype)
+                    found[name] = torch.from_numpy(values.reshape(shape, order="F" if by_columns else "C"))
+        return found

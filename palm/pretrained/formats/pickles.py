@@ -175,26 +175,18 @@ def _key(key: object) -> Any:
     return key
 
 
-def _set_items(target: Any, items: list[Any]) -> None:
+def _set_items(reader: Any, items: list[Any]) -> None:
+    """Put keys and values, by turns, into what lies on top of the stack."""
+    target = reader.stack[-1]
     if not isinstance(target, dict) or len(items) % 2:
         raise pickle.UnpicklingError("items are put into something else than a dictionary")
     target.update(zip(map(_key, items[0::2]), items[1::2], strict=True))
 
 
-def _load_setitem(reader: Any) -> None:
-    value, key = reader.stack.pop(), reader.stack.pop()
-    _set_items(reader.stack[-1], [key, value])
-
-
-def _load_setitems(reader: Any) -> None:
-    items = reader.pop_mark()
-    _set_items(reader.stack[-1], items)
-
-
 def _load_dict(reader: Any) -> None:
-    found: dict[Any, Any] = {}
-    _set_items(found, reader.pop_mark())
-    reader.append(found)
+    items = reader.pop_mark()
+    reader.append({})
+    _set_items(reader, items)
 
 
 def _load_build(reader: Any) -> None:
@@ -206,8 +198,8 @@ def _load_build(reader: Any) -> None:
 
 _TABLE: dict[int, Callable[[Any], None]] = {
     **{getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in _ALLOWED},
-    pickle.SETITEM[0]: _load_setitem,
-    pickle.SETITEMS[0]: _load_setitems,
+    pickle.SETITEM[0]: lambda reader: _set_items(reader, [reader.stack.pop(), reader.stack.pop()][::-1]),
+    pickle.SETITEMS[0]: lambda reader: _set_items(reader, reader.pop_mark()),
     pickle.DICT[0]: _load_dict,
     pickle.BUILD[0]: _load_build,
 }

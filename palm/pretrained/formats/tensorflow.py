@@ -131,14 +131,9 @@ def _entry(message: bytes) -> _Entry:
         if number in places:
             setattr(entry, places[number], value)
         elif number == 2 and isinstance(value, bytes):
-            entry.shape = [
-                _size(dim) for place, dim in fields(value) if place == 2 and isinstance(dim, bytes)
-            ]
+            dims = [dim for place, dim in fields(value) if place == 2 and isinstance(dim, bytes)]
+            entry.shape = [next((int(size) for one, size in fields(dim) if one == 1), 0) for dim in dims]
     return entry
-
-
-def _size(dimension: bytes) -> int:
-    return next((int(value) for number, value in fields(dimension) if number == 1), 0)
 
 
 def _tensor(name: str, entry: _Entry, file: Path, headers: bool) -> Tensor:
