@@ -163,7 +163,8 @@ def test_gradients_that_travel_in_bf16_are_rounded_to_8_bits(one: Path, two: Pat
 
 def test_files_of_predictions_are_those_of_one_process_byte_for_byte(two: Path, tmp_path: Path) -> None:
     for task in (*ranks.TASKS, "one"):
-        model = palm.load_model(two / "out" / ("cls" if task == "one" else task), precision="fp32")
+        folder = two / "out" / ("cls/infer_model" if task == "one" else task)
+        model = palm.load_model(folder, precision="fp32")
         model.batch_size = 4 if task == "one" else 3
         data = {"mrc": "mrc.json"}.get(task, f"{task}.tsv")
         model.predict_file(two / data, tmp_path / task)
