@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from palm.cli.command import Command, Settings
 
@@ -32,10 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     from palm import downloader
+    from palm.downloader.items import listed
 
     names = [*options.names, *options.download]
     if options.list or not names:
-        downloader.ls(ITEM)
+        sys.stdout.writelines(f"{line}\n" for line in listed(ITEM))
     try:
         for name in names:
             downloader.download(ITEM, name, options.path, convert=options.convert)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from palm.config import MODEL_NAME
@@ -26,13 +26,19 @@ def ls(item: str = "all", scope: str = "all") -> None:
         PalmError: nothing is called that; says what there is.
     """
     show_on_console()
+    for line in listed(item, scope):
+        logger.info("%s", line)
+
+
+def listed(item: str = "all", scope: str = "all") -> Iterator[str]:
+    """The lines of `ls`."""
     for kind in ITEMS if item == "all" else (item,):
         models = _chosen(kind, scope)
-        logger.info("Available %s items:", kind)
+        yield f"Available {kind} items:"
         for model in models:
             remark = f" (Hugging Face: {model.repository})" if model.repository else ""
             remark = remark if model.is_supported else " (its backbone is not supported)"
-            logger.info("  => %s%s", model.name, remark)
+            yield f"  => {model.name}{remark}"
 
 
 def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: bool = True) -> Path:

@@ -112,7 +112,11 @@ def test_both_tasks_are_saved_for_prediction_and_predict_through_the_other_door(
     trainer.set_saver(folder / "outputs", save_steps=0, save_type="ckpt,predict")
     trainer.train()
     last = f"step{trainer.cur_train_step}"
-    assert sorted(path.name for path in (folder / "outputs").iterdir()) == [f"ckpt.{last}", f"pred.{last}"]
+    assert sorted(path.name for path in (folder / "outputs").iterdir()) == [
+        f"ckpt.{last}",
+        "history.jsonl",
+        f"pred.{last}",
+    ]
     with_prediction(trainer, folder)
     ours = trainer.predict()["intent"]
     model = palm.load_model(folder / "outputs" / f"pred.{last}" / "intent")
