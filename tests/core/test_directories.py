@@ -17,6 +17,7 @@ from palm.core.directories import check_target, discard, foreign_files, new_dire
 from palm.core.disk import heal, writing
 from palm.core.errors import StorageError
 from palm.core.storage import verify, write_text
+from palm.reader.predictions import write_records
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="fork")
 
@@ -97,7 +98,10 @@ def test_a_file_and_a_link_are_refused(tmp_path: Path) -> None:
 
 def test_an_empty_folder_may_be_filled_and_a_failure_leaves_it_empty(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    with pytest.raises(StorageError, match=r"No such file.*none"), new_directory(tmp_path / "model") as part:
+    with (
+        pytest.raises(StorageError, match=r"model: No such file or directory"),
+        new_directory(tmp_path / "model") as part,
+    ):
         (part / "half").write_text((tmp_path / "none").read_text(encoding="utf-8"), encoding="utf-8")
     assert names(tmp_path) == ["model"]
     assert names(tmp_path / "model") == []
@@ -168,7 +172,7 @@ def test_sweeping_removes_only_names_of_ours(tmp_path: Path) -> None:
         (errno.ENOSPC, "cannot write a/b: the disk is full; free some space"),
         (errno.EROFS, "cannot write a/b: the file system is read-only; mount it for writing"),
         (errno.EIO, "cannot write a/b: the disk reports an error"),
-        (errno.ENOTDIR, r"cannot write a/b: \[Errno 20\] Not a directory; give a folder that can be written"),
+        (errno.ENOTDIR, r"cannot write a/b: Not a directory; give a folder that can be written"),
     ],
 )
 def test_what_the_system_refuses_is_said_in_words(number: int, words: str) -> None:
@@ -188,3 +192,16 @@ def test_a_text_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> 
         write_text(tmp_path / "none" / "note", "2")
     assert (tmp_path / "note").read_text(encoding="utf-8") == "1"
     assert names(tmp_path) == ["note"]
+
+
+def test_a_disk_that_turns_read_only_is_told_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    records = ({"index": number} for number in range(3))
+    for name in ("fsync", "replace", "unlink"):
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(StorageError, match="note: the file system is read-only"):
+        write_text(tmp_path / "note", "1")
+    with pytest.raises(StorageError, match=r"predictions\.json: the file system is read-only"):
+        write_records(records, tmp_path)
