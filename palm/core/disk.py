@@ -56,6 +56,8 @@ def _reason(error: OSError | SafetensorError) -> str:
     if number is None:  # safetensors has the number in its text alone: "… (os error 28)"
         number = next((code for code in REMEDIES if f"(os error {code})" in str(error)), None)
     said = getattr(error, "strerror", None) or error
+    if file := getattr(error, "filename", None):
+        said = f"{said}: {file}"
     return REMEDIES.get(number, f"{said}; give a folder that can be written")
 
 

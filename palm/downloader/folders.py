@@ -82,11 +82,11 @@ def _unpacked(model: Model, folder: Path, work: Path, convert: bool) -> Path:
             backbone = directory.build()
             loaded = fill_backbone(backbone, directory.given, files).loaded
             write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, files)
-    except PalmError:
+    except PalmError as error:
+        if isinstance(error.__cause__, OSError | SafetensorError):  # the disk, not what has arrived
+            raise OSError(str(error.__cause__)) from error
         shutil.rmtree(work / "files")  # what has arrived whole, and is no good, will be no better next time
         raise
-    except SafetensorError as error:  # its words for a disk that is full
-        raise OSError(str(error)) from error
     return files
 
 

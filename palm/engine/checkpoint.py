@@ -129,11 +129,13 @@ def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     """What a checkpoint says beside its tensors.
 
     Raises:
-        StorageError: another version of palm wrote it.
+        StorageError: another version of palm wrote it, or it says nothing.
     """
-    if (state.get("format"), state.get("version")) != (FORMAT, VERSION):
+    with reading(folder / STATE):
+        kind, version = state["format"], state["version"]
+    if (kind, version) != (FORMAT, VERSION):
         raise StorageError(
-            f"{folder} holds {state.get('format')!r} version {state.get('version')!r}, this palm reads "
+            f"{folder} holds {kind!r} version {version!r}, this palm reads "
             f"{FORMAT!r} version {VERSION}; continue it with the palm that wrote it, or start a new run from "
             "its weights with load_pretrain"
         )

@@ -49,16 +49,13 @@ def write_report(
         The file.
 
     Raises:
-        PalmError: jinja2 is missing, or `output` cannot be written.
-        StorageError: no history there.
+        PalmError: jinja2 is missing.
+        StorageError: no history there, or `output` cannot be written.
     """
     found = read_run(run)
     file = found.folder / FILE if output is None else Path(output)
     text = page(found, analyses_of(found, predict, trust))
-    try:
-        write_text(file, text)
-    except OSError as error:
-        raise PalmError(f"{file}: cannot be written ({error.strerror}); give another --output") from error
+    write_text(file, text)
     logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
     return file
 

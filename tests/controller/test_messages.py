@@ -54,8 +54,8 @@ def test_the_owner_of_a_setting_is_named(folder: Path) -> None:
     config = tiny.config(folder, "cls", doc_stride=8, lr_power=2)
     config["tasks"]["cls"]["max_query_len"] = 8
     assert told(config) == [
-        "config.yaml:14: doc_stride belongs to reader mrc; this run has reader cls",
-        "config.yaml:15: lr_power belongs to lr_scheduler polynomial; this run has lr_scheduler "
+        "config.yaml:15: doc_stride belongs to reader mrc; this run has reader cls",
+        "config.yaml:16: lr_power belongs to lr_scheduler polynomial; this run has lr_scheduler "
         "linear_warmup_decay",
         "cls.yaml:6: max_query_len belongs to reader mrc; task 'cls' has reader cls",
     ]
@@ -65,14 +65,14 @@ def test_the_owner_of_a_setting_is_named(folder: Path) -> None:
     ("change", "expected"),
     [
         ({"learning_rate": -1}, "config.yaml:10: learning_rate should be above 0, not -1.0"),
-        ({"freeze": 0}, "config.yaml:14: freeze should be embeddings, backbone or a number of layers, not 0"),
-        ({"freeze": 9}, "config.yaml:14: freeze: there are 2 layers, not 9"),
+        ({"freeze": 0}, "config.yaml:15: freeze should be embeddings, backbone or a number of layers, not 0"),
+        ({"freeze": 9}, "config.yaml:15: freeze: there are 2 layers, not 9"),
         ({"random_seed": 10**30}, "random_seed should be a whole number of at most 64 bits"),
         ({"mix_ratio": [float("nan")]}, "mix_ratio should be a list of numbers, not [nan]"),
         ({"mix_ratio": [float("inf")]}, "mix_ratio of task 'cls' should be above 0 for a target task"),
         ({"num_epochs": float("inf")}, "config.yaml:8: num_epochs should be above 0, not inf"),
-        ({"keep_last_n": 0}, "config.yaml:14: keep_last_n should be 1 or more, or -1 for all, not 0"),
-        ({"dropout_prob": 2}, "config.yaml:14: dropout_prob: 2.0 should be a probability, from 0 to below 1"),
+        ({"keep_last_n": 0}, "config.yaml:15: keep_last_n should be 1 or more, or -1 for all, not 0"),
+        ({"dropout_prob": 2}, "config.yaml:15: dropout_prob: 2.0 should be a probability, from 0 to below 1"),
         ({"batch_size": 0}, "config.yaml:7: batch_size: 0 should be a whole number, 1 or more"),
         ({"max_seq_len": 2}, "config.yaml:6: max_seq_len should be at least 3, not 2"),
     ],

@@ -86,7 +86,7 @@ def test_a_resumed_run_in_bf16_repeats_the_uninterrupted_one(folder: Path, use_e
 def test_a_checkpoint_of_another_precision_is_refused(folder: Path) -> None:
     Controller(tiny.config(folder, "cls", precision="bf16", save_every_n_steps=8), argv=[]).train()
     other = tiny.config(folder, "cls", precision="fp32", resume=str(folder / "out" / "step_8"))
-    with pytest.raises(StorageError, match="precision: 'bf16' in the checkpoint, 'fp32' now"):
+    with pytest.raises(StorageError, match="precision: 'bf16' in the checkpoint, 'fp32' in this run"):
         Controller(other, argv=[]).train()
 
 

@@ -163,9 +163,8 @@ def test_gradients_that_travel_in_bf16_are_rounded_to_8_bits(one: Path, two: Pat
 
 def test_files_of_predictions_are_those_of_one_process_byte_for_byte(two: Path, tmp_path: Path) -> None:
     for task in (*ranks.TASKS, "one"):
-        model = palm.load_model(
-            two / "out" / ("cls" if task == "one" else task) / "infer_model", precision="fp32"
-        )
+        folder = two / "out" / ("cls/infer_model" if task == "one" else task)
+        model = palm.load_model(folder, precision="fp32")
         model.batch_size = 4 if task == "one" else 3
         data = {"mrc": "mrc.json"}.get(task, f"{task}.tsv")
         model.predict_file(two / data, tmp_path / task)
@@ -290,7 +289,7 @@ def test_the_checkpoint_that_came_farthest_is_the_newest_whatever_its_steps(tmp_
         stream.num_ranks = devices
         save_checkpoint(training, tmp_path / f"step_{step}")
     assert newest_checkpoint(tmp_path) == tmp_path / "step_8"
-    assert newest_checkpoint(tmp_path, launch="another") is None
+    assert newest_checkpoint(tmp_path, run_id="another") is None
 
 
 def test_a_checkpoint_with_other_batches_on_the_same_devices_is_refused(tmp_path: Path) -> None:

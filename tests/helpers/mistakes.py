@@ -494,7 +494,11 @@ def shell() -> Iterator[Mistake]:
     yield said(
         ["train", *run, "--batch_size", "64"], "40 training rows do not fill one batch; set batch_size"
     )
-    yield said(["train", *run, "--save_path", "cls.tsv"], "save_path: cannot write to", "give another folder")
+    yield said(
+        ["train", *run, "--save_path", "cls.tsv"],
+        "cls.tsv: File exists",
+        "give a folder that can be written",
+    )
     yield said(["predict", *run, "--task", "clss"], "no task is called 'clss'; there are cls")
     yield said(
         ["predict", *run, "--task", "cls"], "task 'cls' has no model at", "it is not trained yet; train first"
@@ -524,7 +528,7 @@ def shell() -> Iterator[Mistake]:
     yield said(["export", "x", "y", "--to", "tf"], "invalid choice: 'tf'")
     yield said(["export", "x", "y", "--to", "hf", "--rows", "z"], "--all-heads and --rows go with --to onnx")
     yield said(["export", "x", "y", "--to", "hf"], "x")
-    yield said(["convert", "nowhere", "out"], "no weights at nowhere: it does not exist")
+    yield said(["convert", "nowhere", "converted"], "no weights at nowhere: it does not exist")
     yield said(["convert", "nowhere", "out", "--to", "tf"], "invalid choice: 'tf'")
     yield said(["inspect", "nowhere"], "nowhere")
     yield said(["inspect", "nowhere", "--jsn"], "palm inspect does not know --jsn")
@@ -541,7 +545,7 @@ def controllers() -> Iterator[Mistake]:
         told = ("config should be", f"not {value!r}")
         yield called(f"Controller({value!r})", lambda _, v=value: Controller(v, argv=[]), *told)
     yield called("Controller('')", lambda _: Controller("", argv=[]), "cannot be read")
-    yield called("a folder", lambda f: Controller(f, argv=[]), "cannot be read: Is a directory")
+    yield called("a folder", lambda f: Controller(f, argv=[]), "cannot be read: it is no plain file")
     yield called("{}", lambda _: Controller({}, argv=[]), "config: task_instance is missing (the names of")
     yield called(
         "task_dir=None", lambda f: Controller(tiny.config(f), None, argv=[]), "task_dir should be a folder"

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
 import palm
 from helpers import tiny
-from palm.engine.events import Event, Started
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
 """A row that would run if it were not escaped."""
-
-
-def run_and_record(config: dict[str, Any], argv: list[str], run: Path) -> Path:
-    """Train a configuration whose `save_path` is `run`; something is warned of at its beginning."""
-
-    def warn(event: Event) -> None:
-        if isinstance(event, Started):
-            logging.getLogger("palm").warning("a warning with <b>markup</b>")
-
-    palm.Controller({"print_every_n_steps": 1, **config}, argv=argv).train(callbacks=[warn])
-    return run
 
 
 def train(folder: Path, *tasks: str, rows: int = 40, **settings: Any) -> Path:
@@ -38,4 +25,5 @@ def train(folder: Path, *tasks: str, rows: int = 40, **settings: Any) -> Path:
         lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()[:13]
         (folder / "dev.tsv").write_text("\n".join([*lines, f"3\t{HOSTILE}"]) + "\n", encoding="utf-8")
         given["tasks"]["cls"]["dev_file"] = str(folder / "dev.tsv")
-    return run_and_record(given, [], Path(given["save_path"]))
+    palm.Controller({"print_every_n_steps": 1, **given}, argv=[]).train()
+    return Path(given["save_path"])

@@ -84,7 +84,7 @@ def test_a_run_needs_a_directory_alone_and_its_model_needs_nothing(tmp_path: Pat
     assert [record["label"] for record in again] == [record["label"] for record in predicted["cls"]]
     files = {file.name for file in moved.iterdir()}
     vocabulary = "vocab.json" if "roberta" in kind else "vocab.txt"
-    assert files == {"config.json", "manifest.json", "model.safetensors", vocabulary}
+    assert files == {"README.md", "config.json", "manifest.json", "model.safetensors", vocabulary}
 
 
 def test_the_directory_gives_sizes_and_vocabulary_and_the_resolved_configuration_has_them(
