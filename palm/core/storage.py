@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,8 @@ def write_text(path: Path, text: str) -> None:
             flush(part)
             part.replace(path)
         finally:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -94,11 +95,12 @@ class Journal:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Nothing is left of it when the predictions are written, or when the data must change first."""
-        if self._file is not None:
-            self._file.close()
-        if kind is None or issubclass(kind, DataError):
-            self.path.unlink(missing_ok=True)
-        elif self.path.is_file():
+        with suppress(OSError):  # a full or read-only disk has been told of already
+            if self._file is not None:
+                self._file.close()
+            if kind is None or issubclass(kind, DataError):
+                self.path.unlink(missing_ok=True)
+        if kind is not None and self.path.is_file():
             logger.warning(
                 "%s: %d examples are predicted; the same once more with --resume (in Python: resume=True) "
                 "goes on from there",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -47,7 +47,8 @@ def only_run_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         # The lock itself stays: whoever has opened it just now would lock a file that is gone.
-        (folder / HOLDER).unlink(missing_ok=True)
+        with suppress(OSError):
+            (folder / HOLDER).unlink()
         lock.release()
 
 

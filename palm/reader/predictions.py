@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeAlias, overload
 
-from palm.core.errors import StorageError
+from palm.core.disk import writing
 
 Record: TypeAlias = dict[str, Any]
 """One prediction as a user sees it: JSON-ready."""
@@ -147,16 +147,12 @@ def _new_file(path: Path) -> Iterator[TextIO]:
     """A file that appears under its name when it is complete."""
     partial = path.with_name(path.name + ".partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Half of a surrogate pair, which no UTF-8 file can hold, is written as JSON's own escape.
-        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            yield file
-        partial.replace(path)
-    except OSError as error:
-        reason = error.strerror or error
-        raise StorageError(
-            f"{path}: cannot write the predictions ({reason}); choose a directory you may write to"
-        ) from error
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Half of a surrogate pair, which no UTF-8 file can hold, is written as JSON's own escape.
+            with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+                yield file
+            partial.replace(path)
     finally:
-        if partial.exists():
+        with suppress(OSError):
             partial.unlink()

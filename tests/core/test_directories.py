@@ -17,6 +17,7 @@ from palm.core.directories import check_target, discard, foreign_files, new_dire
 from palm.core.disk import heal, writing
 from palm.core.errors import StorageError
 from palm.core.storage import verify, write_text
+from palm.reader.predictions import write_records
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="fork")
 
@@ -191,3 +192,16 @@ def test_a_text_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> 
         write_text(tmp_path / "none" / "note", "2")
     assert (tmp_path / "note").read_text(encoding="utf-8") == "1"
     assert names(tmp_path) == ["note"]
+
+
+def test_a_disk_that_turns_read_only_is_told_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    records = ({"index": number} for number in range(3))
+    for name in ("fsync", "replace", "unlink"):
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(StorageError, match="note: the file system is read-only"):
+        write_text(tmp_path / "note", "1")
+    with pytest.raises(StorageError, match=r"predictions\.json: the file system is read-only"):
+        write_records(records, tmp_path)
