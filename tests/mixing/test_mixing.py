@@ -173,7 +173,7 @@ def test_what_a_strategy_cannot_do_is_said(make: Any, message: str) -> None:
         {"mixing": "temperature", "mixing_temperature": 4},
         {"mixing": "annealed"},
         {"mixing": "round_robin"},
-        {"mixing": "test_mixing.OnlyFirst", "target_tag": [1, 0]},
+        {"mixing": f"{__name__}.OnlyFirst", "target_tag": [1, 0]},
     ],
     ids=lambda settings: settings["mixing"],
 )
