@@ -101,8 +101,11 @@ class ProgressBars:
 
     @staticmethod
     def _columns() -> int:
-        """How wide a line may be; a notebook breaks long ones itself."""
-        return os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else 1000
+        """How wide a line may be; a notebook, or what only says that it is a terminal, breaks long ones itself."""
+        try:
+            return os.get_terminal_size(sys.stderr.fileno()).columns
+        except (AttributeError, OSError, ValueError):
+            return 1000
 
     def _show(self, task: str) -> None:
         found = [texts[task] for texts in (self._losses, self._scores) if task in texts]
