@@ -300,7 +300,6 @@ class InferenceModel:
         run: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
         *,
-        trained: dict[str, Any] | None = None,
         overwrite: bool = False,
     ) -> None:
         """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
@@ -310,7 +309,6 @@ class InferenceModel:
                 this, rank 0 writes it.
             run: the configuration of the run that trained it, kept for the record.
             training: what it was trained on and how good it was (see `palm.engine.provenance`), likewise.
-            trained: what `trained` is to be when it is loaded.
             overwrite: replace a folder that palm wrote, and that holds nothing else.
 
         Raises:
@@ -337,7 +335,6 @@ class InferenceModel:
                 "paradigm": described(HEADS, self.head, part),
                 "run": run or {},
                 "training": training or {},
-                **({} if trained is None else {"trained": trained}),
             }
             write_json(part / DESCRIPTION, description)
             write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
@@ -406,10 +403,14 @@ def load_model(
             batch_size=description["batch_size"],
             precision=precision,
         )
+        training = description.get("training") or {}
+        if training.get("best"):
+            scores = (training["evaluation"] or {}).get("scores", {})
+            model.trained = {"step": training["step"], "scores": scores}
+        else:  # best models of an earlier palm have their step and scores under a key of their own
+            model.trained = dict(description.get("trained") or {})
     load_into(model.backbone, own["backbone"], folder)
     load_into(model.head, own["head"], folder)
-    trained = description.get("trained")
-    model.trained = trained if isinstance(trained, dict) else {}
     if folder != given:
         logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
     return model

@@ -18,13 +18,13 @@ from palm.core.logging import logger
 from palm.core.program import command_of_program
 from palm.core.storage import is_sealed, numbered, read_json, write_json
 from palm.engine.checkpoint import differences, newest_checkpoint, on_devices_of
+from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run_lock import HOLDER
 
 RECORD = "run.json"
 HISTORY = "evaluation.jsonl"
 CONFIGURATION = "resolved_config.yaml"
-BEST = "best"
-MODELS = re.compile(r"infer_model(\.step\d+)?|best_model")
+MODELS = re.compile(rf"{LAST}|{re.escape(ON_THE_WAY)}\d+|{BEST}")
 """The folders of one task."""
 
 SHOWN = 3
@@ -38,7 +38,7 @@ RESERVED = re.compile(
     "|".join(
         [
             rf"{CHECKPOINT}\d+",
-            BEST,
+            BEST_OF_RUN,
             *map(re.escape, (RECORD, HISTORY, CONFIGURATION, HOLDER, "history.jsonl")),
             *FOLDERS,
         ]
@@ -101,10 +101,10 @@ class RunDirectory:
         sweep(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
         for task in tasks:
             sweep(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
-        sweep(self.path / BEST, lambda name: name in tasks)
+        sweep(self.path / BEST_OF_RUN, lambda name: name in tasks)
         for task in self.targets:
-            own = (self.path / task / name for name in ("infer_model", "best_model"))
-            for place in (*own, self.path / BEST / task):
+            own = (self.path / task / name for name in (LAST, BEST))
+            for place in (*own, self.path / BEST_OF_RUN / task):
                 check_target(place, overwrite=True)
         is_own = goes_on and self._record().get("launch") == launch
         continues = is_own or self.resume == "auto" or self._is_here(self.resume)
@@ -229,7 +229,7 @@ class RunDirectory:
             folder = self.path / task
             places = sorted(folder.iterdir()) if folder.is_dir() else []
             found += [place for place in places if MODELS.fullmatch(place.name)]
-            found.append(self.path / BEST / task)
+            found.append(self.path / BEST_OF_RUN / task)
         return [folder for folder in found if is_sealed(folder)]
 
     def _results(self) -> list[str]:

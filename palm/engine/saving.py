@@ -11,17 +11,13 @@ from palm.core.logging import logger
 from palm.core.storage import numbered
 from palm.distributed import is_first
 from palm.engine.checkpoint import save_checkpoint
-from palm.engine.choosing import BEST, LAST
-from palm.engine.evaluation import Evaluator, aligned, json_ready, model_of
+from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.evaluation import Evaluator, aligned, model_of
 from palm.engine.events import Evaluated, Event, Saved
 from palm.engine.finite import check_finite
 from palm.engine.loop import Step, Training
 from palm.engine.provenance import training_facts
 from palm.engine.task import Task
-
-ON_THE_WAY = f"{LAST}.step"
-OVERALL = "best"
-"""The folder of all targets' models of the best step of the whole run."""
 
 
 class TargetSaver:
@@ -73,9 +69,17 @@ def save_model(
     task: Task,
     path: Path,
     run: dict[str, Any] | None = None,
-    trained: dict[str, Any] | None = None,
+    best: bool = False,
 ) -> None:
-    """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
+    """Save what a task predicts with at this moment, with averaged weights where the run keeps averages.
+
+    Args:
+        training: at this moment.
+        task: of its tasks.
+        path: where; a model of palm's that stands there is replaced.
+        run: the resolved configuration, kept in the model.
+        best: whether the model is kept because of the evaluation at this step.
+    """
     with training.averaged():
         model = model_of(training, task)
         parts = (("backbone", model.backbone), ("head", model.head))
@@ -83,7 +87,7 @@ def save_model(
         check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
         if is_first():
             set_aside_foreign(path)
-        model.save(path, run, training_facts(training, task), trained=trained, overwrite=True)
+        model.save(path, run, training_facts(training, task, best), overwrite=True)
 
 
 class CheckpointSaver:
@@ -146,14 +150,13 @@ class BestSaver:
         only_target_decides = len(targets) == 1 and self.evaluator.best_by == [targets[0].name]
         if not only_target_decides and self.evaluator.overall.step == event.step:
             saved += [
-                self._save(task, self.save_path / OVERALL / task.name, "best_overall") for task in targets
+                self._save(task, self.save_path / BEST_OF_RUN / task.name, "best_overall") for task in targets
             ]
         return saved
 
     def _save(self, task: Task, path: Path, kind: str) -> Saved:
         training = self.evaluator.training
-        scores = json_ready(self.evaluator.evaluations[-1].scores.get(task.name, {}))
-        save_model(training, task, path, self.run, {"step": training.step, "scores": scores})
+        save_model(training, task, path, self.run, best=True)
         return Saved(training.step, kind, path, task.name)
 
 
@@ -174,7 +177,7 @@ def models_table(
         if evaluator is not None:
             own = evaluator.best.get(task.name)
             steps |= {} if own is None else {f"{task.name}/{BEST}": own.step}
-            steps[f"{OVERALL}/{task.name}"] = evaluator.overall.step
+            steps[f"{BEST_OF_RUN}/{task.name}"] = evaluator.overall.step
         for name, step in steps.items():
             if task.is_target and (save_path / name).is_dir():
                 score = "" if evaluator is None or step is None else evaluator.shown_at(task.name, step)

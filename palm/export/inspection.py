@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -14,7 +14,7 @@ from palm.core.errors import StorageError
 from palm.core.foreign import inside, parse_json, reading
 from palm.core.storage import numbered, read_object, under
 from palm.engine import checkpoint, inference
-from palm.engine.saving import ON_THE_WAY
+from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.export import description as export
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import read_config
@@ -147,9 +147,9 @@ def _checkpoint(folder: Path) -> Facts | None:
 
 
 MODELS = {
-    "best": "*/best_model",
-    "last": "*/infer_model",
-    "best of the run": "best/*",
+    "best": f"*/{BEST}",
+    "last": f"*/{LAST}",
+    "best of the run": f"{BEST_OF_RUN}/*",
     "on the way": f"*/{ON_THE_WAY}*",
 }
 """Which models of a run there are -> where they lie in it."""
@@ -166,7 +166,10 @@ RUN_FILES = {
 
 def _run(folder: Path) -> Facts | None:
     models = {
-        kind: _by_number(path for path in folder.glob(pattern) if (path / "config.json").is_file())
+        kind: sorted(
+            (path for path in folder.glob(pattern) if (path / "config.json").is_file()),
+            key=lambda path: (path.parent, len(path.name), path.name),  # `step9` before `step10`
+        )
         for kind, pattern in MODELS.items()
     }
     checkpoints = numbered(folder, "step_")
@@ -184,11 +187,6 @@ def _run(folder: Path) -> Facts | None:
         **files,
         "commands": dict(_commands(folder, files, models["best"] or models["last"], checkpoints)),
     }
-
-
-def _by_number(paths: Iterable[Path]) -> list[Path]:
-    """Paths by name, `step9` before `step10`."""
-    return sorted(paths, key=lambda path: (path.parent, len(path.name), path.name))
 
 
 def _state(history: Path) -> Facts:

@@ -18,6 +18,7 @@ from palm.core.errors import PalmError, StorageError
 from palm.core.foreign import reading
 from palm.core.storage import load_into, read_object
 from palm.engine.checkpoint import STATE, newest_checkpoint, trained_weights
+from palm.engine.choosing import LAST
 from palm.engine.inference import DESCRIPTION, InferenceModel, load_model
 from palm.export.tokenizer_files import load_tokenizer
 from palm.paradigm import HEADS
@@ -130,7 +131,7 @@ def _of_targets(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
 
 
 def _targets(folder: Path) -> list[Path]:
-    return sorted(file.parent for file in folder.glob("*/infer_model/config.json"))
+    return sorted(file.parent for file in folder.glob(f"*/{LAST}/config.json"))
 
 
 def _is_checkpoint(folder: Path) -> bool:

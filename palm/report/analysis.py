@@ -175,7 +175,14 @@ def analyse(
             metric.update(record, truth)
         judged = counts.judge(example, record, truth)
         loss = record_loss(record) if loss is None else loss
-        row = Row(_place(example), _texts(example), judged.gold, judged.predicted, judged.is_right, loss)
+        row = Row(
+            str(getattr(example, "place", "")),
+            _texts(example),
+            judged.gold,
+            judged.predicted,
+            judged.is_right,
+            loss,
+        )
         # The number settles ties, so that rows are never compared: the earlier one stays.
         heapq.heappush(hardest, ((loss or 0.0, not judged.is_right, -len(windows)), row))
         if len(hardest) > MOST_ROWS:
@@ -249,26 +256,19 @@ def _sizes(reader: Reader, examples: Iterator[Any]) -> Iterator[int]:
         yield from sizes
 
 
-def _place(example: Any) -> str:
-    return str(getattr(example, "place", ""))
-
-
 def _texts(example: Any) -> list[tuple[str, str]]:
     """The texts of an example, under the names that its file gives them."""
     if isinstance(example, SquadQuestion):
-        return [("question", _cut(example.question)), ("context", _around_answer(example))]
+        # Of a long context, the part that holds the first answer.
+        start = max(0, example.answers[0].start - MOST_LETTERS // 2) if example.answers else 0
+        start = min(start, max(0, len(example.context) - MOST_LETTERS))
+        context = ("…" if start else "") + _cut(example.context[start:])
+        return [("question", _cut(example.question)), ("context", context)]
     if isinstance(words := getattr(example, "words", None), list):
         return [("text_a", _cut(" ".join(words)))]
     found = [(name, getattr(example, name, None)) for name in ("text_a", "text_b")]
     texts = [(name, _cut(text)) for name, text in found if isinstance(text, str)]
     return texts or [("example", _cut(str(example)))]
-
-
-def _around_answer(question: SquadQuestion) -> str:
-    """The part of the context that holds the first answer, if it is long."""
-    start = max(0, question.answers[0].start - MOST_LETTERS // 2) if question.answers else 0
-    start = min(start, max(0, len(question.context) - MOST_LETTERS))
-    return ("…" if start else "") + _cut(question.context[start:])
 
 
 def _cut(text: str) -> str:
@@ -282,10 +282,9 @@ def _stored(file: Path) -> dict[str, Analysis]:
     stored = read_json(file)
     if stored.get("version") != VERSION:
         return {}
-    return {task: _restored(values) for task, values in stored["tasks"].items()}
-
-
-def _restored(values: dict[str, Any]) -> Analysis:
     kinds = {"data": DataFile, "hardest": Row, "label_scores": LabelScore, "confused": Confused}
-    parts = {name: [kind(**value) for value in values[name]] for name, kind in kinds.items()}
-    return Analysis(**{**values, **parts})
+    found = {}
+    for task, values in stored["tasks"].items():
+        parts = {name: [kind(**value) for value in values[name]] for name, kind in kinds.items()}
+        found[task] = Analysis(**{**values, **parts})
+    return found

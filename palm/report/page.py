@@ -86,7 +86,11 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         update_charts=list(_update_charts(history)),
         mix_chart=_mix_chart(history),
         mix=list(_mix(history)),
-        pace_charts=list(_pace_charts(history)),
+        pace_charts=[
+            Chart(curve.name, curve.name, [Line(curve, number)])
+            for number, curve in enumerate(curves.paces(history))
+            if any(value for _, value in curve.points)
+        ],
         memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
         commands=list(_commands(run)),
         versions=_versions(run),
@@ -136,7 +140,10 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> TaskOnPage:
     steps = int(realised[-1][1]) if len(realised) > 1 else _last_task_step(history, task)
     evaluated = [each for each in history.evaluations if each.scores.get(task)]
     best = _best(evaluated, task)
-    scores = [] if best is None else _last_and_best(evaluated[-1], best, task)
+    scores = []
+    if best is not None:
+        last = evaluated[-1].scores[task]
+        scores = [(name, value, best.scores[task].get(name)) for name, value in last.items()]
     found, missing = (analysis, "") if isinstance(analysis, Analysis) else (None, analysis)
     return TaskOnPage(
         task,
@@ -167,12 +174,6 @@ def _best(evaluated: Sequence[Evaluated], task: str) -> Evaluated | None:
     """The best evaluation of a task, as the run itself decided."""
     best = [each for each in evaluated if task in each.best]
     return best[-1] if best else evaluated[-1] if evaluated else None
-
-
-def _last_and_best(
-    last: Evaluated, best: Evaluated, task: str
-) -> list[tuple[str, float | None, float | None]]:
-    return [(name, value, best.scores[task].get(name)) for name, value in last.scores[task].items()]
 
 
 def _lengths(file: DataFile) -> Bars:
@@ -261,12 +262,6 @@ def _mix(history: History) -> Iterator[tuple[str, int, int, float, float]]:
     for task, plan in history.start.tasks.items():
         shares = (100 * steps[task] / total, 100 * plan.expected_steps / planned)
         yield task, steps[task], plan.expected_steps, *shares
-
-
-def _pace_charts(history: History) -> Iterator[Chart]:
-    for number, curve in enumerate(curves.paces(history)):
-        if curve.points and any(value for _, value in curve.points):
-            yield Chart(curve.name, curve.name, [Line(curve, number)])
 
 
 def _commands(run: Run) -> Iterator[tuple[str, str]]:
