@@ -153,6 +153,28 @@ class MomentRule(torch.optim.Optimizer):
         """Update those parameters of a group that have a gradient, in place."""
 
 
+class EpsilonHatRule(MomentRule):
+    """AdamW with epsilon added before the bias correction: PaddlePALM's update, and Paddle's."""
+
+    def move(self, group: Group, parameters: list[Tensor], moments: Moments) -> None:
+        """One step: the decay of the values before it, then Adam's."""
+        beta1, beta2 = group["betas"]
+        rates = [-group["lr"] * (1 - beta2**step) ** 0.5 / (1 - beta1**step) for step in moments.steps]
+        denominators = torch._foreach_sqrt(moments.squares)
+        torch._foreach_add_(denominators, group["eps"])
+        torch._foreach_mul_(parameters, self.left_by_decay(group, rates))
+        torch._foreach_addcdiv_(parameters, moments.means, denominators, rates)
+
+    def left_by_decay(self, group: Group, rates: list[float]) -> list[float]:
+        """What the decay leaves of each parameter.
+
+        Args:
+            group: of the parameters.
+            rates: minus the bias-corrected rate of each.
+        """
+        return [1 - group["lr"] * group["weight_decay"]] * len(rates)
+
+
 NEGLIGIBLE = {"exp_avg": 1e-28, "exp_avg_sq": 1e-35}
 """Below these, a running mean becomes 0: beside an epsilon of 1e-8 it moves no parameter."""
 

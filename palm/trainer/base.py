@@ -501,7 +501,7 @@ def _ours(optimizer: Optimizer, weight_decay: float | None) -> Optimizer:
             raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
         settings["weight_decay"] = weight_decay
     if type(optimizer) is Adam:
-        names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type")
+        names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type", "epsilon_hat")
         return AdamW(**{name: settings[name] for name in names})
     return optimizer if weight_decay is None else type(optimizer)(**settings)
 
