@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from palm.core.errors import ConfigError
 from palm.core.registry import imported
 from palm.optimizer.base import OPTIMIZERS, GradClipType, LayerNames
-from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule, Moments
+from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule
 
 RateRule = Callable[[float, int, int], float]
 """Decay rate, number of a layer, number of layers -> the factor of the learning rate in this layer."""
@@ -112,11 +112,14 @@ class AdamWDL(MomentOptimizer):
 class AdamWDLRule(MomentRule):
     """The update of `AdamWDL`."""
 
-    def move(self, group: Group, parameters: list[Tensor], moments: Moments) -> None:
+    def move(self, group: Group, parameters: list[Tensor], step: int) -> None:
         """One step of the document's formula."""
-        beta1, beta2 = group["betas"]
-        rates = [-group["lr"] * (1 - beta2**step) ** 0.5 / (1 - beta1**step) for step in moments.steps]
-        denominators = torch._foreach_sqrt(moments.squares)
-        torch._foreach_add_(denominators, group["eps"])
-        torch._foreach_mul_(parameters, [1 + rate * group["weight_decay"] for rate in rates])
-        torch._foreach_addcdiv_(parameters, moments.means, denominators, rates)
+        # It is AdamW's with other constants: there epsilon is added to √v̂, and the decay is not corrected.
+        (beta1, beta2), root = group["betas"], (1 - group["betas"][1] ** step) ** 0.5
+        self.take_adam_step(
+            *(parameters, parameters, step),
+            lr=group["lr"],
+            betas=(beta1, beta2),
+            eps=group["eps"] / root,
+            weight_decay=group["weight_decay"] * root / (1 - beta1**step),
+        )
