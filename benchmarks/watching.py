@@ -1,9 +1,10 @@
-"""What it costs to watch a run: the bar, the history, TensorBoard and a callback, against the bare steps.
+"""What it costs to watch a run: the bar, the history and TensorBoard, against the bare steps.
 
     python benchmarks/watching.py [--steps 300]
 
 Two equal runs take turns, step by step, in one process with one thread: one is trained by `run_training` with
-everybody watching, the other only makes its steps. Times are of the processor, so that other programs count little.
+everybody watching, the other only makes its steps. Times are of the processor, so that other programs count
+little.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from speed_cases import SHAPES
 from speed import machine
+from speed_cases import SHAPES
 
 import palm
 from palm.engine.events import Event
@@ -96,15 +97,15 @@ def measure(shape: str, steps: int) -> str:
             every=5,
             progress="bar",
             folder=Path(one),
-            observers=[*trackers_of(names, Path(one)), lambda event: None, turns],
+            observers=[*trackers_of(names, Path(one)), turns],
         )
-        with open("/dev/null", "wb") as nothing, contextlib.redirect_stderr(Terminal(nothing)):
+        with Path("/dev/null").open("wb") as nothing, contextlib.redirect_stderr(Terminal(nothing)):
             run_training(watched, [], watch)
     pairs = list(zip(turns.watched_seconds, turns.bare_seconds, strict=True))[WARM_UP:]
     size = len(pairs) // ROUNDS
     parts = [pairs[k * size : (k + 1) * size] for k in range(ROUNDS)]
     ratios = [sum(w for w, _ in part) / sum(b for _, b in part) - 1 for part in parts]
-    with_names = "bar, history, callback" + "".join(f", {name}" for name in names)
+    with_names = "bar, history" + "".join(f", {name}" for name in names)
     milliseconds = 1000 * sum(b for _, b in pairs) / len(pairs)
     return (
         f"| {shape} | {with_names} | {milliseconds:.2f} | {median(ratios):+.2%} | "
@@ -122,7 +123,7 @@ def main() -> None:
     logging.disable(logging.INFO)
     print(machine())
     print(
-        "| encoder | watched by | a bare step, ms of CPU | added | in tenths of the run |\n|---|---|--:|--:|--:|"
+        "| encoder | watched by | a bare step, CPU ms | added | in tenths of the run |\n|---|---|--:|--:|--:|"
     )
     for shape in options.shapes:
         print(measure(shape, options.steps), flush=True)

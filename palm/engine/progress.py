@@ -101,7 +101,7 @@ class ProgressBars:
 
     @staticmethod
     def _columns() -> int:
-        """How wide a line may be; a notebook, or what only says that it is a terminal, breaks long ones itself."""
+        """How wide a line may be; notebooks, and what only says that it is a terminal, break long ones."""
         try:
             return os.get_terminal_size(sys.stderr.fileno()).columns
         except (AttributeError, OSError, ValueError):
