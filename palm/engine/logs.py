@@ -79,9 +79,10 @@ class RunLog:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self.tasks = event.training.tasks
-        elif isinstance(event, Step):
-            if self.with_epochs:
-                self._at_end_of_epoch(event)
+        elif isinstance(event, Step) and self.with_epochs:
+            main = next(task for task in self.tasks if task.is_target)
+            if event.task is main and main.step % main.steps_per_epoch == 0:
+                logger.info("%s: end of epoch %d; %s", main.name, main.epoch, counts(self.tasks))
         elif isinstance(event, Completed):
             planned_steps = max(sum(task.expected_steps for task in self.tasks), 1)
             for task in self.tasks:
@@ -91,11 +92,6 @@ class RunLog:
                     100 * task.step / max(event.step, 1),
                     100 * task.expected_steps / planned_steps,
                 )
-
-    def _at_end_of_epoch(self, step: Step) -> None:
-        main = next(task for task in self.tasks if task.is_target)
-        if step.task is main and main.step % main.steps_per_epoch == 0:
-            logger.info("%s: end of epoch %d; %s", main.name, main.epoch, counts(self.tasks))
 
 
 def counts(tasks: Sequence[Task]) -> str:

@@ -18,14 +18,11 @@ def watchers(progress: Progress, heading: Heading = palm_heading) -> list[Any]:
     """The observers that show a run as it was asked for."""
     if progress == "auto":
         shown = logger.isEnabledFor(20)  # INFO
-        progress = ("bar" if sys.stderr.isatty() or _in_notebook() else "lines") if shown else "none"
+        can_move = sys.stderr.isatty() or "ipykernel" in sys.modules  # a terminal, or a notebook
+        progress = ("bar" if can_move else "lines") if shown else "none"
     if progress == "none":
         return []
     return [ProgressBars() if progress == "bar" else StepLog(heading), log_first_rows]
-
-
-def _in_notebook() -> bool:
-    return "ipykernel" in sys.modules
 
 
 class ProgressBars:
@@ -44,11 +41,21 @@ class ProgressBars:
         if isinstance(event, Started):
             self._open(event)
         elif isinstance(event, Step):
-            self._advance(event)
+            overall, own = self._bars[""], self._bars[event.task.name]
+            # A target stays in the draw until the last one is through, and scores may change the plan.
+            overall.total = max(overall.total, event.number)
+            own.total = max(own.total, event.task.expected_steps)
+            own.update()
+            overall.update()
         elif isinstance(event, Logged):
             self._losses[event.task] = f"loss {event.mean_loss:.3f}"
             self._show(event.task)
-            self._bars[""].set_postfix_str(_rates(event), refresh=False)
+            # What belongs to the whole run: learning rate, speed, memory.
+            rates = [f"lr {event.learning_rate:.1e}", f"{event.rows_per_second:.0f} examples/s"]
+            rates.append(f"{event.tokens_per_second:.0f} tokens/s")
+            if event.memory_bytes is not None:
+                rates.append(f"{event.memory_bytes / 2**30:.1f} GiB")
+            self._bars[""].set_postfix_str(", ".join(rates), refresh=False)
         elif isinstance(event, Evaluated):
             for task in event.scores:
                 self._score(event, task)
@@ -82,13 +89,6 @@ class ProgressBars:
                 **common,
             )
 
-    def _advance(self, step: Step) -> None:
-        overall, own = self._bars[""], self._bars[step.task.name]
-        # A target stays in the draw until the last one is through, and scores may change the plan.
-        overall.total, own.total = max(overall.total, step.number), max(own.total, step.task.expected_steps)
-        own.update()
-        overall.update()
-
     def _score(self, event: Evaluated, task: str) -> None:
         name, value = next(iter(event.scores[task].items()))
         shown = f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
@@ -100,12 +100,3 @@ class ProgressBars:
     def _show(self, task: str) -> None:
         found = [texts[task] for texts in (self._losses, self._scores) if task in texts]
         self._bars[task].set_postfix_str(", ".join(found), refresh=False)
-
-
-def _rates(logged: Logged) -> str:
-    """What belongs to the whole run: learning rate, speed, memory."""
-    rates = [f"lr {logged.learning_rate:.1e}", f"{logged.rows_per_second:.0f} examples/s"]
-    rates.append(f"{logged.tokens_per_second:.0f} tokens/s")
-    if logged.memory_bytes is not None:
-        rates.append(f"{logged.memory_bytes / 2**30:.1f} GiB")
-    return ", ".join(rates)
