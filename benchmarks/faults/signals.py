@@ -55,7 +55,11 @@ def trial(words: list[str], number: int, seconds: float) -> tuple[int, float]:
     time.sleep(seconds)
     process.send_signal(number)
     sent = time.perf_counter()
-    code = process.wait(timeout=120)
+    try:
+        code = process.wait(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = process.wait()
     return code, time.perf_counter() - sent
 
 
@@ -64,6 +68,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--moments", type=int, default=2)
     options = parser.parse_args()
+    for name in NAMES:  # what a shell tells those in its background to ignore, they would pass on
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
     trials = Trials()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve()

@@ -40,6 +40,9 @@ def _of_task(task: TaskPlan) -> Iterator[tuple[str, str]]:
     reader, own = task.reader[1], task.task
     if reader.get("label_type") == "real" and "n_classes" in reader:
         yield "n_classes", f"has no effect: labels of task {task.name!r} are real numbers; leave it out"
+    head = task.head[1]
+    if head.get("crf_learning_rate_factor", 1) != 1 and not head.get("use_crf"):
+        yield "crf_learning_rate_factor", "has no effect: use_crf is off; set use_crf: True, or leave it out"
     if "metrics" in own and own.get("dev_file") is None:
         yield "metrics", f"has no effect: task {task.name!r} has no dev_file; give one, or leave them out"
     if own.get("pred_file") is not None and not own["pred_file"].is_file():

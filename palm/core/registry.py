@@ -126,8 +126,10 @@ class Registry(Generic[T]):
 
     def name_of(self, component: T) -> str:
         """The name that `self[name]` gives the component for: as registered, or its dotted path."""
+        # vars(), since a subclass of a variant is a component of its own.
+        known = vars(component).get("stands_for") or component
         for name, entry in self._entries.items():
-            if entry is component:
+            if entry is known:
                 return name
         return f"{component.__module__}.{component.__qualname__}"  # type: ignore[attr-defined]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, Literal
 
@@ -43,19 +44,15 @@ class ProgressBars:
         elif isinstance(event, Step):
             overall, own = self._bars[""], self._bars[event.task.name]
             # A target stays in the draw until the last one is through, and scores may change the plan.
-            overall.total = max(overall.total, event.number)
-            own.total = max(own.total, event.task.expected_steps)
+            overall.total, own.bar_format = max(overall.total, event.number), _task_format(event.task)
             own.update()
             overall.update()
         elif isinstance(event, Logged):
             self._losses[event.task] = f"loss {event.mean_loss:.3f}"
             self._show(event.task)
-            # What belongs to the whole run: learning rate, speed, memory.
-            rates = [f"lr {event.learning_rate:.1e}", f"{event.rows_per_second:.0f} examples/s"]
-            rates.append(f"{event.tokens_per_second:.0f} tokens/s")
-            if event.memory_bytes is not None:
-                rates.append(f"{event.memory_bytes / 2**30:.1f} GiB")
-            self._bars[""].set_postfix_str(", ".join(rates), refresh=False)
+            overall = self._bars[""]
+            counts = 2 * len(str(overall.total)) + len("100% |..........| / [0:00:00<0:00:00, ]")
+            overall.set_postfix_str(_rates(event, self._columns() - counts), refresh=False)
         elif isinstance(event, Evaluated):
             for task in event.scores:
                 self._score(event, task)
@@ -82,9 +79,8 @@ class ProgressBars:
         for place, task in enumerate(training.tasks, start=1):
             self._bars[task.name] = tqdm(
                 desc=f"  {task.name:<{width}}",
-                total=task.expected_steps,
                 initial=task.step,
-                bar_format="{desc} {n_fmt}/{total_fmt}{postfix}",
+                bar_format=_task_format(task),
                 position=place,
                 **common,
             )
@@ -97,6 +93,30 @@ class ProgressBars:
         self._scores[task] = f"{name} {shown} (best {self._best.get(task, shown)})"
         self._show(task)
 
+    @staticmethod
+    def _columns() -> int:
+        """How wide a line may be; notebooks, and what only says that it is a terminal, break long ones."""
+        try:
+            return os.get_terminal_size(sys.stderr.fileno()).columns
+        except (AttributeError, OSError, ValueError):
+            return 1000
+
     def _show(self, task: str) -> None:
         found = [texts[task] for texts in (self._losses, self._scores) if task in texts]
         self._bars[task].set_postfix_str(", ".join(found), refresh=False)
+
+
+def _task_format(task: Any) -> str:
+    """What tqdm shows of a task: more steps than planned stand there as they are."""
+    return f"{{desc}} {{n_fmt}}/{task.expected_steps}{{postfix}}"
+
+
+def _rates(logged: Logged, room: int) -> str:
+    """What belongs to the whole run, the most important first: as much of it as fits into `room` columns."""
+    rates = [f"lr {logged.learning_rate:.1e}", f"{logged.rows_per_second:.0f} examples/s"]
+    rates.append(f"{logged.tokens_per_second:.0f} tokens/s")
+    if logged.memory_bytes is not None:
+        rates.append(f"{logged.memory_bytes / 2**30:.1f} GiB")
+    while rates and len(", ".join(rates)) > room:
+        rates.pop()
+    return ", ".join(rates)

@@ -69,20 +69,18 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     it does not matter which door put them together.
 
     How long a run is does not belong to it, except where its losses depend on that: the steps until the end
-    are settings of a schedule that falls towards it, and the planned steps count if the mixing strategy
-    follows its plan. So a run with a constant rate may be continued for more epochs, and one whose rate falls
-    to 0 at its end may not.
+    are settings of a schedule that falls towards it, and the planned steps count if draws depend on them. So
+    a run of whole epochs with a constant rate may be continued for more, and one whose rate falls to 0 at its
+    end may not.
     """
     owners: dict[Head, str] = {}
     tasks = {
         task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
         for task in recipe.tasks
     }
-    if (
-        recipe.mixing.follows_plan and not recipe.mixing.follows_scores
-    ):  # with scores, checkpoints hold the plan
-        for task in recipe.tasks:
-            tasks[task.name]["expected_steps"] = task.expected_steps
+    plan = recipe.mixing.binding_plan([task.progress(0) for task in recipe.tasks])
+    for task, steps in zip(recipe.tasks, plan or (), strict=plan is not None):
+        tasks[task.name]["expected_steps"] = steps
     evaluation: dict[str, Any] = {}
     if recipe.mixing.follows_scores:
         evaluation = {name: getattr(recipe, name) for name in ("eval_every_n_steps", "eval_every_epoch")}

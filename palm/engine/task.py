@@ -177,6 +177,11 @@ class Task(Component):
         """The epoch, from 0, of its last step."""
         return max(self.step - 1, 0) // self.steps_per_epoch
 
+    def rows_after(self, step: int) -> tuple[int, int]:
+        """How many training rows it has, and how many it has trained on in `step` steps, repeats counted."""
+        assert self.stream is not None, "the training data is not loaded"
+        return len(self.stream.rows), self.stream.rows_before(step * self.gradient_accumulation_steps)
+
     def batches(self, step: int) -> list[Tensors]:
         """What its step `step`, counted from 0, trains on."""
         assert self.stream is not None, "the training data is not loaded"

@@ -145,7 +145,7 @@ class Assembly(ABC):
                 raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
             settings["weight_decay"] = weight_decay
         if type(optimizer) is Adam:  # but the constructor of 2.x for what the registry calls adam
-            names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type")
+            names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type", "epsilon_hat")
             optimizer = AdamW(**{name: settings[name] for name in names})
         elif weight_decay is not None:
             optimizer = type(optimizer)(**settings)
