@@ -19,14 +19,11 @@ def watchers(progress: Progress, heading: Heading = palm_heading) -> list[Any]:
     """The observers that show a run as it was asked for."""
     if progress == "auto":
         shown = logger.isEnabledFor(20)  # INFO
-        progress = ("bar" if sys.stderr.isatty() or _in_notebook() else "lines") if shown else "none"
+        can_move = sys.stderr.isatty() or "ipykernel" in sys.modules  # a terminal, or a notebook
+        progress = ("bar" if can_move else "lines") if shown else "none"
     if progress == "none":
         return []
     return [ProgressBars() if progress == "bar" else StepLog(heading), log_first_rows]
-
-
-def _in_notebook() -> bool:
-    return "ipykernel" in sys.modules
 
 
 class ProgressBars:
@@ -45,7 +42,11 @@ class ProgressBars:
         if isinstance(event, Started):
             self._open(event)
         elif isinstance(event, Step):
-            self._advance(event)
+            overall, own = self._bars[""], self._bars[event.task.name]
+            # A target stays in the draw until the last one is through, and scores may change the plan.
+            overall.total, own.bar_format = max(overall.total, event.number), _task_format(event.task)
+            own.update()
+            overall.update()
         elif isinstance(event, Logged):
             self._losses[event.task] = f"loss {event.mean_loss:.3f}"
             self._show(event.task)
@@ -83,13 +84,6 @@ class ProgressBars:
                 position=place,
                 **common,
             )
-
-    def _advance(self, step: Step) -> None:
-        overall, own = self._bars[""], self._bars[step.task.name]
-        # A target stays in the draw until the last one is through, and scores may change the plan.
-        overall.total, own.bar_format = max(overall.total, step.number), _task_format(step.task)
-        own.update()
-        overall.update()
 
     def _score(self, event: Evaluated, task: str) -> None:
         name, value = next(iter(event.scores[task].items()))

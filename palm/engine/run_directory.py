@@ -135,7 +135,10 @@ class RunDirectory:
         if start.checkpoint is None:
             self._check_same(identity)
         if not self._is_here(start.checkpoint):
-            self._clear()
+            # What an earlier run of palm left, nothing else; its checkpoints never take part again.
+            for folder in (*self._checkpoints(), *self._models()):
+                discard(folder)
+            (self.path / HISTORY).unlink(missing_ok=True)
         record = {
             "format": "palm-run",
             "version": 1,
@@ -174,12 +177,15 @@ class RunDirectory:
         if self.resume not in (None, "auto") and not is_own_launch:
             checkpoint = Path(str(self.resume))
             return Start((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
-        run_id = self._run_id()
-        newest = None if run_id is None else newest_checkpoint(self.path, run_id)
+        run_id = self._record().get("id")
+        if run_id is None:  # without the record, the run of all checkpoints if it is one
+            runs = {run_of(folder) for folder in self._checkpoints()} - {None}
+            run_id = runs.pop() if len(runs) == 1 else None
+        newest = None if run_id is None else newest_checkpoint(self.path, str(run_id))
         if run_id is None or newest is None:
             logger.info("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
             return Start(_new_id(), None)
-        return Start(run_id, newest)
+        return Start(str(run_id), newest)
 
     def _check_same(self, identity: dict[str, Any]) -> None:
         """Refuse to replace what another configuration trained where this one was to go on with it."""
@@ -194,12 +200,6 @@ class RunDirectory:
         if lines:
             raise StorageError("\n  ".join([self._refusal(found), *lines]))
 
-    def _clear(self) -> None:
-        """Remove what an earlier run of palm left, nothing else; its checkpoints never take part again."""
-        for folder in (*self._checkpoints(), *self._models()):
-            discard(folder)
-        (self.path / HISTORY).unlink(missing_ok=True)
-
     # What is there
 
     def _record(self) -> dict[str, Any]:
@@ -212,13 +212,6 @@ class RunDirectory:
             logger.warning("passed over: %s", error)
             return {}
         return record if isinstance(record, dict) else {}
-
-    def _run_id(self) -> str | None:
-        """The run of this folder; without its record, that of all checkpoints if it is one."""
-        if (known := self._record().get("id")) is not None:
-            return str(known)
-        found = {run_of(folder) for folder in self._checkpoints()} - {None}
-        return found.pop() if len(found) == 1 else None
 
     def _is_here(self, checkpoint: str | Path | None) -> bool:
         return checkpoint is not None and Path(checkpoint).resolve().parent == self.path.resolve()

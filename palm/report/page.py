@@ -17,12 +17,12 @@ from palm.core.storage import read_json, write_text
 from palm.core.version import __version__
 from palm.engine.evaluation import shown as shown_score
 from palm.engine.inference import DESCRIPTION
+from palm.engine.run_directory import CONFIGURATION
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
 from palm.report.curves import Curve
-from palm.report.data import DataFile
 from palm.report.history import Evaluated, History
-from palm.report.run import CONFIGURATION, Run, read_run
+from palm.report.run import Run, read_run
 from palm.report.svg import Bars, Chart, Line, shown
 
 if TYPE_CHECKING:
@@ -86,14 +86,17 @@ def environment(*packages: str) -> Environment:
 
 def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
     """The page's HTML; every text of the run is escaped."""
-    history = run.history
+    history, end = run.history, run.history.end
+    ending = f"not finished: the last that is known is global step {history.last_step:,}"
+    if end is not None:
+        ending = f"{end.reason} after {end.step:,} steps ({history.start.total_steps:,} planned)"
     return (
         environment()
         .get_template("page.html")
         .render(
             run=run,
             history=history,
-            ending=_ending(history),
+            ending=ending,
             encoder=next(
                 (each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""
             ),
@@ -163,6 +166,13 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> TaskOnPage:
         last = evaluated[-1].scores[task]
         scores = [(name, value, best.scores[task].get(name)) for name, value in last.items()]
     found, missing = (analysis, "") if isinstance(analysis, Analysis) else (None, analysis)
+    lengths = []
+    for file in () if found is None else found.data:
+        if file.histogram:
+            low, median, most, high = file.tokens
+            title = f"Lengths of {'training' if file.role == 'train' else 'dev'} rows"
+            note = f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}"
+            lengths.append(Bars(title, "rows", "tokens", file.histogram, note))
     return TaskOnPage(
         task,
         history.tasks.index(task),
@@ -180,7 +190,7 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> TaskOnPage:
         ],
         found,
         missing,
-        [] if found is None else [_lengths(file) for file in found.data if file.histogram],
+        lengths,
     )
 
 
@@ -192,23 +202,6 @@ def _best(evaluated: Sequence[Evaluated], task: str) -> Evaluated | None:
     """The best evaluation of a task, as the run itself decided."""
     best = [each for each in evaluated if task in each.best]
     return best[-1] if best else evaluated[-1] if evaluated else None
-
-
-def _lengths(file: DataFile) -> Bars:
-    low, median, most, high = file.tokens
-    return Bars(
-        f"Lengths of {'training' if file.role == 'train' else 'dev'} rows",
-        "rows",
-        "tokens",
-        file.histogram,
-        f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}",
-    )
-
-
-def _ending(history: History) -> str:
-    if history.end is None:
-        return f"not finished: the last that is known is global step {history.last_step:,}"
-    return f"{history.end.reason} after {history.end.step:,} steps ({history.start.total_steps:,} planned)"
 
 
 def _loss_charts(history: History) -> Iterator[Chart]:

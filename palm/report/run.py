@@ -13,9 +13,8 @@ from palm.config.values import guessed
 from palm.core.errors import StorageError
 from palm.core.storage import is_sealed, numbered
 from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.run_directory import CONFIGURATION
 from palm.report.history import History, read_history
-
-CONFIGURATION = "resolved_config.yaml"
 
 
 @dataclass(frozen=True)
