@@ -29,6 +29,8 @@ def _of_run(settings: dict[str, Any], tasks: Sequence[TaskPlan]) -> Iterator[tup
         yield "eval_every_n_steps", "no task has a dev_file; give one, or leave it out"
     if settings.get("ema_decay", 0) > 0 and not settings.get("use_ema"):
         yield "ema_decay", "use_ema is off; set use_ema: True, or leave it out"
+    if settings.get("use_ema") and not settings.get("ema_decay"):
+        yield "use_ema", "ema_decay is 0, so averages are the weights; set it, for instance to 0.999"
     if settings.get("keep_last_n", -1) > 0 and not saves:
         yield "keep_last_n", "nothing is saved on the way; set save_every_n_steps, or leave it out"
     if "early_stopping_by" in settings and settings.get("early_stopping_patience", -1) <= 0:
