@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from palm.cli import (
+    compare,
     convert,
     download,
     evaluate,
@@ -32,7 +33,7 @@ COMMANDS = {
     for command in (
         *(train.COMMAND, predict.COMMAND, evaluate.COMMAND, verify_resume.COMMAND),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
-        *(plot.COMMAND, report.COMMAND),
+        *(plot.COMMAND, report.COMMAND, compare.COMMAND),
     )
 }
 
