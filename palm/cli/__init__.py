@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from palm.cli import (
     check,
+    compare,
     convert,
     download,
     evaluate,
@@ -34,7 +35,7 @@ COMMANDS = {
     for command in (
         *(check.COMMAND, train.COMMAND, predict.COMMAND, evaluate.COMMAND, verify_resume.COMMAND),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
-        *(plot.COMMAND, report.COMMAND),
+        *(plot.COMMAND, report.COMMAND, compare.COMMAND),
     )
 }
 
