@@ -24,6 +24,10 @@ from palm.engine.run_lock import HOLDER
 RECORD = "run.json"
 HISTORY = "evaluation.jsonl"
 CONFIGURATION = "resolved_config.yaml"
+
+RECIPE = "recipe.yaml"
+"""What a run is made of that was put together in Python, in the sections of a resolved configuration."""
+
 MODELS = re.compile(rf"{LAST}|{re.escape(ON_THE_WAY)}\d+|{BEST}")
 """The folders of one task."""
 
@@ -39,7 +43,7 @@ RESERVED = re.compile(
         [
             rf"{CHECKPOINT}\d+",
             BEST_OF_RUN,
-            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, HOLDER, "history.jsonl")),
+            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, RECIPE, HOLDER, "history.jsonl")),
             *FOLDERS,
         ]
     )

@@ -278,7 +278,7 @@ def _mix(history: History) -> Iterator[tuple[str, int, int, float, float]]:
 def _commands(run: Run) -> Iterator[tuple[str, str]]:
     """What can be done with the run, and the command for it."""
     folder = quote(str(run.folder))
-    if run.sections:
+    if run.is_configured:
         again = quote(str(run.folder / CONFIGURATION))
         yield "Repeat the run", f"palm train {again} --save_path NEW_FOLDER"
         if run.checkpoints and (run.history.end is None or run.history.end.reason != "finished"):

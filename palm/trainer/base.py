@@ -7,17 +7,23 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+from palm.config.files import yaml_text
 from palm.core.checks import choice_problems, raise_any
 from palm.core.contract import Tensors
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import logger
+from palm.core.storage import write_text
 from palm.distributed import is_first
 from palm.downloader import pretrained_directory
 from palm.engine.evaluation import Evaluator
 from palm.engine.events import Event, Logged, Observer, Saved
+from palm.engine.loop import Training
 from palm.engine.progress import Progress
+from palm.engine.recipe import described
 from palm.engine.result import TrainingResult
+from palm.engine.run_directory import RECIPE
 from palm.engine.running import Watch, run_training
 from palm.engine.saving import evaluation_observers
 from palm.engine.task import Task
@@ -174,10 +180,20 @@ class TrainerBase(Assembly):
             heading=self._heading,
             with_epochs=False,
             folder=folder,
+            configuration=self._record(run, folder),
             observers=[*own, *callbacks],
             resumed_from=resumed_from,
         )
         return run_training(run, actors, watch)
+
+    @staticmethod
+    def _record(run: Training, folder: Path | None) -> dict[str, Any]:
+        """What the run is made of, for those who look at it; also written to its folder."""
+        found = described(run.recipe)
+        if folder is not None and is_first():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / RECIPE, yaml_text(found))
+        return found
 
     def save(self, save_path: str | Path, save_type: str = "ckpt") -> None:
         """Save the present state now.
