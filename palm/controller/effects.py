@@ -23,6 +23,8 @@ def without_effect(config: Config, settings: dict[str, Any], tasks: Sequence[Tas
         idle.append(("eval_every_n_steps", "no task has a dev_file; give one, or leave it out"))
     if settings.get("ema_decay", 0) > 0 and not settings.get("use_ema"):
         idle.append(("ema_decay", "use_ema is off; set use_ema: True, or leave it out"))
+    if settings.get("use_ema") and not settings.get("ema_decay"):
+        idle.append(("use_ema", "ema_decay is 0, so averages are the weights; set it, for instance to 0.999"))
     if settings.get("keep_last_n", -1) > 0 and not saves:
         idle.append(("keep_last_n", "nothing is saved on the way; set save_every_n_steps, or leave it out"))
     if "early_stopping_by" in settings and settings.get("early_stopping_patience", -1) <= 0:

@@ -38,7 +38,7 @@ class RunSettings:
             noam or slanted_triangular, or the dotted path of a class.
         warmup_proportion: share of all steps in which the learning rate rises from 0.
         use_ema: save, evaluate and predict with moving averages of the weights.
-        ema_decay: decay of these averages, below 1.
+        ema_decay: decay of these averages, below 1; at 0 they are the weights themselves.
         print_every_n_steps: a log line every so many global steps.
         progress: how a run shows how far it is: bar, lines, none, or auto for a bar on a terminal and in a
             notebook and lines elsewhere.
@@ -176,6 +176,4 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
         for name, (fits, expected) in RANGES.items()
         if name in settings and not fits(settings[name])
     ]
-    if settings.get("use_ema") and not settings.get("ema_decay"):
-        found.append(("use_ema", "needs ema_decay, for instance 0.999"))
     return found

@@ -107,10 +107,19 @@ class RunDirectory:
             for place in (*own, self.path / BEST_OF_RUN / task):
                 check_target(place, overwrite=True)
         is_own = goes_on and self._record().get("launch") == launch
-        continues = is_own or self.resume == "auto" or self._is_here(self.resume)
-        if not continues and not self.overwrite and (found := self._results()):
-            raise StorageError(self._refusal(found))
+        if not is_own and (refused := self.refusal()) is not None:
+            raise StorageError(refused)
         return self._start(is_own)
+
+    def refusal(self) -> str | None:
+        """Why a run would be refused that may neither go on nor replace; None where nothing is in its way.
+
+        It only looks.
+        """
+        continues = self.resume == "auto" or self._is_here(self.resume)
+        if continues or self.overwrite or not (found := self.results()):
+            return None
+        return self._refusal(found)
 
     def begin(self, start: Start, identity: dict[str, Any], launch: str | None = None) -> None:
         """Make room for a run from the beginning, and write down which run this is.
@@ -180,7 +189,7 @@ class RunDirectory:
 
     def _check_same(self, identity: dict[str, Any]) -> None:
         """Refuse to replace what another configuration trained where this one was to go on with it."""
-        found = self._results()
+        found = self.results()
         if self.overwrite or not found or self.resume != "auto":
             return
         saved = self._record().get("identity")
@@ -225,7 +234,8 @@ class RunDirectory:
             found.append(self.path / BEST_OF_RUN / task)
         return [folder for folder in found if is_sealed(folder)]
 
-    def _results(self) -> list[str]:
+    def results(self) -> list[str]:
+        """The checkpoints and models that are there, as paths below the folder."""
         return self._names([*self._checkpoints(), *self._models()])
 
     def _names(self, folders: Sequence[Path]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from palm.report.curves import Curve
 from palm.report.history import Evaluated, History
 from palm.report.run import Run, read_run
 from palm.report.svg import Bars, Chart, Line, shown
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 FILE = "report.html"
 
@@ -60,44 +63,59 @@ def write_report(
     return file
 
 
-def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
-    """The page's HTML; every text of the run is escaped."""
+def environment(*packages: str) -> Environment:
+    """The templates of the report, and before them those of other packages; all texts are escaped.
+
+    Raises:
+        PalmError: jinja2 is missing.
+    """
     try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     except ImportError:
         raise PalmError("the report needs jinja2: pip install 'palm-torch[report]'") from None
-    environment = Environment(
-        loader=PackageLoader("palm.report", "template"),
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader(name, "template") for name in (*packages, "palm.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters |= {"shown": shown, "score": _score, "value": _value, "duration": _duration}
+    return made
+
+
+def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
+    """The page's HTML; every text of the run is escaped."""
     history, end = run.history, run.history.end
     ending = f"not finished: the last that is known is global step {history.last_step:,}"
     if end is not None:
         ending = f"{end.reason} after {end.step:,} steps ({history.start.total_steps:,} planned)"
-    environment.filters |= {"shown": shown, "score": _score, "value": _value, "duration": _duration}
-    return environment.get_template("page.html").render(
-        run=run,
-        history=history,
-        ending=ending,
-        encoder=next((each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""),
-        tasks=[_task(run, task, analyses[task]) for task in history.tasks],
-        loss_charts=list(_loss_charts(history)),
-        score_charts=list(_score_charts(history)),
-        update_charts=list(_update_charts(history)),
-        mix_chart=_mix_chart(history),
-        mix=list(_mix(history)),
-        pace_charts=[
-            Chart(curve.name, curve.name, [Line(curve, number)])
-            for number, curve in enumerate(curves.paces(history))
-            if any(value for _, value in curve.points)
-        ],
-        memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
-        commands=list(_commands(run)),
-        versions=_versions(run),
-        made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            run=run,
+            history=history,
+            ending=ending,
+            encoder=next(
+                (each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""
+            ),
+            tasks=[_task(run, task, analyses[task]) for task in history.tasks],
+            loss_charts=list(_loss_charts(history)),
+            score_charts=list(_score_charts(history)),
+            update_charts=list(_update_charts(history)),
+            mix_chart=_mix_chart(history),
+            mix=list(_mix(history)),
+            pace_charts=[
+                Chart(curve.name, curve.name, [Line(curve, number)])
+                for number, curve in enumerate(curves.paces(history))
+                if any(value for _, value in curve.points)
+            ],
+            memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
+            commands=list(_commands(run)),
+            versions=_versions(run),
+            made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        )
     )
 
 
