@@ -172,17 +172,8 @@ class Controller:
             path, keep = settings.save_path, settings.keep_last_n
             targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
             saver = CheckpointSaver(training, path, settings.save_every_n_steps, keep, start.run_id)
-            actors: list[Observer] = [
-                *evaluation_observers(
-                    evaluator,
-                    path,
-                    resolved,
-                    settings.early_stopping_patience,
-                    settings.early_stopping_by,
-                ),
-                targets,
-                saver,
-            ]
+            patience, stop_by = settings.early_stopping_patience, settings.early_stopping_by
+            acting = evaluation_observers(evaluator, path, resolved, patience, stop_by)
             watch = Watch(
                 every=settings.print_every_n_steps,
                 progress=settings.progress,
@@ -194,7 +185,7 @@ class Controller:
             )
             with directory.explaining(), stop_request() as request:
                 stopping = StopOnSignal(training, request, saver, directory)
-                result = run_training(training, [*actors, stopping], watch)
+                result = run_training(training, [*acting, targets, saver, stopping], watch)
             if evaluator is not None:
                 evaluator.finish()
             for line in models_table(training, path, targets.finished, evaluator):
