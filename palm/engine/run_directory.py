@@ -23,6 +23,7 @@ from palm.engine.run_lock import HOLDER
 RECORD = "run.json"
 HISTORY = "evaluation.jsonl"
 CONFIGURATION = "resolved_config.yaml"
+BAD_ROWS = "bad_rows.jsonl"
 BEST = "best"
 MODELS = re.compile(r"infer_model(\.step\d+)?|best_model")
 """The folders of one task."""
@@ -39,7 +40,7 @@ RESERVED = re.compile(
         [
             rf"{CHECKPOINT}\d+",
             BEST,
-            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, HOLDER, "history.jsonl")),
+            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, BAD_ROWS, HOLDER, "history.jsonl")),
             *FOLDERS,
         ]
     )
@@ -189,7 +190,8 @@ class RunDirectory:
         """Remove what an earlier run of palm left, nothing else; its checkpoints never take part again."""
         for folder in (*self._checkpoints(), *self._models()):
             discard(folder)
-        (self.path / HISTORY).unlink(missing_ok=True)
+        for name in (HISTORY, BAD_ROWS):
+            (self.path / name).unlink(missing_ok=True)
 
     # What is there
 

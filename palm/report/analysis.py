@@ -266,7 +266,8 @@ def _texts(example: Any) -> list[tuple[str, str]]:
 
 def _around_answer(question: SquadQuestion) -> str:
     """The part of the context that holds the first answer, if it is long."""
-    start = max(0, question.answers[0].start - MOST_LETTERS // 2) if question.answers else 0
+    begins = next((answer.start for answer in question.answers if answer.start is not None), 0)
+    start = max(0, begins - MOST_LETTERS // 2)
     start = min(start, max(0, len(question.context) - MOST_LETTERS))
     return ("…" if start else "") + _cut(question.context[start:])
 
