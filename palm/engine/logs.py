@@ -80,9 +80,10 @@ class RunLog:
         if isinstance(event, Started):
             self.tasks = event.training.tasks
             tell_short_epochs(self.tasks)
-        elif isinstance(event, Step):
-            if self.with_epochs:
-                self._at_end_of_epoch(event)
+        elif isinstance(event, Step) and self.with_epochs:
+            main = next(task for task in self.tasks if task.is_target)
+            if event.task is main and main.step % main.steps_per_epoch == 0:
+                logger.info("%s: end of epoch %d; %s", main.name, main.epoch, counts(self.tasks))
         elif isinstance(event, Completed):
             planned_steps = max(sum(task.expected_steps for task in self.tasks), 1)
             for task in self.tasks:
@@ -92,12 +93,12 @@ class RunLog:
                     100 * task.step / max(event.step, 1),
                     100 * task.expected_steps / planned_steps,
                 )
-                _tell_last_pass(task)
-
-    def _at_end_of_epoch(self, step: Step) -> None:
-        main = next(task for task in self.tasks if task.is_target)
-        if step.task is main and main.step % main.steps_per_epoch == 0:
-            logger.info("%s: end of epoch %d; %s", main.name, main.epoch, counts(self.tasks))
+                rows, trained = task.rows_after(task.step)
+                if last := trained % rows:
+                    logger.info(
+                        "%s: %d of its %d rows were not trained on in the last pass over them, number %d",
+                        *(task.name, rows - last, rows, trained // rows + 1),
+                    )
 
 
 FEW = 0.9
@@ -115,15 +116,6 @@ def tell_short_epochs(tasks: Sequence[Task]) -> None:
                 *(task.name, counted, rows, task.expected_steps),
                 task.rows_after(task.expected_steps)[1] / rows,
             )
-
-
-def _tell_last_pass(task: Task) -> None:
-    rows, trained = task.rows_after(task.step)
-    if last := trained % rows:
-        logger.info(
-            "%s: %d of its %d rows were not trained on in the last pass over them, number %d",
-            *(task.name, rows - last, rows, trained // rows + 1),
-        )
 
 
 def counts(tasks: Sequence[Task]) -> str:

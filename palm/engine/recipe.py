@@ -74,6 +74,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     end may not.
     """
     owners: dict[Head, str] = {}
+    own_seeds = {t.name: t.seed for t in recipe.tasks if t.seed not in (None, recipe.seed)}
     tasks = {
         task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
         for task in recipe.tasks
@@ -101,6 +102,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         "precision": precision.resolved(recipe.precision, recipe.device),
         "gradient_exchange": recipe.gradient_exchange,
         "compile": recipe.compile,
+        **({"seeds": own_seeds} if own_seeds else {}),
         **evaluation,
     }
 

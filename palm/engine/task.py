@@ -49,6 +49,8 @@ class Task(Component):
         pred_output_path: the folder for predictions; `<save_path>/<task>` where absent.
         pred_batch_size: rows per prediction step; `batch_size`, or else 32, where absent.
         shuffle: draw a new order of the training rows for every epoch.
+        seed: decides the order of the task's rows and what is masked in them; the run's `random_seed` where
+            absent.
         print_first_n: how many examples and their encoded rows to log before training.
         loss_weight: factor of the task's loss in the gradient; losses are reported without it.
         learning_rate_factor: factor of all learning rates, the encoder's too, in the steps of this task.
@@ -84,6 +86,7 @@ class Task(Component):
         pred_output_path: Path | None = None,
         pred_batch_size: int | None = None,
         shuffle: bool = True,
+        seed: int | None = None,
         print_first_n: int = 0,
         loss_weight: float = 1.0,
         learning_rate_factor: float = 1.0,
@@ -97,7 +100,7 @@ class Task(Component):
         self.train_file, self.dev_file, self.pred_file = train_file, dev_file, pred_file
         self.metrics: Sequence[str] = head.metrics if metrics is None else metrics
         self.pred_output_path = pred_output_path
-        self.shuffle, self.print_first_n = shuffle, print_first_n
+        self.shuffle, self.seed, self.print_first_n = shuffle, seed, print_first_n
         self.loss_weight, self.learning_rate_factor = loss_weight, learning_rate_factor
         self.head_learning_rate = head_learning_rate
         self.gradient_accumulation_steps = gradient_accumulation_steps
@@ -122,7 +125,7 @@ class Task(Component):
         """Encode the training file and start from its first batch; how many steps is still to be planned.
 
         Args:
-            seed: the run's `random_seed`.
+            seed: the run's `random_seed`, for a task without a seed of its own.
             rows: the file's rows, where they are encoded already.
             cache: where they are kept otherwise; None for nowhere.
 
@@ -141,7 +144,7 @@ class Task(Component):
             rows,
             batch_size=self.batch_size,
             max_tokens_per_batch=self.max_tokens_per_batch,
-            seed=seed,
+            seed=seed if self.seed is None else self.seed,
             shuffle=self.shuffle,
             rank=rank(),
             num_ranks=num_ranks(),

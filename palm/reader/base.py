@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -189,6 +189,10 @@ class Reader(Serving, ABC):
     def results(self, records: Iterable[Record]) -> Iterator[Any]:
         """The records in the form in which `Trainer.predict` gives and writes them, that of 2.x."""
         yield from records
+
+    def in_memory(self, results: Iterable[Any]) -> Sequence[Any] | Mapping[str, str]:
+        """What `Trainer.predict` gives where it writes no files: all results, as the files would be read."""
+        return list(results)
 
 
 READERS: Registry[type[Reader]] = Registry("reader", Reader)

@@ -231,6 +231,10 @@ class MRCReader(Reader):
                 record["null_odds"] = odds
             yield record
 
+    def in_memory(self, results: Iterable[Record]) -> dict[str, str]:
+        """Question id -> answer, as `predictions.json` has them."""
+        return {record["id"]: record["text"] for record in results}
+
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
         return write_answers(records, directory)
 

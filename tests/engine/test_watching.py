@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import pty
@@ -122,9 +123,7 @@ def test_labels_have_their_names(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         assert label in text.split()
 
 
-def test_none_shows_no_steps_and_quiet_only_warnings(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_none_shows_no_steps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "palm"):
         controller(tmp_path, progress="none").train()
     assert not [line for line in caplog.messages if "loss: " in line or ": row " in line]
@@ -198,19 +197,29 @@ def on_a_terminal(folder: Path, columns: int, **more: str) -> str:
     return shown.decode()
 
 
-@pytest.mark.parametrize(("columns", "more"), [(80, {"NO_COLOR": "1"}), (200, {})])
-def test_a_terminal_gets_bars(tmp_path: Path, columns: int, more: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("columns", "more", "beside"),
+    [
+        (40, {}, r""),
+        (80, {"NO_COLOR": "1"}, r", lr \d\.\de[-+]\d\d, \d+ examples/s"),
+        (200, {}, r", lr \d\.\de[-+]\d\d, \d+ examples/s, \d+ tokens/s, \d+\.\d GiB"),
+    ],
+    ids=["narrow", "80", "200"],
+)
+def test_a_terminal_gets_bars(tmp_path: Path, columns: int, more: dict[str, str], beside: str) -> None:
     shown = on_a_terminal(tmp_path, columns, **more)
-    assert "100% |" in shown
-    assert re.search(r"  cls \d+/20, loss \d\.\d{3}, accuracy 0\.\d{4} \(best 0\.\d{4}\)", shown)
+    last = re.sub(r"\x1b\[\d*m", "", shown[shown.rindex("100% |") :])
+    assert re.match(rf"100% \|█{{10,}}\| (\d+)/\1 \[\d\d:\d\d<00:00{beside}\]", last)
+    score = r"accuracy 0\.\d{4} \(best 0\.\d{4}\)" if columns > 40 else "acc"
+    assert re.search(r"  cls \d+/20, loss \d\.\d{3}, " + score, shown)
+    mrc = re.findall(r"  mrc (\d+)/(\d+), ", shown)  # the helper may get more steps than planned
+    assert {planned for _, planned in mrc} == {"20"}
     assert "Global step: " not in shown
     assert "cls: train finished!\n" in shown.replace("\r", "")
     assert ("\x1b[32m" in shown) == (not more)
     pieces = re.split(r"[\r\n]|\x1b\[A", re.sub(r"\x1b\[\d*m", "", shown))
     bars = [piece for piece in pieces if "% |" in piece or re.match(r"  (cls|mrc) ", piece)]
     assert max(map(len, bars)) <= columns
-    if columns == 200:
-        assert re.search(r"lr \d\.\de-\d\d, \d+ examples/s, \d+ tokens/s, \d+\.\d GiB", shown)
 
 
 def test_a_pipe_gets_lines_and_stdout_only_the_answer(tmp_path: Path) -> None:
@@ -221,6 +230,30 @@ def test_a_pipe_gets_lines_and_stdout_only_the_answer(tmp_path: Path) -> None:
     assert done.stdout == "['cls', 'mrc']\n"
     assert "Global step: 3. Task: " in done.stderr
     assert "\r" not in done.stderr
+
+
+def palm_train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    given = watching.configuration(folder, num_epochs=1, eval_every_n_steps=-1)
+    tasks = given.pop("tasks")
+    for name, task in tasks.items():
+        (folder / f"{name}.yaml").write_text(json.dumps(task), encoding="utf-8")
+    (folder / "config.yaml").write_text(json.dumps(given), encoding="utf-8")
+    words = [sys.executable, "-m", "palm", "train", str(folder / "config.yaml"), *options]
+    return subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8")
+
+
+def test_quiet_tells_only_warnings(tmp_path: Path) -> None:
+    done = palm_train(tmp_path, "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_verbose_tells_when_and_where_and_an_error_with_its_traceback(tmp_path: Path) -> None:
+    done = palm_train(tmp_path, "--verbose", "--cls.train_file", "nowhere.tsv")
+    assert done.returncode == 2
+    first, *others = done.stderr.splitlines()
+    assert re.fullmatch(r"[-\d]+ [:,\d]+ __init__:\d+: palm \d.*, Python \d.*, .*", first)
+    assert "Traceback (most recent call last):" in others
+    assert others[-1].startswith("error: ")
 
 
 HOST = """
