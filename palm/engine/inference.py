@@ -125,7 +125,7 @@ class InferenceModel:
             )
         return list(self.records(self.reader.parse(texts)))
 
-    def predict_file(self, path: Path, directory: Path, *, resume: bool = False) -> Predictions:
+    def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to `directory`.
 
         Several ranks, which must all call this, share the work; rank 0 writes. What is stopped leaves its
@@ -140,6 +140,7 @@ class InferenceModel:
             DataError: a row that cannot be read, with its file and line.
             StorageError: the directory cannot be written, or something else was stopped there.
         """
+        path, directory = Path(path), Path(directory)
         journal = Journal(directory, lambda: self._about(path))
         if resume and is_first():
             journal.resume()

@@ -24,6 +24,7 @@ from palm.engine.run_lock import HOLDER
 RECORD = "run.json"
 HISTORY = "evaluation.jsonl"
 CONFIGURATION = "resolved_config.yaml"
+BAD_ROWS = "bad_rows.jsonl"
 
 RECIPE = "recipe.yaml"
 """What a run is made of that was put together in Python, in the sections of a resolved configuration."""
@@ -43,7 +44,7 @@ RESERVED = re.compile(
         [
             rf"{CHECKPOINT}\d+",
             BEST_OF_RUN,
-            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, RECIPE, HOLDER, "history.jsonl")),
+            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, RECIPE, BAD_ROWS, HOLDER, "history.jsonl")),
             *FOLDERS,
         ]
     )
@@ -142,7 +143,8 @@ class RunDirectory:
             # What an earlier run of palm left, nothing else; its checkpoints never take part again.
             for folder in (*self._checkpoints(), *self._models()):
                 discard(folder)
-            (self.path / HISTORY).unlink(missing_ok=True)
+            for name in (HISTORY, BAD_ROWS):
+                (self.path / name).unlink(missing_ok=True)
         record = {
             "format": "palm-run",
             "version": 1,

@@ -261,7 +261,8 @@ def _texts(example: Any) -> list[tuple[str, str]]:
     """The texts of an example, under the names that its file gives them."""
     if isinstance(example, SquadQuestion):
         # Of a long context, the part that holds the first answer.
-        start = max(0, example.answers[0].start - MOST_LETTERS // 2) if example.answers else 0
+        begins = next((answer.start for answer in example.answers if answer.start is not None), 0)
+        start = max(0, begins - MOST_LETTERS // 2)
         start = min(start, max(0, len(example.context) - MOST_LETTERS))
         context = ("…" if start else "") + _cut(example.context[start:])
         return [("question", _cut(example.question)), ("context", context)]
