@@ -35,7 +35,7 @@ from palm.engine.task import Task, wiring_problems
 from palm.engine.trackers import trackers_of
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
-from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups
+from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups, base_optimizer
 from palm.paradigm import Head
 from palm.pretrained import load_pretrain
 from palm.reader import Reader
@@ -131,6 +131,7 @@ class TrainerBase(ABC):
         self._name = name
         self._precision = checked(precision)
         self._optimizer: Optimizer | None = None
+        self._given_optimizer: Optimizer | None = None
         self._schedule: Schedule = WarmupScheduler(0)
         self._groups = ParameterGroups()
         self._ema_decay: float | None = None
@@ -195,7 +196,7 @@ class TrainerBase(ABC):
         self._ema_decay = ema_decay if use_ema else None
         own_schedule = getattr(optimizer, "lr_scheduler", None)
         self._schedule = optimizer.given_2x.get("lr_scheduler", own_schedule) or WarmupScheduler(0)
-        self._optimizer = _ours(optimizer, weight_decay)
+        self._given_optimizer, self._optimizer = optimizer, _ours(optimizer, weight_decay)
         self._groups = ParameterGroups() if groups is None else groups
         self._begin_anew()
 
@@ -412,6 +413,8 @@ class TrainerBase(ABC):
             if checkpoint is not None:
                 load_checkpoint(run, checkpoint)
             self._run = run
+            assert self._given_optimizer is not None
+            self._given_optimizer.running = run.optimizer
         return self._run
 
     def _recipe(self, caller: str) -> Recipe:
@@ -496,6 +499,9 @@ def seed_of(readers: Iterable[Reader]) -> int:
 def _ours(optimizer: Optimizer, weight_decay: float | None) -> Optimizer:
     """The optimizer of a run; `Adam` is but the constructor of 2.x for what the registry calls adam."""
     settings = {**optimizer.settings, **optimizer.given_2x}
+    if isinstance(optimizer, base_optimizer.Optimizer):
+        optimizer.weight_decay = weight_decay or 0.0
+        return optimizer
     if weight_decay is not None:
         if "weight_decay" not in settings:
             raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
