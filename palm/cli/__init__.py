@@ -9,11 +9,14 @@ from collections.abc import Sequence
 
 from palm.cli import (
     check,
+    completion,
     convert,
     download,
     evaluate,
     export,
+    init,
     inspect,
+    ls,
     plot,
     predict,
     report,
@@ -31,9 +34,17 @@ from palm.core.version import __version__
 COMMANDS = {
     command.name: command
     for command in (
-        *(check.COMMAND, train.COMMAND, predict.COMMAND, evaluate.COMMAND, verify_resume.COMMAND),
+        *(
+            init.COMMAND,
+            check.COMMAND,
+            train.COMMAND,
+            predict.COMMAND,
+            evaluate.COMMAND,
+            verify_resume.COMMAND,
+        ),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
         *(plot.COMMAND, report.COMMAND),
+        *(ls.COMMAND, completion.COMMAND),
     )
 }
 
