@@ -11,6 +11,7 @@ from palm.cli import (
     check,
     completion,
     convert,
+    diff,
     download,
     evaluate,
     export,
@@ -43,7 +44,7 @@ COMMANDS = {
             verify_resume.COMMAND,
         ),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
-        *(plot.COMMAND, report.COMMAND),
+        *(plot.COMMAND, report.COMMAND, diff.COMMAND),
         *(ls.COMMAND, completion.COMMAND),
     )
 }
