@@ -45,9 +45,10 @@ COMMANDS = {
         ),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
         *(plot.COMMAND, report.COMMAND, diff.COMMAND),
-        *(ls.COMMAND, completion.COMMAND),
+        ls.COMMAND,
     )
 }
+COMMANDS["completion"] = completion.command_of(COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

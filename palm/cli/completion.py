@@ -121,10 +121,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=list(SCRIPTS), help="the shell")
 
 
-def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
-    from palm.cli import COMMANDS
+def command_of(commands: Mapping[str, Command]) -> Command:
+    """The command that completes the words of all commands."""
 
-    sys.stdout.write(SCRIPTS[options.shell](words_of(COMMANDS.values())))
+    def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+        sys.stdout.write(SCRIPTS[options.shell](words_of(commands.values())))
 
-
-COMMAND = Command("completion", "print a script that completes words in a shell", add_arguments, run)
+    return Command("completion", "print a script that completes words in a shell", add_arguments, run)

@@ -8,7 +8,7 @@ from typing import Any
 
 from palm.core.errors import StorageError
 from palm.core.storage import read_json
-from palm.engine.evaluation import aligned
+from palm.engine.evaluation import aligned, shown
 from palm.engine.inference import DESCRIPTION
 from palm.engine.run_directory import RECORD
 from palm.report.page import shown_value, versions_of
@@ -175,8 +175,7 @@ def as_text(found: list[Difference], first: str, second: str) -> str:
         rows = [
             (
                 f"  {each.where}: {each.name}" if each.where else f"  {each.name}",
-                _told(each.first, each.first_origin),
-                _told(each.second, each.second_origin),
+                *(_told(kind, each.first, each.first_origin), _told(kind, each.second, each.second_origin)),
                 _change(each),
             )
             for each in found
@@ -187,12 +186,10 @@ def as_text(found: list[Difference], first: str, second: str) -> str:
     return "\n".join(lines[1:])
 
 
-def _told(value: Any, origin: str) -> str:
+def _told(kind: str, value: Any, origin: str) -> str:
     if value is None:
         return "-"
-    text = (
-        f"{value:.4f}" if isinstance(value, float) and not origin and abs(value) < 10 else shown_value(value)
-    )
+    text = shown(value) if kind == "score" else shown_value(value)
     text = text if len(text) <= MOST_LETTERS else f"…{text[-MOST_LETTERS:]}"
     return f"{text} ({origin})" if origin else text
 

@@ -20,6 +20,8 @@ from palm.controller.plan import TaskPlan
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
+ROOT = Path(__file__).resolve().parents[2]
+
 SUBJECTS = ["red door", "blue boat", "green lamp", "grey coat", "old ball", "new wall"]
 OWNERS = ["anna", "bert", "carl", "dora", "emil", "fred"]
 
@@ -185,6 +187,23 @@ def test_the_planned_and_the_drawn_steps_are_those_of_the_run(
     )
 
 
+@pytest.mark.parametrize(
+    ("demo", "tasks", "epochs"),
+    [("demo1", ".", 0.02), ("demo2", "tasks", 0.03), ("demo3", "tasks", 0.05), ("demo7", ".", 0.1)],
+)
+def test_the_steps_of_the_demos_are_told_to_the_step(
+    demo: str, tasks: str, epochs: float, tmp_path: Path
+) -> None:
+    config = ROOT / "demos" / demo / "config.yaml"
+    words = ["--num_epochs", str(epochs), "--save_path", str(tmp_path / "out"), "--data_cache", str(tmp_path)]
+    found = check(config, tasks, words, measure=False)
+    assert [str(problem) for problem in found.problems if problem.severity == "error"] == []
+    assert found.plan is not None
+    result = palm.Controller(config, tasks, argv=words).train()
+    assert {task.task: task.planned for task in found.plan.tasks} == result.planned
+    assert {task.task: task.drawn for task in found.plan.tasks} == result.steps
+
+
 def test_draws_that_follow_scores_are_told_as_expected_ones(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     config = tiny.config(tmp_path, "cls", "match", mixing="dev_score")
@@ -284,7 +303,7 @@ def test_a_row_that_would_run_is_text_on_the_page(tmp_path: Path) -> None:
 
 @needs_shared
 def test_what_is_really_wrong_with_published_data_is_found() -> None:
-    vocabulary = Path(__file__).resolve().parents[2] / "data" / "vocab.txt"
+    vocabulary = ROOT / "data" / "vocab.txt"
     settings = {"vocab_path": vocabulary, "max_seq_len": 128, "do_lower_case": True}
     mrqa, slot = SHARED / "data" / "palm_demo" / "mrqa", SHARED / "data" / "atis" / "slot"
     found = data_of(
