@@ -3,8 +3,8 @@
     python benchmarks/check_accuracy.py --case demo7 project          # on the encoder of the demos, minutes
     python benchmarks/check_accuracy.py --minilm path/to/model --case intent
 
-Each case is checked, trained and checked again, each in a process of its own; the mean of the two checks is told,
-since what else runs on the machine changes meanwhile. Memory is the most that a process took.
+Each case is checked, trained and checked again, each in a process of its own; the mean of the two checks is
+told, since what else runs on the machine changes meanwhile. Memory is the most that a process took.
 """
 
 from __future__ import annotations

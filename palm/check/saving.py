@@ -12,10 +12,9 @@ from palm.check.planning import RunPlan
 from palm.check.problems import Problem
 from palm.controller.settings import RunSettings
 from palm.core.directories import foreign_files
-from palm.engine.choosing import BEST, LAST
+from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.loop import Training
 from palm.engine.run_directory import CONFIGURATION, RECORD, RunDirectory
-from palm.engine.saving import ON_THE_WAY, OVERALL
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def _places(training: Training, plan: RunPlan, settings: RunSettings) -> Iterato
         if task.dev_file is not None:
             yield f"{task.name}/{BEST}", "whenever its dev score is the best so far", model
         if evaluated:
-            yield f"{OVERALL}/{task.name}", "whenever the run's dev score is the best so far", model
+            yield f"{BEST_OF_RUN}/{task.name}", "whenever the run's dev score is the best so far", model
         if every > 0:
             count = _kept(task.expected_steps // every, keep)
             yield f"{task.name}/{ON_THE_WAY}*", f"every {every} of its steps, {count} are kept", count * model

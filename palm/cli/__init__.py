@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import platform
 import signal
 import sys
 from collections.abc import Sequence
 
 from palm.cli import (
     check,
+    compare,
     completion,
     convert,
     diff,
@@ -28,7 +30,7 @@ from palm.cli.command import Command, Settings
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
 from palm.core.foreign import printable
-from palm.core.logging import set_verbosity, show_on_console
+from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.core.signals import Stopped, ending_on_signals
 from palm.core.version import __version__
 
@@ -44,8 +46,7 @@ COMMANDS = {
             verify_resume.COMMAND,
         ),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
-        *(plot.COMMAND, report.COMMAND, diff.COMMAND),
-        ls.COMMAND,
+        *(plot.COMMAND, report.COMMAND, diff.COMMAND, compare.COMMAND, ls.COMMAND),
     )
 }
 COMMANDS["completion"] = completion.command_of(COMMANDS)
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show_on_console()
     words = sys.argv[1:] if arguments is None else list(arguments)
     set_verbosity("--quiet" in words, "--verbose" in words)
+    logger.debug("palm %s, Python %s, %s", __version__, platform.python_version(), platform.platform())
     words = [word for word in words if word not in ("--quiet", "--verbose")]
     if not words or words[0] not in COMMANDS:
         _parser().parse_args(words)  # --help, --version, or a mistake: it ends here
@@ -69,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         record_failure(error)
         sys.stdout.flush()
+        logger.debug("where the error came from", exc_info=error)
         sys.stderr.write(f"error: {printable(str(error))}\n")
         return 2
     except KeyboardInterrupt as stop:
@@ -87,7 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"palm {__version__}")
     parser.add_argument("--quiet", action="store_true", help="show warnings only; goes with every command")
-    parser.add_argument("--verbose", action="store_true", help="show also what helps to find a fault")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="show also when and where each message was written, and of an error its traceback",
+    )
     commands = parser.add_subparsers(metavar="command", required=True)
     for command in COMMANDS.values():
         commands.add_parser(command.name, help=command.help)

@@ -50,9 +50,12 @@ def show_on_console() -> None:
 
 
 def set_verbosity(quiet: bool, verbose: bool) -> None:
-    """Show warnings only (quiet), or what is told for debugging too (verbose)."""
+    """Show warnings only (quiet), or with every message when and where it was written (verbose)."""
     if quiet or verbose:
         logger.setLevel(logging.WARNING if quiet else logging.DEBUG)
+    if verbose:
+        for handler in logger.handlers:
+            handler.setFormatter(logging.Formatter("%(asctime)s %(module)s:%(lineno)d: %(message)s"))
 
 
 def shows_colour(stream: IO[str]) -> bool:
