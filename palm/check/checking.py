@@ -21,7 +21,7 @@ from palm.controller import Controller
 from palm.controller.plan import TaskPlan
 from palm.controller.program import configured
 from palm.controller.settings import RunSettings
-from palm.core.errors import ConfigError, PalmError
+from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.logging import only_collected
 from palm.core.precision import has_fast_bf16
 from palm.engine.build import plan_steps, start
@@ -73,8 +73,9 @@ def check(
         plans = [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]
         data = {plan.name: data_of(plan) for plan in plans}
     problems = [problem for found in data.values() for problem in found.problems]
-    told = {problem.message for problem in problems}
-    problems += [problem for problem in run.problems if problem.message not in told]
+    # The run stops at the first task whose data cannot be used; here, all of them are told.
+    told = {problem.code for problem in problems if problem.severity == "error"}
+    problems += [problem for problem in run.problems if problem.code not in told]
     files = [str(plan.task.get("train_file")) for plan in plans]
     problems += [
         Problem("warning", "warning", "", line)
@@ -142,7 +143,8 @@ class _RunCheck:
             if self.devices > 1:
                 training = self._on_all_devices(training)
         except PalmError as error:
-            self.problems.append(Problem("error", "run", "", str(error)))
+            code = "data" if isinstance(error, DataError) else "run"
+            self.problems.append(Problem("error", code, "", str(error)))
             return
         self.plan = plan_of(training, settings.num_epochs, self.devices)
         self.wiring = list(_wiring(training))
@@ -164,7 +166,7 @@ class _RunCheck:
                 task.name,
                 task.reader,
                 task.stream.rows,
-                seed=settings.random_seed,
+                seed=settings.random_seed if task.seed is None else task.seed,
                 batch_size=task.batch_size,
                 max_tokens_per_batch=task.max_tokens_per_batch,
                 shuffle=task.shuffle,

@@ -80,7 +80,7 @@ def environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"shown": shown, "score": _score, "value": _value, "duration": _duration}
+    made.filters |= {"shown": shown, "score": _score, "value": shown_value, "duration": _duration}
     return made
 
 
@@ -113,7 +113,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
             ],
             memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
             commands=list(_commands(run)),
-            versions=_versions(run),
+            versions=versions_of(run),
             made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
         )
     )
@@ -290,7 +290,7 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
     yield "Make this page anew", f"palm report {folder}"
 
 
-def _versions(run: Run) -> dict[str, str]:
+def versions_of(run: Run) -> dict[str, str]:
     """What the run was made with, as far as its history and its models tell."""
     told = {"palm": run.history.start.palm or "unknown"}
     for model in run.models[:1]:
@@ -303,7 +303,7 @@ def _score(value: float | None) -> str:
     return "–" if value is None else shown_score(value)
 
 
-def _value(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A setting as its file would have it."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {each}" for name, each in value.items())
