@@ -17,6 +17,7 @@ from palm.cli import (
     plot,
     predict,
     report,
+    sweep,
     train,
     verify_resume,
 )
@@ -33,7 +34,7 @@ COMMANDS = {
     for command in (
         *(train.COMMAND, predict.COMMAND, evaluate.COMMAND, verify_resume.COMMAND),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
-        *(plot.COMMAND, report.COMMAND, compare.COMMAND),
+        *(plot.COMMAND, report.COMMAND, compare.COMMAND, sweep.COMMAND),
     )
 }
 

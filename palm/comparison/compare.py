@@ -16,24 +16,17 @@ from palm.controller.plan import Plan, plan
 from palm.controller.program import configured
 from palm.controller.settings import RunSettings
 from palm.core.checks import choice_problems, count_problems, raise_any
-from palm.core.checksum import checksum
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.core.storage import write_json, write_text
 from palm.engine.run_lock import only_run_in
-from palm.grid.document import Document, document
+from palm.grid.document import data_checksums, document, that_count
 from palm.grid.folder import ROWS, Grid, GridRun
 from palm.grid.pool import Pool, Progress, Result, slots_of
 from palm.mixing import TaskProgress
 from palm.reader.rows.cache import DataCache
 
 OUTCOME, TABLE, PICTURE = "compare.json", "compare.txt", "compare.png"
-
-NO_RESULT = (
-    *("save_path", "resume", "overwrite", "progress", "quiet", "verbose", "print_every_n_steps", "trackers"),
-    *("data_cache", "use_data_cache", "save_every_n_steps", "save_infermodel_every_n_steps", "keep_last_n"),
-)
-"""Settings that change nothing in what a run learns; others begin another grid."""
 
 
 def compare(
@@ -104,8 +97,8 @@ def compare(
             "budget": budget,
             "model": model,
             "test": {name: str(path.absolute()) for name, path in tests.items()},
-            "settings": _that_count(document(given, planned, given.tasks)),
-            "data": {str(path): checksum(path)[:32] for path in _files(planned, tests)},
+            "settings": that_count(document(given, planned, given.tasks)),
+            "data": data_checksums(planned, tests.values()),
         }
         grid.open("compare", about, overwrite)
         variants = variants_of({name: bool(tag) for name, tag in targets.items()})
@@ -165,22 +158,6 @@ def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Pa
 
 def _dev_file(plan: Plan, task: str) -> Path | None:
     return next(each.task.get("dev_file") for each in plan.tasks if each.name == task)
-
-
-def _files(plan: Plan, tests: Mapping[str, Path]) -> list[Path]:
-    """Every data file that the runs read."""
-    named = (each.task.get(name) for each in plan.tasks for name in ("train_file", "dev_file"))
-    return sorted({path.absolute() for path in (*named, *tests.values()) if path is not None})
-
-
-def _that_count(settings: Document) -> dict[str, Any]:
-    kept = {name: value for name, value in settings["global"].items() if name not in NO_RESULT}
-    unread = ("pred_file", "pred_output_path", "pred_batch_size", "print_first_n")
-    tasks = {
-        task: {name: value for name, value in own.items() if name not in unread}
-        for task, own in settings["tasks"].items()
-    }
-    return {**kept, "tasks": tasks, "backbone": settings["backbone"]}
 
 
 def _progress(plan: Plan, config: Config, settings: RunSettings) -> tuple[list[TaskProgress], Any]:
