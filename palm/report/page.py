@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import torch
-
-from palm.core.errors import PalmError
 from palm.core.logging import logger
 from palm.core.storage import read_json, write_text
-from palm.core.version import __version__
 from palm.engine.evaluation import shown as shown_score
 from palm.engine.inference import DESCRIPTION
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
+from palm.report.comparison_page import COMPARISON, comparison_page
 from palm.report.curves import Curve
 from palm.report.data import DataFile
 from palm.report.history import Evaluated, History
+from palm.report.rendering import MADE_WITH, rendered
 from palm.report.run import CONFIGURATION, Run, read_run
 from palm.report.svg import Bars, Chart, Line, shown
 
@@ -37,8 +34,10 @@ def write_report(
 ) -> Path:
     """Write a page that shows what a run was trained on, how it went, and where its models are wrong.
 
+    Of the folder of a comparison (see `palm.compare`) the page shows what was found, and predicts nothing.
+
     Args:
-        run: the run's folder, its `save_path`.
+        run: the run's folder, its `save_path`; or that of a comparison.
         output: the HTML file; `report.html` in the run's folder where None.
         predict: load the best model of every task (or its last) and predict its `dev_file`, unless that
             was done before; without, the page says nothing of single rows. What cannot be predicted is told
@@ -52,9 +51,13 @@ def write_report(
         PalmError: jinja2 is missing.
         StorageError: no history there, or `output` cannot be written.
     """
-    found = read_run(run)
-    file = found.folder / FILE if output is None else Path(output)
-    text = page(found, analyses_of(found, predict, trust))
+    folder = Path(run)
+    file = folder / FILE if output is None else Path(output)
+    if (folder / COMPARISON).is_file():
+        text = comparison_page(folder)
+    else:
+        found = read_run(folder)
+        text = page(found, analyses_of(found, predict, trust))
     write_text(file, text)
     logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
     return file
@@ -62,20 +65,11 @@ def write_report(
 
 def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
     """The page's HTML; every text of the run is escaped."""
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError:
-        raise PalmError("the report needs jinja2: pip install 'palm-torch[report]'") from None
-    environment = Environment(
-        loader=PackageLoader("palm.report", "template"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     history = run.history
-    environment.filters |= {"shown": shown, "score": _score, "value": _value, "duration": _duration}
-    return environment.get_template("page.html").render(
+    filters = {"shown": shown, "score": _score, "value": _value, "duration": _duration}
+    return rendered(
+        "page.html",
+        filters,
         run=run,
         history=history,
         ending=_ending(history),
@@ -90,7 +84,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
         commands=list(_commands(run)),
         versions=_versions(run),
-        made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        made_with=MADE_WITH,
     )
 
 
