@@ -4,9 +4,9 @@
     python benchmarks/few_labels.py --model MINILM --data DATA --output DIR --budget total
 
 `slot` has 100 labelled sentences and `intent` all 4478, then the reverse. The model after the last step is
-scored on the test rows, as there are no dev rows to spare. `--data` holds the folder `atis`. First the expected
-CPU time is printed, from a few steps of each task; killed, the same command goes on. `--sample` chooses
-other rows: which 100 they are is one draw, and the intervals of a comparison do not count it.
+scored on the test rows, as there are no dev rows to spare. `--data` holds the folder `atis`. First the
+expected CPU time is printed, from a few steps of each task; killed, the same command goes on. `--sample`
+chooses other rows: which 100 they are is one draw, and the intervals of a comparison do not count it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from palm.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.comparison.variants import Budget, Length, Variant, lengths_of, variants_of
-from palm.config import Config
+from palm.config import Config, read_config
 from palm.controller.build import build
 from palm.controller.plan import Plan, plan
 from palm.controller.program import configured
@@ -104,30 +104,41 @@ def compare(
         variants = variants_of({name: bool(tag) for name, tag in targets.items()})
         tasks, mixing = _progress(planned, given, settings)
         lengths = lengths_of(variants, mixing, tasks, settings.num_epochs, budget)
-        equal = _equal(budget, variants, lengths, list(tests), settings.early_stopping_patience > 0)
+        ways = list(zip(variants, lengths, strict=True))
+        equal = _equal(budget, ways, list(tests), settings.early_stopping_patience > 0)
         logger.info("%s", equal)
         chosen = range(settings.random_seed, settings.random_seed + seeds)
-        alike = {"num_devices": 1} if settings.num_devices == "auto" else {}
-        runs = [
-            GridRun(
+        runs = list(_runs(given, planned, ways, chosen, tests, model))
+        for run in runs[: len(ways)]:  # what a variant alone has wrong is told before the first run
+            plan(read_config(run.settings, argv=[]), for_train=True)
+        results = _trained(grid, runs, config, slots_of(workers, settings.use_gpu), keep_models)
+        found = _outcome(grid, ways, results, tests, chosen, planned, budget, equal)
+        _write(folder, found)
+    return found
+
+
+def _runs(
+    config: Config,
+    planned: Plan,
+    ways: Sequence[tuple[Variant, Length]],
+    seeds: Sequence[int],
+    tests: Mapping[str, Path],
+    model: str,
+) -> Iterator[GridRun]:
+    """Every variant with the first seed, then with the next."""
+    # The steps of a run depend on its number of devices, so all runs have one, unless told otherwise.
+    is_auto = planned.settings.get("num_devices", "auto") == "auto"
+    alike = {"num_devices": 1} if is_auto else {}
+    for seed in seeds:
+        for variant, length in ways:
+            changes = {"num_epochs": length.num_epochs, "random_seed": seed, **alike, **variant.changes}
+            yield GridRun(
                 f"{variant.name}-seed{seed}",
-                document(
-                    *(given, planned, variant.tasks),
-                    **{"num_epochs": length.num_epochs, "random_seed": seed, **alike, **variant.changes},
-                ),
+                document(config, planned, variant.tasks, **changes),
                 length.total,
                 {name: str(path.absolute()) for name, path in tests.items() if name in variant.tasks},
                 model,
             )
-            for seed in chosen
-            for variant, length in zip(variants, lengths, strict=True)
-        ]
-        results = _trained(grid, runs, config, slots_of(workers, settings.use_gpu), keep_models)
-        found = _outcome(
-            grid, list(zip(variants, lengths, strict=True)), results, tests, chosen, planned, budget, equal
-        )
-        _write(folder, found)
-    return found
 
 
 def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Path]) -> dict[str, Path]:
@@ -175,23 +186,18 @@ def _progress(plan: Plan, config: Config, settings: RunSettings) -> tuple[list[T
 
 
 def _equal(
-    budget: Budget,
-    variants: Sequence[Variant],
-    lengths: Sequence[Length],
-    targets: Sequence[str],
-    stops: bool,
+    budget: Budget, ways: Sequence[tuple[Variant, Length]], targets: Sequence[str], stops: bool
 ) -> str:
     """What is equal in all variants, in words and numbers."""
-    each = ", ".join(f"{name} {lengths[0].steps[name]}" for name in targets)
-    totals = ", ".join(
-        f"{variant.name} {length.total}" for variant, length in zip(variants, lengths, strict=True)
-    )
+    together = ways[0][1].steps
+    totals = ", ".join(f"{variant.name} {length.total}" for variant, length in ways)
     late = "; early stopping is on, so these are the most that a run has" if stops else ""
     if budget == "target":
+        each = ", ".join(f"{name} {together[name]}" for name in targets)
         return f"Equal target steps: {each} in every variant; in total: {totals}{late}."
     own = "; ".join(
         f"{variant.name}: {', '.join(f'{name} {steps}' for name, steps in length.steps.items())}"
-        for variant, length in zip(variants, lengths, strict=True)
+        for variant, length in ways
     )
     return f"Equal total steps, but for rounding: {totals}. Of tasks: {own}{late}."
 

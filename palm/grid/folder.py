@@ -24,7 +24,7 @@ CONFIGURATION, JOB, RESULT, LOG, OUT, ROWS = (
 )
 
 OWN = (
-    *(CONFIGURATION, JOB, RESULT, LOG, f"{ROWS}/*.jsonl"),
+    *(CONFIGURATION, JOB, RESULT, LOG, ".worker.lock", f"{ROWS}/*.jsonl"),
     *(f"{OUT}/{name}" for name in ("history.jsonl", "evaluation.jsonl", "run.json", "resolved_config.yaml")),
 )
 """What a run's folder holds beside models and checkpoints, which have manifests."""
