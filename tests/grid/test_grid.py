@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -42,7 +43,9 @@ def waited_for(path: Path) -> None:
     assert path.exists()
 
 
-def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = settings_of(tmp_path, num_epochs=60)
     (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
     words = [sys.executable, "-c", PROGRAM, str(tmp_path / "settings.json"), str(tmp_path / "grid")]
@@ -59,7 +62,11 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_goes_on(tmp_path:
         time.sleep(0.05)
     (checkpoint,) = folder.glob("out/step_*")
     assert 0 < int(checkpoint.name.removeprefix("step_")) < 600
-    pool.train([GridRun("one", settings)], lambda _, result, is_old: ended.update(result, old=is_old))
+    monkeypatch.setattr("palm.grid.pool.REPORT_SECONDS", 0.5)
+    with caplog.at_level("INFO", logger="palm"):
+        run = GridRun("one", settings, steps=600)
+        pool.train([run], lambda _, result, is_old: ended.update(result, old=is_old))
+    assert re.search(r"^one: step \d+ of 600$", "\n".join(caplog.messages), re.M)
     assert (ended["steps"], ended["state"], ended["old"]) == ({"cls": 600}, "done", False)
     assert f"resumed from {checkpoint}" in (folder / "log.txt").read_text(encoding="utf-8")
     assert not list(folder.glob("out/**/manifest.json"))  # models are removed once it is scored
