@@ -20,6 +20,7 @@ from palm.engine.inference import DESCRIPTION
 from palm.engine.run_directory import CONFIGURATION
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
+from palm.report.comparison_page import COMPARISON, comparison_page
 from palm.report.curves import Curve
 from palm.report.history import Evaluated, History
 from palm.report.run import Run, read_run
@@ -40,8 +41,10 @@ def write_report(
 ) -> Path:
     """Write a page that shows what a run was trained on, how it went, and where its models are wrong.
 
+    Of the folder of a comparison (see `palm.compare`) the page shows what was found, and predicts nothing.
+
     Args:
-        run: the run's folder, its `save_path`.
+        run: the run's folder, its `save_path`; or that of a comparison.
         output: the HTML file; `report.html` in the run's folder where None.
         predict: load the best model of every task (or its last) and predict its `dev_file`, unless that
             was done before; without, the page says nothing of single rows. What cannot be predicted is told
@@ -55,9 +58,13 @@ def write_report(
         PalmError: jinja2 is missing.
         StorageError: no history there, or `output` cannot be written.
     """
-    found = read_run(run)
-    file = found.folder / FILE if output is None else Path(output)
-    text = page(found, analyses_of(found, predict, trust))
+    folder = Path(run)
+    file = folder / FILE if output is None else Path(output)
+    if (folder / COMPARISON).is_file():
+        text = comparison_page(folder, environment())
+    else:
+        found = read_run(folder)
+        text = page(found, analyses_of(found, predict, trust))
     write_text(file, text)
     logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
     return file

@@ -138,7 +138,17 @@ def test_palm_offers_these_names() -> None:
         *("StorageError", "Task", "Trainer", "TrainingError", "WiringError", "__version__", "backbone"),
         *("compare", "convert", "distribute", "downloader", "export", "head", "inspect_directory"),
         "load_backbone",
-        *("load_model", "lr_sched", "metrics", "mixing", "optimizer", "plot", "reader", "write_report"),
+        *(
+            "load_model",
+            "lr_sched",
+            "metrics",
+            "mixing",
+            "optimizer",
+            "plot",
+            "reader",
+            "sweep",
+            "write_report",
+        ),
     ]
     assert all(hasattr(palm, name) for name in palm.__all__)
 
