@@ -83,9 +83,7 @@ def product_of(layers: Sequence[nn.Linear], dtype: torch.dtype) -> Product:
 def _can_pack() -> bool:
     # Private to torch, whose compiler uses them; a version may lack them.
     operators = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
-    there = torch.backends.mkldnn.is_available() and all(
-        hasattr(torch.ops.mkldnn, name) for name in operators
-    )
+    there = all(hasattr(torch.ops.mkldnn, name) for name in operators)
     return there and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
