@@ -52,6 +52,7 @@ from palm.engine.choosing import chosen_model
 from palm.engine.journal import Journal
 from palm.engine.model import outputs_of
 from palm.engine.model_card import CARD, label_names, model_card
+from palm.engine.placing import placed
 from palm.engine.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
@@ -283,7 +284,7 @@ class InferenceModel:
             batch = self.reader.collate(
                 rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
             )
-            return {name: value.to(device) for name, value in batch.items()}
+            return placed(batch, device)
 
         batch = batch_of(rows)
         with self._kept_weights:
