@@ -70,8 +70,8 @@ def attend_at_once(query: Tensor, key: Tensor, value: Tensor, scope: Scope, drop
 
     `varlen_attn` knows neither dropout nor float32. With dropout, the kernel that it calls is called here. In
     float32, nested tensors lead to kernels for that; they cost the host 9 ms a layer, and know no window, for
-    which sequences are padded. A window of `varlen_attn` counts from the end where there are fewer queries than
-    keys, so it is not asked for first tokens alone.
+    which sequences are padded. A window of `varlen_attn` counts from the end where there are fewer queries
+    than keys, so it is not asked for first tokens alone.
     """
     queries, keys, window = scope.queries, scope.keys, scope.window
     varlen_attn = varlen_kernel(window is not None)
