@@ -20,6 +20,7 @@ from palm.distributed import Replica, all_reduce_sum, num_ranks, rank, report_mi
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.events import Event
 from palm.engine.model import MultiTaskModel
+from palm.engine.placing import placed
 from palm.engine.recipe import Recipe
 from palm.engine.task import Task
 from palm.optimizer import GradClipType, clip
@@ -216,8 +217,8 @@ class Training:
         counts = [self.model.num_terms(task.name, batch) for batch in batches]
         # A signal reaches ranks in different steps; along with the counts they agree on one, at no cost.
         shares, self._ranks_stop = self.replica.shares(counts, self._is_asked_to_stop())
-        placed = [{name: value.to(self.recipe.device) for name, value in batch.items()} for batch in batches]
-        return list(zip(placed, shares, strict=True))
+        device = self.recipe.device
+        return [(placed(batch, device), share) for batch, share in zip(batches, shares, strict=True)]
 
     @property
     def is_stopping(self) -> bool:
