@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 from palm.core.budget import within_weights
 from palm.core.component import Component, path_settings
 from palm.core.errors import ConfigError, StorageError
+from palm.core.filling import unfilled
 from palm.core.foreign import inside, reading
 from palm.core.registry import Registry
 
@@ -52,7 +53,8 @@ def rebuilt(
         registry: that of the component's kind.
         saved: the description, as anybody may have written it.
         folder: where the files lie.
-        weights: what the component will be filled with; it may not become much larger.
+        weights: what the component will be filled with, all of it: its parameters have no values before that;
+            and it may not become much larger.
         trust: see `Registry.named_in_directory`.
         overrides: settings of the caller that replace those of the description.
 
@@ -69,7 +71,10 @@ def rebuilt(
             name: _setting(value, folder, component.aliases.get(name, name) in files, f"{place}: {name}")
             for name, value in saved["settings"].items()
         }
-        with within_weights(weights, place) if weights is not None else nullcontext():
+        with ExitStack() as stack:
+            if weights is not None:
+                stack.enter_context(within_weights(weights, place))
+                stack.enter_context(unfilled())
             try:
                 return component(**{**settings, **overrides})
             except ConfigError as error:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from palm.core.filling import is_unfilled
 from palm.core.registry import did_you_mean
 
 Activation = Callable[[Tensor], Tensor]
@@ -60,13 +61,15 @@ def layer_norm(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
 def init_weights(module: nn.Module, initializer_range: float) -> None:
     """Start all of `module`: weights from a normal cut at two sigma, biases 0, layer norms 1 and 0.
 
+    What will be filled, see `palm.core.filling`, stays as it is.
+
     Args:
         module: linear layers, embeddings and layer norms, at any depth.
         initializer_range: sigma of the normal.
 
     Source: Devlin et al., 2018, BERT's published program.
     """
-    for part in module.modules():
+    for part in () if is_unfilled() else module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             cut = 2 * initializer_range
             nn.init.trunc_normal_(part.weight, std=initializer_range, a=-cut, b=cut)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from palm.backbone.base import Backbone
 from palm.core.checks import count_problems, positive_problems, raise_any
@@ -18,6 +19,7 @@ from palm.metrics import metric_problems
 from palm.mixing.base import TaskProgress
 from palm.paradigm.base import Head
 from palm.reader.base import Reader
+from palm.reader.rows.bad_rows import BadRows
 from palm.reader.rows.cache import DataCache, training_rows
 from palm.reader.rows.rows import Rows
 
@@ -61,6 +63,7 @@ class Task(Component):
         expected_steps: how many steps it is planned to get.
         step: how many it has had.
         scores: its dev scores so far, from 0 to 1, the higher the better.
+        bad_dev_rows: rows of its dev data that were left out or repaired, as `Rows.bad`.
         stopped_at: the global step at which it was declared finished early; None where it was not.
 
     Raises:
@@ -115,6 +118,7 @@ class Task(Component):
         self.expected_steps = 0
         self.step = 0
         self.scores: list[float] = []
+        self.bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
         self.stopped_at: int | None = None
 
     def open_stream(self, seed: int, rows: Rows | None = None, cache: DataCache | None = None) -> None:
@@ -155,8 +159,10 @@ class Task(Component):
         self.scores, self.stopped_at = [], None
 
     def _log_first_rows(self, path: Path) -> None:
+        self.reader.bad_rows = BadRows(path, self.reader.on_bad_row, joint=True)  # told when all are encoded
         examples = list(islice(self.reader.read(path, with_targets=True), self.print_first_n))
         rows = self.reader.encode(examples, with_targets=True)
+        self.reader.bad_rows = None
         for number, example in enumerate(examples):
             logger.info("%s: example %d: %s", self.name, number, example)
             for row in range(len(rows)):
@@ -179,6 +185,11 @@ class Task(Component):
     def epoch(self) -> int:
         """The epoch, from 0, of its last step."""
         return max(self.step - 1, 0) // self.steps_per_epoch
+
+    def rows_after(self, step: int) -> tuple[int, int]:
+        """How many training rows it has, and how many it has trained on in `step` steps, repeats counted."""
+        assert self.stream is not None, "the training data is not loaded"
+        return len(self.stream.rows), self.stream.rows_before(step * self.gradient_accumulation_steps)
 
     def batches(self, step: int) -> list[Tensors]:
         """What its step `step`, counted from 0, trains on."""

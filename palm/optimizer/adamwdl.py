@@ -131,5 +131,6 @@ class AdamWDL(MomentOptimizer):
 class AdamWDLRule(EpsilonHatRule):
     """The update of `AdamWDL`: in its document's formula the decay has the corrected rate too."""
 
-    def left_by_decay(self, group: Group, rates: list[float]) -> list[float]:
-        return [1 + rate * group["weight_decay"] for rate in rates]
+    def decay(self, group: Group, corrected: float) -> float:
+        """The group's, times that correction."""
+        return float(group["weight_decay"]) * corrected

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from palm.core.component import Translate, unused
 from palm.core.errors import ConfigError
 from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer
-from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule, Moments
+from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule
 
 
 @OPTIMIZERS.register("lamb")
@@ -84,20 +84,16 @@ class Lamb(MomentOptimizer):
 class LambRule(MomentRule):
     """The update of `Lamb`; `adapts` in a group says whether its parameters are scaled."""
 
-    def move(self, group: Group, parameters: list[Tensor], moments: Moments) -> None:
+    def move(self, group: Group, parameters: list[Tensor], step: int) -> None:
         """One step of algorithm 2."""
-        (beta1, beta2), rate = group["betas"], group["lr"]
-        denominators = torch._foreach_div(moments.squares, [1 - beta2**step for step in moments.steps])
-        torch._foreach_sqrt_(denominators)
-        torch._foreach_add_(denominators, group["eps"])
-        updates = torch._foreach_div(moments.means, [1 - beta1**step for step in moments.steps])
-        torch._foreach_div_(updates, denominators)
-        torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
-        if group["adapts"]:
-            torch._foreach_mul_(
-                updates, [trust_ratio(*pair) for pair in zip(parameters, updates, strict=True)]
-            )
-        torch._foreach_add_(parameters, updates, alpha=-rate)
+        # On a CPU one by one, while a parameter is in the cache.
+        for some in [parameters] if parameters[0].is_cuda else ([parameter] for parameter in parameters):
+            updates = [torch.zeros_like(parameter) for parameter in some]  # minus u, from here on
+            self.take_adam_step(updates, some, step, lr=1.0, betas=group["betas"], eps=group["eps"])
+            torch._foreach_add_(updates, some, alpha=-group["weight_decay"])
+            if group["adapts"]:
+                torch._foreach_mul_(updates, [trust_ratio(*pair) for pair in zip(some, updates, strict=True)])
+            torch._foreach_add_(some, updates, alpha=group["lr"])
 
 
 def trust_ratio(weight: Tensor, update: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from palm.core.checks import number_problems
 from palm.core.errors import ConfigError
 from palm.core.registry import imported
+from palm.distributed import local_shard
 from palm.optimizer.base import GRAD_CLIP_TYPES, GradClipType, Optimizer
 
 DecayRule = Callable[[str], bool]
@@ -99,27 +99,12 @@ class MomentOptimizer(Optimizer):
         return [group for group in groups if group["params"]]
 
 
-@dataclass(frozen=True)
-class Moments:
-    """What Adam and its kin know of some parameters, this step's gradients included.
-
-    Args:
-        means: running means of gradients, without a bias correction.
-        squares: those of squared gradients.
-        steps: how many steps each parameter has had.
-    """
-
-    means: list[Tensor]
-    squares: list[Tensor]
-    steps: list[int]
-
-
 class MomentRule(torch.optim.Optimizer):
     """A torch optimizer whose steps are made of both means and of the number of steps of each parameter.
 
     Args:
         groups: parameters, with settings of their own where they have any.
-        settings: the others', among them `lr` and `betas`.
+        settings: the others', among them `lr`, `betas` and `eps`.
     """
 
     def __init__(self, groups: Iterable[Group], settings: dict[str, Any]) -> None:
@@ -130,49 +115,93 @@ class MomentRule(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         """Move every parameter that has a gradient."""
         for group in self.param_groups:
-            if parameters := [parameter for parameter in group["params"] if parameter.grad is not None]:
-                states: list[dict[str, Tensor]] = [self.state[parameter] for parameter in parameters]
-                for parameter, state in zip(parameters, states, strict=True):
+            by_step: dict[int, list[Tensor]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
                     if not state:
                         state["step"] = torch.tensor(0.0)
                         state["exp_avg"] = torch.zeros_like(parameter)
                         state["exp_avg_sq"] = torch.zeros_like(parameter)
                     state["step"] += 1
-                gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-                means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
-                beta1, beta2 = group["betas"]
-                torch._foreach_lerp_(means, gradients, 1 - beta1)
-                torch._foreach_mul_(squares, beta2)
-                torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-                self.move(
-                    group, parameters, Moments(means, squares, [int(state["step"]) for state in states])
-                )
+                    by_step.setdefault(int(state["step"]), []).append(parameter)
+            for step, parameters in by_step.items():
+                self.move(group, parameters, step)
 
     @abstractmethod
-    def move(self, group: Group, parameters: list[Tensor], moments: Moments) -> None:
-        """Update those parameters of a group that have a gradient, in place."""
+    def move(self, group: Group, parameters: list[Tensor], step: int) -> None:
+        """Update some parameters of a group, in place; they have gradients, and had `step` with this one."""
+
+    def take_adam_step(
+        self,
+        targets: list[Tensor],
+        parameters: list[Tensor],
+        step: int,
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """One step of AdamW, by torch's fused kernel, with the gradients and moments of `parameters`.
+
+        An operation at a time over all tensors, as it was before, took four to seven times as long on a CPU,
+        where the memory is read and written again for each.
+
+        Args:
+            targets: what is moved: `parameters` themselves, or tensors of their shapes.
+            parameters: their moments take the gradient in.
+            step: which step of theirs it is, from 1.
+            lr: rate.
+            betas: decay of both moments.
+            eps: added to the root of the corrected second moment.
+            weight_decay: of `targets`, before the step.
+        """
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        states = [self.state[parameter] for parameter in parameters]
+        means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
+        # The kernel does not communicate: each rank moves what it has.
+        moved, *known = (list(map(local_shard, each)) for each in (targets, gradients, means, squares))
+        count = torch.full((), float(step), device=moved[0].device)
+        torch._fused_adamw_(  # type: ignore[call-overload]
+            moved,
+            *known,
+            [],
+            [count] * len(parameters),
+            lr=lr,
+            beta1=betas[0],
+            beta2=betas[1],
+            weight_decay=weight_decay,
+            eps=eps,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 class EpsilonHatRule(MomentRule):
     """AdamW with epsilon added before the bias correction: PaddlePALM's update, and Paddle's."""
 
-    def move(self, group: Group, parameters: list[Tensor], moments: Moments) -> None:
+    def move(self, group: Group, parameters: list[Tensor], step: int) -> None:
         """One step: the decay of the values before it, then Adam's."""
         beta1, beta2 = group["betas"]
-        rates = [-group["lr"] * (1 - beta2**step) ** 0.5 / (1 - beta1**step) for step in moments.steps]
-        denominators = torch._foreach_sqrt(moments.squares)
-        torch._foreach_add_(denominators, group["eps"])
-        torch._foreach_mul_(parameters, self.left_by_decay(group, rates))
-        torch._foreach_addcdiv_(parameters, moments.means, denominators, rates)
+        root = (1 - beta2**step) ** 0.5
+        # It is AdamW's with another epsilon: there it is added to √v̂ = √v / root.
+        self.take_adam_step(
+            *(parameters, parameters, step),
+            lr=group["lr"],
+            betas=group["betas"],
+            eps=group["eps"] / root,
+            weight_decay=self.decay(group, root / (1 - beta1**step)),
+        )
 
-    def left_by_decay(self, group: Group, rates: list[float]) -> list[float]:
-        """What the decay leaves of each parameter.
+    def decay(self, group: Group, corrected: float) -> float:  # noqa: ARG002
+        """Share of a parameter that a step takes away, per unit of rate.
 
         Args:
             group: of the parameters.
-            rates: minus the bias-corrected rate of each.
+            corrected: what the bias correction makes of a rate of 1.
         """
-        return [1 - group["lr"] * group["weight_decay"]] * len(rates)
+        return float(group["weight_decay"])
 
 
 NEGLIGIBLE = {"exp_avg": 1e-28, "exp_avg_sq": 1e-35}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from palm.backbone import BACKBONES, Backbone
 from palm.core.budget import within_weights
 from palm.core.errors import StorageError
+from palm.core.filling import unfilled
 from palm.core.foreign import inside, reading
 from palm.pretrained.configs import CONFIG_FILES, described, find_config, placed, read_config, sizes_of
 from palm.pretrained.files import read_weights
@@ -42,14 +44,16 @@ class ModelDirectory:
     given: Renamed = field(repr=False)
 
     def build(self) -> Backbone:
-        """The encoder with random weights.
+        """The encoder, to be filled with the weights; what they may lack, it starts as ever.
 
         Raises:
             ConfigError: a size is wrong.
             StorageError: sizes are far beyond those of the weights.
         """
         file = self.config_file
-        with reading(file), placed(file), within_weights(self.given.weights, file):
+        complete = all(name in self.given.weights for name in ("pooler.weight", "pooler.bias"))
+        start = unfilled() if complete else nullcontext()
+        with reading(file), placed(file), within_weights(self.given.weights, file), start:
             return BACKBONES[self.backbone](**self.settings)
 
 
@@ -95,7 +99,7 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
     Raises:
         StorageError, ConfigError: as `read_directory`.
     """
-    directory = read_directory(Path(path).absolute())
+    directory = read_directory(Path(path).absolute(), headers=True)
     with torch.device("meta"):  # without its numbers; a run would build it from the settings alone
         directory.build()
     expected = "vocab.json" if directory.backbone == "roberta" else "vocab.txt"

@@ -261,3 +261,20 @@ def test_a_vocabulary_that_fails_on_a_text_is_an_error_of_palm(tmp_path: Path) -
     assert tokenizer.encode(["a"]) == [[5]]
     with pytest.raises(DataError, match=r"a text: cannot read with this vocabulary: .*Missing \[UNK\]"):
         tokenizer.encode(["b"])
+
+
+def test_one_content_and_setting_has_one_tokenizer_wherever_the_file_lies(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    one, other = (write_vocabulary(tmp_path / name) for name in ("a", "b"))
+    tokenizer = load_tokenizer(one)
+    assert load_tokenizer(other) is tokenizer
+    assert load_tokenizer(one, do_lower_case=True) is not tokenizer
+    write_text(other.parent, "vocab.txt", one.read_text("utf-8") + "\nsurplus\n")
+    assert load_tokenizer(other).vocab_size == tokenizer.vocab_size + 1
+
+
+def test_byte_level_vocabularies_with_other_merges_have_other_tokenizers(tmp_path: Path) -> None:
+    one, other = (write_byte_level(tmp_path / name) for name in ("a", "b"))
+    assert load_tokenizer(one).companions[0].parent == one.parent
+    assert load_tokenizer(other).companions[0].parent == other.parent
