@@ -124,3 +124,13 @@ def test_without_num_epochs_a_trainer_trains_one_and_load_data_may_follow_regist
     trainer.fit_reader(reader)
     trainer.train(print_steps=0)
     assert (trainer.cur_train_step, trainer.steps_pur_epoch) == (10, 10)
+
+
+def test_loading_weights_is_told_in_the_words_of_2_x(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Controller(tiny.config(folder, "cls", num_epochs=1), argv=[]).train()
+    model = folder / "out" / "cls" / "infer_model"
+    trainer = palm.Trainer("cls")
+    trainer.build_forward(palm.backbone.BERT.from_config(tiny.BACKBONE), palm.head.Classify(4, 32))
+    with caplog.at_level(logging.INFO, "palm"):
+        trainer.load_pretrain(model)
+    assert f"Loading pretraining parameters from {model}..." in caplog.messages
