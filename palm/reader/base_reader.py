@@ -115,6 +115,11 @@ class Reader(base.Reader):
         return other
 
     def read(self, path: Path, with_targets: bool) -> Iterator[Example]:  # noqa: ARG002
+        if path != self.loaded.path:
+            raise DataError(
+                f"{type(self).__name__} reads the file that load_data was given, {self.loaded.path}, "
+                f"not {path}"
+            )
         yield from islice(_taken_apart(self._iterator(), path), self.num_examples)
 
     def parse(self, texts: Iterable[Any]) -> Iterator[Example]:  # noqa: ARG002

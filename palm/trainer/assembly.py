@@ -142,9 +142,9 @@ class Assembly(ABC):
         self._schedule = optimizer.given_2x.get("lr_scheduler", own_schedule) or WarmupScheduler(0)
         self._given_optimizer = optimizer
         settings = {**optimizer.settings, **optimizer.given_2x}
-        if isinstance(optimizer, base_optimizer.Optimizer):
-            optimizer.weight_decay = weight_decay or 0.0
-        elif weight_decay is not None:
+        if isinstance(optimizer, base_optimizer.Optimizer):  # it has no decay of its own
+            optimizer.weight_decay, weight_decay = weight_decay or 0.0, None
+        if weight_decay is not None:
             if "weight_decay" not in settings:
                 raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
             settings["weight_decay"] = weight_decay
@@ -195,6 +195,6 @@ class Assembly(ABC):
         if checkpoint is not None:
             load_checkpoint(run, checkpoint)
         self._run = run
-        assert self._given_optimizer is not None
-        self._given_optimizer.running = run.optimizer
+        if self._given_optimizer is not None:
+            self._given_optimizer.running = run.optimizer
         return run

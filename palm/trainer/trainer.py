@@ -250,9 +250,8 @@ class Trainer(TrainerBase):
             head.batch_postprocess({name: value.numpy() for name, value in outputs.items()})
         wanted = head.epoch_inputs_attrs.get("reader")
         post_inputs = {"reader": model.reader.get_epoch_outputs()} if wanted else {}
-        results: Sequence[Any] = head.epoch_postprocess(
-            post_inputs, output_dir=output_dir if is_first() else None
-        )
+        folder = output_dir if is_first() else None
+        results: Sequence[Any] = head.epoch_postprocess(post_inputs, output_dir=folder)
         return results
 
     def reset_buffer(self) -> None:

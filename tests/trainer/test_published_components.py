@@ -179,3 +179,40 @@ def test_a_subclass_of_a_head_of_palm_may_do_so_too(folder: Path) -> None:
 def test_a_reader_without_epoch_outputs_says_so(folder: Path) -> None:
     with pytest.raises(palm.WiringError, match=r"ClassifyReader has no get_epoch_outputs\(\)"):
         palm.reader.ClassifyReader(folder / "words.txt", 8).get_epoch_outputs()
+
+
+def test_a_saved_model_and_joint_prediction_give_the_outputs_of_a_head_of_2_x(folder: Path) -> None:
+    backbone, head = BOW(11, 8), Head(2, 8)
+    reader = palm.reader.ClassifyReader(folder / "words.txt", 8, seed=1)
+    reader.load_data(folder / "texts.tsv", 4, num_epochs=1)
+    reader.register_with(backbone)
+    trainer = palm.Trainer("colour", precision="fp32")
+    trainer.build_backward(palm.optimizer.Adam(trainer.build_forward(backbone, head), 0.1))
+    trainer.fit_reader(reader)
+    trainer.train(print_steps=0)
+    trainer.save(folder / "model", save_type="predict")
+    model = palm.load_model(folder / "model")
+    assert model.head.phase == "predict"
+    [record] = model.predict(["a red door"])
+    assert [len(record["logits"]), record["index"]] == [2, 0]
+
+    test_reader = palm.reader.ClassifyReader(folder / "words.txt", 8, phase="predict")
+    test_reader.load_data(folder / "texts.tsv", 4)
+    pred_backbone = BOW(11, 8, phase="predict")
+    test_reader.register_with(pred_backbone)
+    trainer.build_predict_forward(pred_backbone, Head(2, 8, phase="predict"))
+    joint = palm.MultiHeadTrainer([trainer], precision="fp32")
+    joint.build_predict_forward()
+    joint.merge_inference_readers([test_reader])
+    alone = [record["logits"] for record in model.predict_file(folder / "texts.tsv", folder / "out")]
+    together = [record["logits"] for record in joint.predict()["colour"]]
+    torch.testing.assert_close(torch.tensor(together), torch.tensor(alone))
+
+
+def test_a_reader_of_2_x_reads_what_it_was_given(folder: Path) -> None:
+    reader = Reader(str(folder / "words.txt"), 8)
+    with pytest.raises(palm.PalmError, match=r"call load_data\(input_file, batch_size\) first"):
+        next(reader.read(folder / "texts.tsv", with_targets=True))
+    reader.load_data(str(folder / "texts.tsv"), 4)
+    with pytest.raises(palm.DataError, match=r"reads the file that load_data was given, .*texts.tsv, not"):
+        next(reader.read(folder / "words.txt", with_targets=True))
