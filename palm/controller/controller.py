@@ -43,8 +43,10 @@ from palm.engine.run_directory import CONFIGURATION, HISTORY, RunDirectory
 from palm.engine.run_lock import only_run_in
 from palm.engine.running import Watch, run_training
 from palm.engine.saving import BestSaver, CheckpointSaver, TargetSaver, models_table
+from palm.engine.shared_rows import share_rows
 from palm.engine.stopping import StopOnSignal
 from palm.engine.task import Task
+from palm.engine.together import planned_steps
 from palm.engine.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.paradigm import HEADS
@@ -382,8 +384,15 @@ class Controller:
             task.open_stream(settings.random_seed, cache=cache)
             assert task.stream is not None
             logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
-        plan_steps(parts.tasks, parts.mixing, reference=main, num_epochs=settings.num_epochs)
-        total = sum(task.expected_steps for task in parts.tasks)
+        share_rows(parts.tasks)
+        plan_steps(
+            parts.tasks,
+            parts.mixing,
+            reference=main,
+            num_epochs=settings.num_epochs,
+            tasks_per_step=settings.tasks_per_step,
+        )
+        total = planned_steps(parts.tasks, parts.mixing, settings.tasks_per_step)
         return start(
             Recipe(
                 backbone=parts.backbone,
@@ -394,6 +403,9 @@ class Controller:
                 ),
                 groups=parts.groups,
                 mixing=parts.mixing,
+                tasks_per_step=settings.tasks_per_step,
+                loss_scale=settings.loss_scale,
+                balance=parts.balance,
                 ema_decay=settings.ema_decay if settings.use_ema else None,
                 seed=settings.random_seed,
                 device=self._device,

@@ -95,7 +95,7 @@ class Evaluator:
         if not isinstance(event, Step):
             return None
         regular = self.every > 0 and event.number % self.every == 0
-        epoch_ends = event.task is self.main and self.main.step % self.main.steps_per_epoch == 0
+        epoch_ends = event.part_of(self.main) is not None and self.main.step % self.main.steps_per_epoch == 0
         return self.evaluate() if regular or (self.every_epoch and epoch_ends) else None
 
     def _is_up_to_date(self) -> bool:

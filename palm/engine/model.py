@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from palm.backbone.base import Backbone
 from palm.core.contract import Tensors
 from palm.core.errors import WiringError
 from palm.core.precision import Precision, computing
+from palm.engine.joint_pass import joint_outputs
 from palm.engine.task import Task
 from palm.paradigm.base import Head
 
 
 class MultiTaskModel(nn.Module):
-    """What is trained: only the drawn task's head runs in a step.
+    """What is trained: only the drawn tasks' heads run in a step.
 
     Args:
         backbone: the shared encoder.
@@ -28,6 +30,7 @@ class MultiTaskModel(nn.Module):
         self.backbone, self.precision = backbone, precision
         self.heads = nn.ModuleDict()
         self._owners: dict[str, str] = {}
+        self._rows_of = {task.name: task.share_rows_with or task.name for task in tasks}
         keys: dict[Head, str] = {}
         for task in tasks:
             # "@": a task may be called `train` or `type`, which a module attribute may not.
@@ -56,10 +59,21 @@ class MultiTaskModel(nn.Module):
         assert isinstance(head, Head)
         return head
 
-    def forward(self, task: str, batch: Tensors) -> Tensor:
-        """The mean loss of one task on its batch, a scalar; predictions are made of `outputs_of`."""
-        head = self.head(task)
-        return head.loss(outputs_of(self.backbone, head, batch, self.precision), batch)
+    def forward(self, task: str | Sequence[str], batch: Tensors | Sequence[Tensors]) -> Tensor:
+        """The mean loss of one task on its batch, a scalar; predictions are made of `outputs_of`.
+
+        Several tasks, with a batch each, give a loss each, [tasks]; 0 where no row of a batch has a label.
+        """
+        if isinstance(task, str):
+            assert isinstance(batch, dict)
+            head = self.head(task)
+            return head.loss(outputs_of(self.backbone, head, batch, self.precision), batch)
+        assert not isinstance(batch, dict)
+        heads, sources = [self.head(name) for name in task], [self._rows_of[name] for name in task]
+        rows_of = [sources.index(source) for source in sources]
+        outputs = joint_outputs(self.backbone, heads, batch, rows_of, self.precision)
+        losses = [head.loss(made, own) for head, made, own in zip(heads, outputs, batch, strict=True)]
+        return torch.stack(losses)
 
     def num_terms(self, task: str, batch: Tensors) -> int:
         """Over how many equal terms that loss is the mean."""

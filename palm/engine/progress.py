@@ -85,10 +85,13 @@ class ProgressBars:
             )
 
     def _advance(self, step: Step) -> None:
-        overall, own = self._bars[""], self._bars[step.task.name]
         # A target stays in the draw until the last one is through, and scores may change the plan.
-        overall.total, own.bar_format = max(overall.total, step.number), _task_format(step.task)
-        own.update()
+        for part in step.parts:
+            own = self._bars[part.task.name]
+            own.bar_format = _task_format(part.task)
+            own.update()
+        overall = self._bars[""]
+        overall.total = max(overall.total, step.number)
         overall.update()
 
     def _score(self, event: Evaluated, task: str) -> None:

@@ -48,11 +48,16 @@ class TargetSaver:
         return [saved for task in targets for saved in self._look_at(task, event)]
 
     def _look_at(self, task: Task, step: Step) -> Iterator[Saved]:
-        trained = task is step.task
-        if trained and self.every > 0 and task.step % self.every == 0 and task.step <= task.expected_steps:
+        own = step.part_of(task)
+        if (
+            own is not None
+            and self.every > 0
+            and task.step % self.every == 0
+            and task.step <= task.expected_steps
+        ):
             yield self._save(task, f"{ON_THE_WAY}{task.step}", "on_the_way")
             keep_last(self.save_path / task.name, ON_THE_WAY, task.step, self.keep)
-        if (trained and step.finished) or task.stopped_at == step.number:
+        if (own is not None and own.finished) or task.stopped_at == step.number:
             logger.info("%s: train finished!", task.name)
             yield self._save(task, LAST, "target")
             self.finished[task.name] = step.number

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from palm.backbone import Backbone
+from palm.balance import Balance
 from palm.core.checks import choice_problems, raise_any
 from palm.core.contract import Tensors
 from palm.core.device import device_of
@@ -27,7 +28,7 @@ from palm.engine.evaluation import EarlyStopping, Evaluator
 from palm.engine.events import Completed, Event, Logged, Observer, Saved
 from palm.engine.loop import Step, Training
 from palm.engine.progress import Progress
-from palm.engine.recipe import Recipe
+from palm.engine.recipe import LossScale, Recipe, TasksPerStep
 from palm.engine.result import TrainingResult
 from palm.engine.running import Watch, run_training
 from palm.engine.saving import BestSaver, save_model
@@ -139,6 +140,9 @@ class TrainerBase(ABC):
         self._checkpoint: Path | None = None
         self._draws: Iterator[tuple[int, Tensors]] | None = None
         self._mixing: Mixing = MixRatio()
+        self._tasks_per_step: TasksPerStep = 1
+        self._loss_scale: LossScale = "none"
+        self._balance: Balance | None = None
         self._eval_every = (-1, False)
 
     @property
@@ -367,7 +371,7 @@ class TrainerBase(ABC):
         return nullcontext() if self._run is None else self._run.averaged()
 
     def _train_on(self, task: Task, batch: Tensors) -> Tensors:
-        _check_single([task], "train_one_step")
+        self._check_single([task], "train_one_step")
         step = self._training("train_one_step").step_on(task, [batch])
         self._tell_finish(step)
         if self._saver is not None:
@@ -380,7 +384,7 @@ class TrainerBase(ABC):
 
     def _batches(self, tasks: list[Task]) -> Iterator[tuple[int, Tensors]]:
         """The number of the drawn task and its batch, step by step, as `train` would take them."""
-        _check_single(tasks, "get_one_batch")
+        self._check_single(tasks, "get_one_batch")
         if self._checkpoint is not None:
             self._training("get_one_batch")  # which knows where it stopped
         seed = seed_of(task.reader for task in tasks)
@@ -392,6 +396,20 @@ class TrainerBase(ABC):
             (batch,) = task.batches(handed[task.name])
             yield number, batch
             handed[task.name] += 1
+
+    def _check_single(self, tasks: Iterable[Task], caller: str) -> None:
+        for task in tasks:
+            if task.gradient_accumulation_steps > 1:
+                raise PalmError(
+                    f"trainer {task.name!r}: {caller} concerns a step of one batch, and here a step has "
+                    f"{task.gradient_accumulation_steps}; call train(), or set "
+                    "gradient_accumulation_steps to 1"
+                )
+            if self._tasks_per_step != 1 or task.share_rows_with is not None:
+                raise PalmError(
+                    f"trainer {self.name!r}: {caller} concerns a step of one task, and here a step may have "
+                    "several; call train(), or leave tasks_per_step and share_rows_with out"
+                )
 
     def _next_draw(self) -> tuple[int, Tensors]:
         if self._draws is None:
@@ -425,6 +443,9 @@ class TrainerBase(ABC):
             schedule=self._schedule,
             groups=self._groups,
             mixing=self._mixing,
+            tasks_per_step=self._tasks_per_step,
+            loss_scale=self._loss_scale,
+            balance=self._balance,
             ema_decay=self._ema_decay,
             seed=seed_of(task.reader for task in tasks),
             device=device_of(use_gpu=True),
@@ -477,15 +498,6 @@ def needed(value: T | None, name: str, call: str, caller: str) -> T:
     if value is None:
         raise PalmError(f"trainer {name!r}: {caller} comes too early; call {call} first")
     return value
-
-
-def _check_single(tasks: Iterable[Task], caller: str) -> None:
-    for task in tasks:
-        if task.gradient_accumulation_steps > 1:
-            raise PalmError(
-                f"trainer {task.name!r}: {caller} concerns a step of one batch, and here a step has "
-                f"{task.gradient_accumulation_steps}; call train(), or set gradient_accumulation_steps to 1"
-            )
 
 
 def seed_of(readers: Iterable[Reader]) -> int:

@@ -82,7 +82,10 @@ def seen(folder: Path, rank: int = 0) -> dict[str, Any]:
 UNFELT = "heads.@mrc.out.bias"
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "parts"])
+TOGETHER = ["together", "together_fsdp", "balanced", "balanced_fsdp"]
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "parts", *TOGETHER])
 def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
     one: Path, two: Path, parallel: str
 ) -> None:

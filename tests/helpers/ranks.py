@@ -55,7 +55,7 @@ def record(path: Path, training: Training) -> None:
     evaluator = Evaluator(training, every=4)
     losses = []
     for step in training.steps():
-        losses.append((step.task.name, step.loss.item()))
+        losses += [(part.task.name, part.loss.item()) for part in step.parts]
         evaluator(step)
     weights = full_tensors(training.model.state_dict())
     averages = {} if training.ema is None else full_tensors(training.ema.state_dict())
@@ -131,6 +131,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fsdp": {"parallel": "fsdp", "num_epochs": 1, "use_ema": True, "ema_decay": 0.9},
     "bf16": {"gradient_exchange": "bf16", "num_epochs": 1},
     "parts": {"gradient_accumulation_steps": 2},
+    "together": {"tasks_per_step": "all", "num_epochs": 1},
+    "together_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "parallel": "fsdp"},
+    "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": "nash_mtl"},
+    "balanced_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "balance": "nash_mtl", "parallel": "fsdp"},
 }
 
 if __name__ == "__main__":
