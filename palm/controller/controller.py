@@ -48,6 +48,7 @@ from palm.engine.stopping import StopOnSignal
 from palm.engine.task import Task
 from palm.engine.together import planned_steps
 from palm.engine.trackers import trackers_of
+from palm.engine.transfer import TransferProbe
 from palm.lr_sched import schedule_of_run
 from palm.paradigm import HEADS
 from palm.pretrained import load_pretrain, vocabulary_differences
@@ -172,9 +173,11 @@ class Controller:
                 text = yaml_text(resolved, self.config.origins())
                 write_text(directory.path / CONFIGURATION, text)
             path, keep = settings.save_path, settings.keep_last_n
+            compared = settings.transfer_every_n_steps
             targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
             saver = CheckpointSaver(training, path, settings.save_every_n_steps, keep, start.run_id)
             actors: list[Observer] = [
+                *([TransferProbe(training, compared)] if compared == "auto" or compared > 0 else ()),
                 *([] if evaluator is None else self._reactions(evaluator, resolved)),
                 targets,
                 saver,

@@ -151,6 +151,7 @@ class TaskParts:
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_epochs": (lambda value: 0 < value < math.inf, "above 0"),
     "tasks_per_step": (lambda value: value == "all" or value >= 1, "1 or more, or all"),
+    "transfer_every_n_steps": (lambda value: value == "auto" or value >= -1, "a number of steps, auto or -1"),
     "warmup_proportion": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
     "ema_decay": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
     "early_stopping_by": (lambda value: value in ("task", "all"), "task or all"),

@@ -14,8 +14,10 @@ from palm.mixing import Mixing
 
 def planned_steps(tasks: Sequence[Task], mixing: Mixing, tasks_per_step: TasksPerStep) -> int:
     """How many global steps a run is planned to have; it is a schedule's horizon."""
-    drawn = [task.progress() for task in tasks if task.share_rows_with is None]
-    return mixing.planned_updates(drawn, len(drawn) if tasks_per_step == "all" else tasks_per_step)
+    drawn = [task for task in tasks if task.share_rows_with is None]
+    expected, is_target = [task.expected_steps for task in drawn], [task.is_target for task in drawn]
+    count = len(drawn) if tasks_per_step == "all" else tasks_per_step
+    return mixing.planned_updates(expected, is_target, count)
 
 
 def loss_scale(task: Task, kind: LossScale) -> float:

@@ -132,15 +132,18 @@ class Mixing(Component, ABC):
             chances = inclusion_probabilities(self.weights(tasks), count)
         return draw_tasks(seed, step, chances)
 
-    def planned_updates(self, tasks: Sequence[TaskProgress], count: int) -> int:
-        """How many global steps of at most `count` tasks a run is planned to have."""
-        expected = [task.expected_steps for task in tasks]
+    def planned_updates(self, expected: Sequence[int], is_target: Sequence[bool], count: int) -> int:
+        """How many global steps of at most `count` tasks a run is planned to have.
+
+        Args:
+            expected: the steps that each task is expected to get.
+            is_target: whether the run waits for it, where draws are independent.
+            count: how many distinct tasks a global step trains.
+        """
         if count == 1 or self.mixing_draws == "planned" or not any(expected):
             return planned_updates(expected, count)
-        chances = zip(inclusion_probabilities(expected, count), tasks, strict=True)
-        return max(
-            round(task.expected_steps / chance) for chance, task in chances if chance and task.is_target
-        )
+        chances = zip(inclusion_probabilities(expected, count), expected, is_target, strict=True)
+        return round(max(steps / chance for chance, steps, counts in chances if chance and counts))
 
     def expected_steps(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[int]:
         """How many steps each task is planned to get.

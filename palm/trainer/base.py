@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from palm.backbone import Backbone
 from palm.balance import Balance
@@ -34,6 +34,7 @@ from palm.engine.running import Watch, run_training
 from palm.engine.saving import BestSaver, save_model
 from palm.engine.task import Task, wiring_problems
 from palm.engine.trackers import trackers_of
+from palm.engine.transfer import TransferProbe
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
 from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups
@@ -267,6 +268,7 @@ class TrainerBase(ABC):
         progress: Progress = "auto",
         callbacks: Sequence[Observer] = (),
         trackers: Sequence[str] = (),
+        transfer_every_n_steps: int | Literal["auto"] = -1,
     ) -> TrainingResult:
         """Train until every target has had its steps.
 
@@ -285,6 +287,8 @@ class TrainerBase(ABC):
             progress: how the run shows how far it is: 'bar', 'lines', 'none' or 'auto'.
             callbacks: called with every event of the run, see `palm.engine.events`.
             trackers: 'tensorboard', 'trackio', 'wandb', 'mlflow'.
+            transfer_every_n_steps: compare the tasks every so many global steps, 'auto' for as often as costs
+                some 2 % of the time; -1: never.
 
         Returns:
             How it went, to print or to look at.
@@ -307,6 +311,8 @@ class TrainerBase(ABC):
         self._eval_every = eval_every_n_steps, eval_every_epoch
         run = self._training("train")
         actors: list[Observer] = [self._tell_finish]
+        if transfer_every_n_steps == "auto" or transfer_every_n_steps > 0:
+            actors.append(TransferProbe(run, transfer_every_n_steps))
         if any(task.dev_file is not None for task in tasks):
             evaluator = Evaluator(run, eval_every_n_steps, eval_every_epoch)
             actors.append(evaluator)

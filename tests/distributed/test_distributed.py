@@ -98,6 +98,17 @@ def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
         torch.testing.assert_close(together["weights"][name], alone["weights"][name], atol=2e-6, rtol=0)
 
 
+@pytest.mark.parametrize("parallel", ["together", "together_fsdp"])
+def test_two_processes_compare_tasks_as_one_does(one: Path, two: Path, parallel: str) -> None:
+    alone, *others = (
+        seen(place, rank)["compared"][parallel] for place, rank in ((one, 0), (two, 0), (two, 1))
+    )
+    for other in others:
+        for what, within in (("cosine", 1e-4), ("look_ahead", 5e-3)):
+            for task in ranks.TASKS:
+                assert other[what][task] == pytest.approx(alone[what][task], abs=within)
+
+
 def test_parts_of_parameters_make_the_same_averages(one: Path, two: Path) -> None:
     alone, together = recorded(one, "fsdp")["averages"], recorded(two, "fsdp")["averages"]
     assert together.keys() == alone.keys()

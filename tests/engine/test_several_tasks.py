@@ -198,9 +198,8 @@ def test_every_task_has_exactly_its_plan_when_the_last_planned_step_is_made(
             tasks = [replace(task, step=task.step + (k in drawn)) for k, task in enumerate(tasks)]
             steps += 1
         assert [task.step for task in tasks] == [own for own, _ in plans]
-        assert (
-            steps == MixRatio().planned_updates(tasks, count) == planned_updates([n for n, _ in plans], count)
-        )
+        expected, is_target = zip(*plans, strict=True)
+        assert steps == MixRatio().planned_updates(expected, is_target, count)
 
 
 def test_a_helper_is_spread_over_the_whole_run() -> None:
@@ -222,7 +221,7 @@ def test_a_strategy_draws_one_task_as_ever_and_independent_ones_by_their_weights
     draws = [independent.draw_several(1, step, tasks, 2) for step in range(2000)]
     counts = [sum(k in drawn for drawn in draws) / len(draws) for k in range(4)]
     assert counts == pytest.approx([0.8, 0.8, 0.4, 0], abs=0.03)
-    assert independent.planned_updates(tasks, 2) == 50
+    assert independent.planned_updates([40, 40, 20, 0], [True] * 4, 2) == 50
 
 
 def test_the_horizon_counts_global_steps() -> None:

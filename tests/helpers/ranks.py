@@ -19,6 +19,7 @@ from palm.controller import Controller
 from palm.distributed import full_tensors, is_first, num_ranks, rank
 from palm.engine.evaluation import Evaluator
 from palm.engine.loop import Training
+from palm.engine.transfer import TransferProbe
 
 TASKS = ("cls", "mlm", "mrc")
 ROWS = 41  # no multiple of any batch
@@ -114,16 +115,19 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
     controller.train()
     resume_all(folder, processes)
     seen: dict[str, Any] = {"rank": rank(), "ranks": num_ranks(), "counts": predict_all(controller, folder)}
-    exchanges = {}
+    exchanges, compared = {}, {}
     for name, settings in VARIANTS.items():
         rows = 8 // processes // settings.get("gradient_accumulation_steps", 1)
         training = Controller(
             config(folder, name, processes, batch_size=rows, **settings), argv=[]
         ).training()
         record(folder / f"{name}.pt", training)
+        if name in ("together", "together_fsdp"):
+            found = TransferProbe(training, 1).measure()
+            compared[name] = {"cosine": found.cosine, "look_ahead": found.look_ahead}
         if name in ("ddp", "parts"):
             exchanges[name] = exchanges_of_a_step(training)
-    return {**seen, "exchanges": exchanges, "trainer": train_by_trainer(folder)}
+    return {**seen, "exchanges": exchanges, "compared": compared, "trainer": train_by_trainer(folder)}
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
