@@ -15,7 +15,7 @@ from palm.core.precision import resolved
 from palm.distributed import Replica
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.loop import Training
-from palm.engine.model import MultiTaskModel
+from palm.engine.model import PRIVATE, MultiTaskModel
 from palm.engine.recipe import Recipe, TasksPerStep
 from palm.engine.task import Task
 from palm.engine.together import planned_steps, step_problems
@@ -101,7 +101,10 @@ def build_optimizer(
     moving = moving_parameters(model)
     layers = [model.parameter_layers()] if optimizer.needs_layers else []
     built = optimizer.build(moving, *layers)
-    groups.apply(built, moving, optimizer.learning_rate, _head_rates(model, tasks))
+    rates = _head_rates(model, tasks)
+    if groups.backbone_learning_rate is not None:
+        rates[PRIVATE] = groups.backbone_learning_rate
+    groups.apply(built, moving, optimizer.learning_rate, rates)
     return built
 
 

@@ -201,7 +201,12 @@ def model_of(training: Training, task: Task) -> InferenceModel:
     """What a task predicts with at this moment of a run; it has the run's weights, not copies."""
     model, rows = training.model, task.pred_batch_size
     return InferenceModel(
-        task.name, task.reader, model.backbone, task.head, batch_size=rows, precision=model.precision
+        task.name,
+        task.reader,
+        model.encoder(task.name),
+        task.head,
+        batch_size=rows,
+        precision=model.precision,
     )
 
 

@@ -82,7 +82,7 @@ def seen(folder: Path, rank: int = 0) -> dict[str, Any]:
 UNFELT = "heads.@mrc.out.bias"
 
 
-TOGETHER = ["together", "together_fsdp", "balanced", "balanced_fsdp"]
+TOGETHER = ["together", "together_fsdp", "private", "private_fsdp", "balanced", "balanced_fsdp"]
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp", "parts", *TOGETHER])

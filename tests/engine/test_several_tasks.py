@@ -106,6 +106,7 @@ def test_one_task_a_step_goes_the_way_that_it_went_before_there_were_several(fol
     [
         {"tasks_per_step": 2},
         {"tasks_per_step": 2, "mixing": "round_robin"},
+        {"tasks_per_step": 2, "batch_size": None, "max_tokens_per_batch": 64, "precision": "bf16"},
         {"tasks_per_step": "all", "balance": "gradnorm"},
         {"tasks_per_step": 2, "balance": "famo", "loss_scale": "classes"},
         {"tasks_per_step": 2, "balance": "pcgrad", "gradient_accumulation_steps": 2},

@@ -137,6 +137,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "parts": {"gradient_accumulation_steps": 2},
     "together": {"tasks_per_step": "all", "num_epochs": 1},
     "together_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "parallel": "fsdp"},
+    "private": {"tasks_per_step": "all", "num_epochs": 1, "cls.private_layers": 1},
+    "private_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "cls.private_layers": 1, "parallel": "fsdp"},
     "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": "nash_mtl"},
     "balanced_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "balance": "nash_mtl", "parallel": "fsdp"},
 }
