@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         optimizer,
         reader,
     )
+    from palm.comparison.compare import compare
     from palm.controller import Controller
     from palm.downloader import load_backbone
     from palm.engine.evaluation import Evaluator
@@ -38,6 +39,7 @@ _HOMES = {
     "MultiHeadTrainer": "palm.trainer",
     "Task": "palm.engine.task",
     "Trainer": "palm.trainer",
+    "compare": "palm.comparison.compare",
     "convert": "palm.export.convert",
     "inspect_directory": "palm.export.inspection",
     "load_backbone": "palm.downloader",
@@ -62,6 +64,7 @@ __all__ = [
     "WiringError",
     "__version__",
     "backbone",
+    "compare",
     "convert",
     "distribute",
     "downloader",

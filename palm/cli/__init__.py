@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from palm.cli import (
+    check,
+    compare,
     convert,
     download,
     evaluate,
@@ -31,9 +33,9 @@ from palm.core.version import __version__
 COMMANDS = {
     command.name: command
     for command in (
-        *(train.COMMAND, predict.COMMAND, evaluate.COMMAND, verify_resume.COMMAND),
+        *(check.COMMAND, train.COMMAND, predict.COMMAND, evaluate.COMMAND, verify_resume.COMMAND),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
-        *(plot.COMMAND, report.COMMAND),
+        *(plot.COMMAND, report.COMMAND, compare.COMMAND),
     )
 }
 
@@ -93,7 +95,8 @@ def _parsed(command: Command, words: Sequence[str]) -> tuple[argparse.Namespace,
     parser = argparse.ArgumentParser(prog=f"palm {command.name}", allow_abbrev=False)
     command.add_arguments(parser)
     if command.takes_settings:
-        commands, settings = separated(words, [action.dest for action in parser._actions])
+        own = {action.dest: action.nargs == 0 for action in parser._actions}
+        commands, settings = separated(words, own, flags=[name for name, is_flag in own.items() if is_flag])
         return parser.parse_args(commands), settings
     options, unknown = parser.parse_known_args(words)
     if unknown:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args, get_type_hints
@@ -47,6 +47,8 @@ class Component:
         order_2x: the positional arguments of 2.x, by own name; where it is empty, they are the
             constructor's own, then those of `only_2x`.
         given_2x: those of `only_2x` that the constructor was given.
+        stands_for: the registered class that this one only gives other defaults; what is built by it is
+            described and saved as that.
         settings: every argument of the constructor by its own name, defaults included; paths as `Path`.
     """
 
@@ -54,7 +56,13 @@ class Component:
     only_2x: ClassVar[Mapping[str, Translate]] = {}
     order_2x: ClassVar[tuple[str, ...]] = ()
     given_2x: Mapping[str, Any] = MappingProxyType({})
+    stands_for: ClassVar[type[Component] | None] = None
     settings: dict[str, Any]
+
+    @classmethod
+    def defaults_2x(cls, given: Collection[str]) -> dict[str, Any]:  # noqa: ARG003
+        """Arguments that have another default than the constructor's, where others of these are given."""
+        return {}
 
     def write_file(self, setting: str, target: Path) -> None:
         """Write a copy, complete in itself, of the file that a setting names."""
@@ -88,6 +96,9 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
         for name in paths() & bound.arguments.keys():
             if isinstance(bound.arguments[name], str):
                 bound.arguments[name] = Path(bound.arguments[name])
+        if outermost:
+            others = type(self).defaults_2x(bound.arguments.keys())
+            bound.arguments.update(others | dict(bound.arguments))
         original(*bound.args, **bound.kwargs)
         if outermost:
             bound.apply_defaults()

@@ -82,3 +82,17 @@ def collected_warnings() -> Iterator[list[str]]:
         yield messages
     finally:
         logger.removeHandler(collector)
+
+
+@contextmanager
+def only_collected() -> Iterator[list[str]]:
+    """Within it, palm's warnings are added to a list, as they come, and nothing is shown anywhere."""
+    messages: list[str] = []
+    before = logger.handlers, logger.propagate, logger.level
+    # With a handler in place, nobody adds a console.
+    logger.handlers, logger.propagate = [_Collector(messages)], False
+    try:
+        yield messages
+    finally:
+        logger.handlers, logger.propagate = before[:2]
+        logger.setLevel(before[2])

@@ -34,19 +34,13 @@ def imported(kind: str, path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may fail in any way
-        what = str(error) if isinstance(error, (ImportError, AttributeError)) else f"{_where(error)}{error}"
+        what = str(error)
+        if not isinstance(error, (ImportError, AttributeError)):
+            frames = traceback.extract_tb(error.__traceback__)
+            is_placed = frames and not isinstance(error, SyntaxError)  # which names its own line
+            place = f" at {frames[-1].filename}:{frames[-1].lineno}" if is_placed else ""
+            what = f"{type(error).__name__}{place}: {error}"
         raise PalmError(f"the {kind} {path!r} cannot be imported: {what}") from error
-
-
-def _where(error: Exception) -> str:
-    """The class of an error of a module that was imported, and its last line that ran."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = (
-        ""
-        if isinstance(error, SyntaxError) or not frames
-        else f" at {frames[-1].filename}:{frames[-1].lineno}"
-    )
-    return f"{type(error).__name__}{place}: "
 
 
 class Registry(Generic[T]):
@@ -132,8 +126,10 @@ class Registry(Generic[T]):
 
     def name_of(self, component: T) -> str:
         """The name that `self[name]` gives the component for: as registered, or its dotted path."""
+        # vars(), since a subclass of a variant is a component of its own.
+        known = vars(component).get("stands_for") or component
         for name, entry in self._entries.items():
-            if entry is component:
+            if entry is known:
                 return name
         return f"{component.__module__}.{component.__qualname__}"  # type: ignore[attr-defined]
 

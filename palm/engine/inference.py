@@ -125,7 +125,7 @@ class InferenceModel:
             )
         return list(self.records(self.reader.parse(texts)))
 
-    def predict_file(self, path: Path, directory: Path, *, resume: bool = False) -> Predictions:
+    def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to `directory`.
 
         Several ranks, which must all call this, share the work; rank 0 writes. What is stopped leaves its
@@ -140,6 +140,7 @@ class InferenceModel:
             DataError: a row that cannot be read, with its file and line.
             StorageError: the directory cannot be written, or something else was stopped there.
         """
+        path, directory = Path(path), Path(directory)
         journal = Journal(directory, lambda: self._about(path))
         if resume and is_first():
             journal.resume()
@@ -240,17 +241,12 @@ class InferenceModel:
                 if losses is not None and loss is not None:
                     losses[first, indices[0]] = loss
                 yield []
-            yield self._finished(chunk, rows, gather_objects(decoded) if together else [decoded], first)
+            # Rank 0 alone gets the parts of all; no parts, no records.
+            parts = gather_objects(decoded) if together else [decoded]
+            whole = {row: value for part in parts for row, value in part.items()}
+            in_order = [whole[row] for row in range(len(rows))] if parts else []
+            yield list(self.reader.records(chunk, rows, in_order, first)) if parts else []
             first += len(chunk)
-
-    def _finished(
-        self, chunk: list[Any], rows: Rows, parts: list[dict[int, dict[str, Any]]], first: int
-    ) -> list[Record]:
-        """The records of a chunk from what the ranks have decoded of its rows; no parts, no records."""
-        if not parts:
-            return []
-        decoded = {row: value for part in parts for row, value in part.items()}
-        return list(self.reader.records(chunk, rows, [decoded[row] for row in range(len(rows))], first))
 
     def _labelled(self, chunk: list[Any], rows: Rows) -> Rows | None:
         """The same rows with what is true of them; None where training has other rows, or cannot use one."""

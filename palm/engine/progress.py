@@ -19,14 +19,11 @@ def watchers(progress: Progress, heading: Heading = palm_heading) -> list[Any]:
     """The observers that show a run as it was asked for."""
     if progress == "auto":
         shown = logger.isEnabledFor(20)  # INFO
-        progress = ("bar" if sys.stderr.isatty() or _in_notebook() else "lines") if shown else "none"
+        can_move = sys.stderr.isatty() or "ipykernel" in sys.modules  # a terminal, or a notebook
+        progress = ("bar" if can_move else "lines") if shown else "none"
     if progress == "none":
         return []
     return [ProgressBars() if progress == "bar" else StepLog(heading), log_first_rows]
-
-
-def _in_notebook() -> bool:
-    return "ipykernel" in sys.modules
 
 
 class ProgressBars:
@@ -45,7 +42,14 @@ class ProgressBars:
         if isinstance(event, Started):
             self._open(event)
         elif isinstance(event, Step):
-            self._advance(event)
+            # A target stays in the draw until the last one is through, and scores may change the plan.
+            for part in event.parts:
+                own = self._bars[part.task.name]
+                own.bar_format = _task_format(part.task)
+                own.update()
+            overall = self._bars[""]
+            overall.total = max(overall.total, event.number)
+            overall.update()
         elif isinstance(event, Logged):
             self._losses[event.task] = f"loss {event.mean_loss:.3f}"
             self._show(event.task)
@@ -83,16 +87,6 @@ class ProgressBars:
                 position=place,
                 **common,
             )
-
-    def _advance(self, step: Step) -> None:
-        # A target stays in the draw until the last one is through, and scores may change the plan.
-        for part in step.parts:
-            own = self._bars[part.task.name]
-            own.bar_format = _task_format(part.task)
-            own.update()
-        overall = self._bars[""]
-        overall.total = max(overall.total, step.number)
-        overall.update()
 
     def _score(self, event: Evaluated, task: str) -> None:
         name, value = next(iter(event.scores[task].items()))

@@ -20,6 +20,7 @@ from palm.lr_sched import LR_SCHEDULES, Schedule
 from palm.mixing import MIXINGS, Mixing, MixRatio
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
+from palm.reader import READERS
 
 TasksPerStep = int | Literal["all"]
 """How many distinct tasks a step trains."""
@@ -97,6 +98,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     end may not.
     """
     owners: dict[Head, str] = {}
+    own_seeds = {t.name: t.seed for t in recipe.tasks if t.seed not in (None, recipe.seed)}
     tasks = {
         task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
         for task in recipe.tasks
@@ -133,6 +135,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         "precision": precision.resolved(recipe.precision, recipe.device),
         "gradient_exchange": recipe.gradient_exchange,
         "compile": recipe.compile,
+        **({"seeds": own_seeds} if own_seeds else {}),
         **evaluation,
     }
 
@@ -156,6 +159,33 @@ def _task_identity(task: Task) -> dict[str, Any]:
         "paradigm": named(HEADS, task.head),
         # The rows tell what file, vocabulary and reader they come from; paths may differ between programs.
         "train_file": {"rows": len(task.stream.rows), "digest": task.stream.rows.digest},
+    }
+
+
+def described(recipe: Recipe) -> dict[str, Any]:
+    """The same for people, in the sections of a resolved configuration: `global`, `tasks` and `backbone`.
+
+    Settings of the optimizer, the schedule and the mixing stand beside their names, as in a configuration.
+    """
+    facts = identity(recipe)
+    run: dict[str, Any] = {}
+    for name, value in facts.items():
+        if name in ("tasks", "backbone"):
+            continue
+        is_component = isinstance(value, dict) and set(value) == {"name", "settings"}
+        run |= {name: value["name"], **value["settings"]} if is_component else {name: value}
+    tasks = {}
+    for task in recipe.tasks:
+        own = facts["tasks"][task.name]
+        head = own.pop("paradigm")
+        reader = named(READERS, task.reader)
+        tasks[task.name] = {"reader": reader["name"], "paradigm": head["name"], **own}
+        tasks[task.name] |= {**reader["settings"], **head["settings"]}
+    backbone = facts["backbone"]
+    return {
+        "global": {**run, "backbone": backbone["name"]},
+        "tasks": tasks,
+        "backbone": backbone["settings"],
     }
 
 

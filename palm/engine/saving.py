@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from palm.core.storage import numbered
 from palm.distributed import is_first
 from palm.engine.checkpoint import save_checkpoint
 from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.evaluation import Evaluator, aligned, model_of
-from palm.engine.events import Evaluated, Event, Saved
+from palm.engine.evaluation import EarlyStopping, Evaluator, aligned, model_of
+from palm.engine.events import Evaluated, Event, Observer, Saved
 from palm.engine.finite import check_finite
 from palm.engine.loop import Step, Training
 from palm.engine.provenance import training_facts
@@ -44,23 +44,20 @@ class TargetSaver:
     def __call__(self, event: Event) -> list[Saved]:
         if not isinstance(event, Step):
             return []
-        targets = [task for task in self.training.tasks if task.is_target]
-        return [saved for task in targets for saved in self._look_at(task, event)]
-
-    def _look_at(self, task: Task, step: Step) -> Iterator[Saved]:
-        own = step.part_of(task)
-        if (
-            own is not None
-            and self.every > 0
-            and task.step % self.every == 0
-            and task.step <= task.expected_steps
-        ):
-            yield self._save(task, f"{ON_THE_WAY}{task.step}", "on_the_way")
-            keep_last(self.save_path / task.name, ON_THE_WAY, task.step, self.keep)
-        if (own is not None and own.finished) or task.stopped_at == step.number:
-            logger.info("%s: train finished!", task.name)
-            yield self._save(task, LAST, "target")
-            self.finished[task.name] = step.number
+        saved = []
+        for task in self.training.tasks:
+            own, number = event.part_of(task), task.step
+            if not task.is_target:
+                continue
+            is_due = self.every > 0 and number % self.every == 0 and number <= task.expected_steps
+            if own is not None and is_due:
+                saved.append(self._save(task, f"{ON_THE_WAY}{number}", "on_the_way"))
+                keep_last(self.save_path / task.name, ON_THE_WAY, number, self.keep)
+            if (own is not None and own.finished) or task.stopped_at == event.number:
+                logger.info("%s: train finished!", task.name)
+                saved.append(self._save(task, LAST, "target"))
+                self.finished[task.name] = event.number
+        return saved
 
     def _save(self, task: Task, folder: str, kind: str) -> Saved:
         path = self.save_path / task.name / folder
@@ -163,6 +160,28 @@ class BestSaver:
         training = self.evaluator.training
         save_model(training, task, path, self.run, best=True)
         return Saved(training.step, kind, path, task.name)
+
+
+def evaluation_observers(
+    evaluator: Evaluator | None, folder: Path | None, run: dict[str, Any], patience: int, stop_by: str
+) -> list[Observer]:
+    """The evaluator, and who acts on what it finds, in this order; nobody without an evaluator.
+
+    Args:
+        evaluator: of the run.
+        folder: where best models go; None to keep none.
+        run: the resolved configuration, kept in each model.
+        patience: as in `EarlyStopping`; 0 or less: never stop early.
+        stop_by: 'task' for each target by its own scores, 'all' for all targets at once.
+    """
+    if evaluator is None:
+        return []
+    found: list[Observer] = [evaluator]
+    if folder is not None:
+        found.append(BestSaver(evaluator, folder, run))
+    if patience > 0:
+        found.append(EarlyStopping(evaluator, patience, together=stop_by == "all"))
+    return found
 
 
 def models_table(

@@ -13,8 +13,9 @@ from torch import Tensor
 from palm.core.errors import StorageError
 from palm.core.foreign import inside, parse_json, reading
 from palm.core.storage import numbered, read_object, under
-from palm.engine import checkpoint, inference
+from palm.engine import checkpoint, history, inference
 from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.run_directory import CONFIGURATION, HISTORY, RECIPE
 from palm.export import description as export
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import read_config
@@ -67,22 +68,19 @@ def as_text(facts: Mapping[str, Any], indent: str = "") -> str:
     for name, value in facts.items():
         if isinstance(value, Mapping) and value:
             lines += [f"{indent}{name}", as_text(value, indent + "  ")]
-        else:
-            lines.append(f"{indent}{name:<{width}}  {_shown(value)}".rstrip())
+            continue
+        shown = str(value)
+        if value in (None, [], {}):
+            shown = "-"
+        elif isinstance(value, bool):
+            shown = "yes" if value else "no"
+        elif isinstance(value, int):
+            shown = f"{value:,}"
+        elif isinstance(value, list):
+            more = f" and {len(value) - 12} more" if len(value) > 12 else ""
+            shown = ", ".join(map(str, value[:12])) + more
+        lines.append(f"{indent}{name:<{width}}  {shown}".rstrip())
     return "\n".join(lines)
-
-
-def _shown(value: Any) -> str:
-    if value in (None, [], {}):
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list):
-        more = f" and {len(value) - 12} more" if len(value) > 12 else ""
-        return ", ".join(map(str, value[:12])) + more
-    return str(value)
 
 
 def _exported(folder: Path) -> Facts | None:
@@ -155,9 +153,10 @@ MODELS = {
 """Which models of a run there are -> where they lie in it."""
 
 RUN_FILES = {
-    "configuration": "resolved_config.yaml",
-    "history": "history.jsonl",
-    "evaluations": "evaluation.jsonl",
+    "configuration": CONFIGURATION,
+    "recipe": RECIPE,
+    "history": history.FILE,
+    "evaluations": HISTORY,
     "report": "report.html",
     "curves": "curves.png",
 }
@@ -176,7 +175,17 @@ def _run(folder: Path) -> Facts | None:
     files = {what: name if (folder / name).is_file() else None for what, name in RUN_FILES.items()}
     if not (any(models.values()) or checkpoints or files["history"]):
         return None
-    state = {} if files["history"] is None else _state(folder / files["history"])
+    state = {}
+    if files["history"] is not None:
+        # How far it has come, by the last events of its history; the last line may be cut off.
+        last: dict[str, Any] = {}
+        step = 0
+        with (folder / files["history"]).open("rb") as lines:
+            for line in lines:
+                with suppress(ValueError):
+                    last = parse_json(line)
+                    step = max(step, last["step"])
+        state = {"state": last["reason"] if last.get("event") == "end" else "not ended", "step": step}
     return {
         "format": "palm run",
         **state,
@@ -187,18 +196,6 @@ def _run(folder: Path) -> Facts | None:
         **files,
         "commands": dict(_commands(folder, files, models["best"] or models["last"], checkpoints)),
     }
-
-
-def _state(history: Path) -> Facts:
-    """How far a run has come, by the last events of its history; the last line may be cut off."""
-    last: dict[str, Any] = {}
-    step = 0
-    with history.open("rb") as lines:
-        for line in lines:
-            with suppress(ValueError):
-                last = parse_json(line)
-                step = max(step, last["step"])
-    return {"state": last["reason"] if last.get("event") == "end" else "not ended", "step": step}
 
 
 def _commands(

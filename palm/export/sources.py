@@ -20,6 +20,7 @@ from palm.core.storage import load_into, read_object
 from palm.engine.checkpoint import STATE, newest_checkpoint, trained_weights
 from palm.engine.choosing import LAST
 from palm.engine.inference import DESCRIPTION, InferenceModel, load_model
+from palm.engine.run_directory import CONFIGURATION
 from palm.export.tokenizer_files import load_tokenizer
 from palm.paradigm import HEADS
 from palm.reader import READERS
@@ -94,7 +95,7 @@ def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
         backbone = rebuilt(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
         load_into(backbone, weights.backbone, folder)
         found = []
-        config = folder.parent / "resolved_config.yaml"
+        config = folder.parent / CONFIGURATION
         run = guessed(read_yaml(config, Problems())) if config.is_file() else {}
         for task, parts in components["tasks"].items():
             head = rebuilt(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,14 +85,16 @@ class TextReader(Reader):
     def read(self, path: Path, with_targets: bool) -> Iterator[TextExample]:
         labels = self.labels if with_targets else None
         columns = self.text_columns if labels is None else ("label", *self.text_columns)
-        for row in read_table(Path(path), columns):
+
+        def example(row: TableRow) -> TextExample:
             if labels is None:
-                label: float | None = None
-            elif self.missing_labels and not row.cells["label"].strip():
-                label = NO_LABEL
-            else:
-                label = labels.value_of(row.cells["label"], row.place)
-            yield self._example(row, label)
+                return self._example(row, None)
+            is_missing = self.missing_labels and not row.cells["label"].strip()
+            return self._example(
+                row, NO_LABEL if is_missing else labels.value_of(row.cells["label"], row.place)
+            )
+
+        yield from self.examples_of(path, with_targets, partial(read_table, Path(path), columns), example)
 
     def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
         (field,) = self.truth_names

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from palm.core.errors import StorageError
-
-FILE, VERSION = "history.jsonl", 1
+from palm.engine.history import FILE, VERSION
 
 E = TypeVar("E")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,14 +18,17 @@ from palm.core.storage import read_json, write_text
 from palm.core.version import __version__
 from palm.engine.evaluation import shown as shown_score
 from palm.engine.inference import DESCRIPTION
+from palm.engine.run_directory import CONFIGURATION
 from palm.engine.transfer_report import Influence, influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
 from palm.report.curves import Curve
-from palm.report.data import DataFile
 from palm.report.history import Evaluated, History
-from palm.report.run import CONFIGURATION, Run, read_run
+from palm.report.run import Run, read_run
 from palm.report.svg import Bars, Chart, Line, shown
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 FILE = "report.html"
 
@@ -62,43 +65,61 @@ def write_report(
     return file
 
 
-def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
-    """The page's HTML; every text of the run is escaped."""
+def environment(*packages: str) -> Environment:
+    """The templates of the report, and before them those of other packages; all texts are escaped.
+
+    Raises:
+        PalmError: jinja2 is missing.
+    """
     try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     except ImportError:
         raise PalmError("the report needs jinja2: pip install 'palm-torch[report]'") from None
-    environment = Environment(
-        loader=PackageLoader("palm.report", "template"),
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader(name, "template") for name in (*packages, "palm.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    history = run.history
-    environment.filters |= {"shown": shown, "score": _score, "value": _value, "duration": _duration}
-    return environment.get_template("page.html").render(
-        run=run,
-        history=history,
-        ending=_ending(history),
-        encoder=next((each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""),
-        tasks=[_task(run, task, analyses[task]) for task in history.tasks],
-        loss_charts=list(_loss_charts(history)),
-        score_charts=list(_score_charts(history)),
-        update_charts=list(_update_charts(history)),
-        mix_chart=_mix_chart(history),
-        mix=list(_mix(history)),
-        transfer=matrix(_influences(history)),
-        cosines=list(_cosines(history)),
-        pace_charts=[
-            Chart(curve.name, curve.name, [Line(curve, number)])
-            for number, curve in enumerate(curves.paces(history))
-            if any(value for _, value in curve.points)
-        ],
-        memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
-        commands=list(_commands(run)),
-        versions=_versions(run),
-        made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    made.filters |= {"shown": shown, "score": _score, "value": _value, "duration": _duration}
+    return made
+
+
+def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
+    """The page's HTML; every text of the run is escaped."""
+    history, end = run.history, run.history.end
+    ending = f"not finished: the last that is known is global step {history.last_step:,}"
+    if end is not None:
+        ending = f"{end.reason} after {end.step:,} steps ({history.start.total_steps:,} planned)"
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            run=run,
+            history=history,
+            ending=ending,
+            encoder=next(
+                (each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""
+            ),
+            tasks=[_task(run, task, analyses[task]) for task in history.tasks],
+            loss_charts=list(_loss_charts(history)),
+            score_charts=list(_score_charts(history)),
+            update_charts=list(_update_charts(history)),
+            mix_chart=_mix_chart(history),
+            mix=list(_mix(history)),
+            transfer=matrix(_influences(history)),
+            cosines=list(_cosines(history)),
+            pace_charts=[
+                Chart(curve.name, curve.name, [Line(curve, number)])
+                for number, curve in enumerate(curves.paces(history))
+                if any(value for _, value in curve.points)
+            ],
+            memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
+            commands=list(_commands(run)),
+            versions=_versions(run),
+            made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        )
     )
 
 
@@ -167,6 +188,13 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> TaskOnPage:
         last = evaluated[-1].scores[task]
         scores = [(name, value, best.scores[task].get(name)) for name, value in last.items()]
     found, missing = (analysis, "") if isinstance(analysis, Analysis) else (None, analysis)
+    lengths = []
+    for file in () if found is None else found.data:
+        if file.histogram:
+            low, median, most, high = file.tokens
+            title = f"Lengths of {'training' if file.role == 'train' else 'dev'} rows"
+            note = f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}"
+            lengths.append(Bars(title, "rows", "tokens", file.histogram, note))
     return TaskOnPage(
         task,
         history.tasks.index(task),
@@ -184,7 +212,7 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> TaskOnPage:
         ],
         found,
         missing,
-        [] if found is None else [_lengths(file) for file in found.data if file.histogram],
+        lengths,
     )
 
 
@@ -196,23 +224,6 @@ def _best(evaluated: Sequence[Evaluated], task: str) -> Evaluated | None:
     """The best evaluation of a task, as the run itself decided."""
     best = [each for each in evaluated if task in each.best]
     return best[-1] if best else evaluated[-1] if evaluated else None
-
-
-def _lengths(file: DataFile) -> Bars:
-    low, median, most, high = file.tokens
-    return Bars(
-        f"Lengths of {'training' if file.role == 'train' else 'dev'} rows",
-        "rows",
-        "tokens",
-        file.histogram,
-        f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}",
-    )
-
-
-def _ending(history: History) -> str:
-    if history.end is None:
-        return f"not finished: the last that is known is global step {history.last_step:,}"
-    return f"{history.end.reason} after {history.end.step:,} steps ({history.start.total_steps:,} planned)"
 
 
 def _loss_charts(history: History) -> Iterator[Chart]:
@@ -289,7 +300,7 @@ def _mix(history: History) -> Iterator[tuple[str, int, int, float, float]]:
 def _commands(run: Run) -> Iterator[tuple[str, str]]:
     """What can be done with the run, and the command for it."""
     folder = quote(str(run.folder))
-    if run.sections:
+    if run.is_configured:
         again = quote(str(run.folder / CONFIGURATION))
         yield "Repeat the run", f"palm train {again} --save_path NEW_FOLDER"
         if run.checkpoints and (run.history.end is None or run.history.end.reason != "finished"):

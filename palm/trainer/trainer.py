@@ -138,11 +138,19 @@ class Trainer(TrainerBase):
         loaded = reader.loaded
         if reader.get_registered_backbone() is None:
             raise PalmError(f"trainer {self.name!r}: call register_with(backbone) on its reader first")
+        batch_size = loaded.batch_size
+        if for_train and batch_size is not None:
+            # A reader's batch_size is that of all devices together, as in PaddlePALM 2.x.
+            if batch_size % num_ranks():
+                raise ConfigError(
+                    [f"load_data: batch_size {batch_size} should be a multiple of the {num_ranks()} devices"]
+                )
+            batch_size //= num_ranks()
         task = Task(
             self.name,
             reader,
             forward.head,
-            batch_size=_per_device(loaded.batch_size) if for_train else loaded.batch_size,
+            batch_size=batch_size,
             max_tokens_per_batch=loaded.max_tokens_per_batch,
             train_file=loaded.path,
             shuffle=loaded.shuffle,
@@ -375,18 +383,3 @@ class Trainer(TrainerBase):
 
     def _tell_finish(self, event: Event) -> None:
         """Nothing: the only target's end is that of the training."""
-
-
-def _per_device(batch_size: int | None) -> int | None:
-    """The rows of each device: a reader's `batch_size` is that of all together, as in PaddlePALM 2.x.
-
-    Raises:
-        ConfigError: it cannot be shared out evenly.
-    """
-    if batch_size is None:
-        return None
-    if batch_size % num_ranks():
-        raise ConfigError(
-            [f"load_data: batch_size {batch_size} should be a multiple of the {num_ranks()} devices"]
-        )
-    return batch_size // num_ranks()

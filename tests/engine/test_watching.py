@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import palm
-from helpers import watching
+from helpers import tiny, watching
 from helpers.watching import controller
 from palm.core.errors import ConfigError
 from palm.engine.events import Ended, Evaluated, Event, Logged, Saved
@@ -276,3 +276,39 @@ def test_a_program_that_configures_logging_gets_the_records() -> None:
         check=True,
     )
     assert (done.stdout, done.stderr) == ("host palm after\n", "before\n")
+
+
+@pytest.mark.parametrize(
+    ("batch", "epochs", "told", "last"),
+    [
+        ({"batch_size": 4}, 2, [], []),
+        (
+            {"batch_size": 12},
+            2,
+            [],
+            ["cls: 8 of its 40 rows were not trained on in the last pass over them, number 2"],
+        ),
+        (
+            {"batch_size": 22},
+            3,
+            [
+                "cls: an epoch counts whole steps, 22 of 40 rows; for more, set a smaller batch or a larger "
+                "num_epochs (its 3 steps are 1.6 passes over the rows)"
+            ],
+            ["cls: 14 of its 40 rows were not trained on in the last pass over them, number 2"],
+        ),
+    ],
+)
+def test_rows_that_an_epoch_leaves_out_are_told(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    batch: dict[str, int],
+    epochs: int,
+    told: list[str],
+    last: list[str],
+) -> None:
+    settings = tiny.config(tiny.write_files(tmp_path), "cls", **batch, num_epochs=epochs)
+    with caplog.at_level(logging.INFO, "palm"):
+        palm.Controller(settings, argv=[]).train()
+    assert [line for line in caplog.messages if "an epoch counts" in line] == told
+    assert [line for line in caplog.messages if "not trained on" in line] == last

@@ -124,7 +124,8 @@ def test_palm_offers_these_names() -> None:
             "PalmError",
         ),
         *("StorageError", "Task", "Trainer", "TrainingError", "WiringError", "__version__", "backbone"),
-        *("convert", "distribute", "downloader", "export", "head", "inspect_directory", "load_backbone"),
+        *("compare", "convert", "distribute", "downloader", "export", "head", "inspect_directory"),
+        "load_backbone",
         *("load_model", "lr_sched", "metrics", "mixing", "optimizer", "plot", "reader", "write_report"),
     ]
     assert all(hasattr(palm, name) for name in palm.__all__)

@@ -108,3 +108,46 @@ def test_two_tasks_begin_as_in_the_original_and_the_head_that_is_not_drawn_rests
         {**batch_of(folder / "traj.npz", "batch2."), "__task_id": torch.tensor([0])}
     )
     assert (task, outputs["slot.loss"].item()) == (0, pytest.approx(told["losses"][1], abs=0.02))
+
+
+def published_tagger(
+    start: str, folder: Path
+) -> tuple[palm.Trainer, palm.head.SequenceLabel, dict[str, Any]]:
+    """A trainer of the published head on the recorded parameters, without decay; and what was told."""
+    recorded = LATER / "multitask_traj"
+    told = json.loads((recorded / "golden.json").read_text(encoding="utf-8"))
+    backbone, head = ernie(told["config"]), palm.head.SequenceLabel(5, 16, 0.0, 1e-3, 0.02, "train")
+    own = {k: v for k, v in arrays(recorded / "traj.npz", start).items() if not k.startswith("intent.")}
+    load(own, backbone, slot=head)
+    trainer = palm.Trainer("slot", precision="fp32")
+    adam = palm.optimizer.Adam(trainer.build_forward(backbone, head), told["lr"], epsilon_hat=True)
+    trainer.build_backward(adam)
+    write_files(folder)
+    reader = palm.reader.SequenceLabelReader(folder / "vocab.txt", 16, folder / "label_map.json")
+    reader.load_data(folder / "slot.tsv", 4)
+    reader.register_with(backbone)
+    trainer.fit_reader(reader)
+    return trainer, head, {**told, "kept": 1 - told["lr"] * told["weight_decay"]}
+
+
+def test_emissions_without_a_gradient_move_by_their_l2_decay_as_in_the_original(tmp_path: Path) -> None:
+    trainer, head, told = published_tagger("init.", tmp_path)
+    for parameter in head.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    trainer._training("step").optimizer.step()
+    after = head_parameters(arrays(LATER / "multitask_traj" / "traj.npz", "step1."), "slot")
+    # There the step was one of the other task, and every weight matrix decayed besides.
+    torch.testing.assert_close(head.out.weight, after["out.weight"] / told["kept"], rtol=0, atol=2e-8)
+    torch.testing.assert_close(head.crf.weight, after["crf.weight"] / told["kept"], rtol=0, atol=1e-7)
+
+
+def test_the_crf_has_a_thousandth_of_the_rate_as_in_the_original(tmp_path: Path) -> None:
+    trainer, head, told = published_tagger("step1.", tmp_path)
+    before = head.crf.weight.detach().clone()
+    loss = trainer.train_one_step(batch_of(LATER / "multitask_traj" / "traj.npz", "batch2."))["slot.loss"]
+    assert loss.item() == pytest.approx(told["losses"][1], abs=2e-6)
+    after = head_parameters(arrays(LATER / "multitask_traj" / "traj.npz", "step2."), "slot")
+    theirs = after["crf.weight"] / told["kept"] - before
+    # It was Adam's second step there, after one on a gradient of zero.
+    second = (1 - 0.999**2) ** 0.5 / (1 - 0.9**2) * 0.1 / 0.001**0.5
+    torch.testing.assert_close((head.crf.weight - before) * second, theirs, rtol=0, atol=2e-8)
