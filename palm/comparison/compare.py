@@ -109,18 +109,16 @@ def _trained(
     def done(run: GridRun, result: Result, is_old: bool) -> None:
         if result["state"] != "done":
             raise PalmError(f"the run {run.name} has no result to compare: {result.get('why')}")
-        shown = ", ".join(f"{task} {_score(each)}" for task, each in result["test"].items())
-        progress.tell(run.name, result, is_old, shown)
+        shown = []
+        for task, scored in result["test"].items():
+            name, value = next(iter(scored["scores"].items()))
+            shown.append(f"{task} {name} {'–' if value is None else f'{value:.4f}'}")
+        progress.tell(run.name, result, is_old, ", ".join(shown))
         results[run.name] = result
 
     home = [] if isinstance(config, Mapping) else ["--of", str(config)]
     Pool(grid, ["compare", "--one_run", *home], slots, keep_models).train(runs, done)
     return results
-
-
-def _score(scored: Mapping[str, Any]) -> str:
-    name, value = next(iter(scored["scores"].items()))
-    return f"{name} {'–' if value is None else f'{value:.4f}'}"
 
 
 def _outcome(
