@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -239,10 +239,13 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
     """What does not fit between reader, backbone and paradigm of one task; empty where all is well."""
     reader, head = task.reader, task.head
     features = {**reader.outputs_attr, **backbone.outputs_attr}
+    wanted, given = head.targets_attr if for_train else {}, reader.targets_attr
+    types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
+    hint = f"; set label_type: {types.pop()}" if types and "label_type" in reader.settings else ""
     found = [
         *mismatches("backbone", backbone.inputs_attr, "reader", reader.outputs_attr),
         *mismatches("head", head.inputs_attr, "backbone", features),
-        *(_target_problems(reader, head) if for_train else ()),
+        *(f"{line}{hint}" for line in mismatches("head's loss", wanted, "reader", given)),
         *_size_problems(reader, backbone),
         *(() if task.dev_file is None else metric_problems(task.metrics, reader.truth_names)),
     ]
@@ -251,14 +254,6 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
 
 LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
 """What a batch calls its labels -> the reader's `label_type` that gives them."""
-
-
-def _target_problems(reader: Reader, head: Head) -> Iterator[str]:
-    wanted, given = head.targets_attr, reader.targets_attr
-    for line in mismatches("head's loss", wanted, "reader", given):
-        types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
-        fits = "label_type" in reader.settings and types
-        yield f"{line}; set label_type: {types.pop()}" if fits else line
 
 
 def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
