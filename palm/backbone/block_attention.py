@@ -137,7 +137,14 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         ctx.blocks, ctx.overlapping, ctx.scale = blocks, overlapping, 1 / math.sqrt(query.shape[-1])
         ctx.dropout_scale = 1 / (1 - dropout_prob)
-        masks = _dropout_masks(blocks, query, dropout_prob) if dropout_prob else [None] * len(blocks)
+        masks: Sequence[Tensor | None] = [None] * len(blocks)
+        if dropout_prob:
+            # Which weights stay, in the shape of each block's scores; one draw for all blocks.
+            heads = query.shape[1]
+            shapes = [(heads, b.queries.stop - b.queries.start, b.end - b.keys.start) for b in blocks]
+            sizes = [math.prod(shape) for shape in shapes]
+            drawn = torch.split(draw_mask(torch.Size([sum(sizes)]), dropout_prob, query.dtype), sizes)
+            masks = [mask.view(shape) for mask, shape in zip(drawn, shapes, strict=True)]
         gathered, weights = _empty_like(query, blocks[-1].queries.stop), []
         for block, mask in zip(blocks, masks, strict=True):
             scores = _product(_by_head(query[block.queries]), _by_head(key[block.filled]).mT, ctx.scale)
@@ -184,15 +191,6 @@ def softmax_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
     products = gradient * wide
     return (products - wide * products.sum(-1, keepdim=True)).to(weight.dtype)
-
-
-def _dropout_masks(blocks: list[Block], query: Tensor, dropout_prob: float) -> Sequence[Tensor]:
-    """Which attention weights stay, for every block in the shape of its scores; all come from one draw."""
-    heads = query.shape[1]
-    shapes = [(heads, b.queries.stop - b.queries.start, b.end - b.keys.start) for b in blocks]
-    sizes = [math.prod(shape) for shape in shapes]
-    drawn = torch.split(draw_mask(torch.Size([sum(sizes)]), dropout_prob, query.dtype), sizes)
-    return [mask.view(shape) for mask, shape in zip(drawn, shapes, strict=True)]
 
 
 def _empty_like(packed: Tensor, used: int) -> Tensor:

@@ -125,15 +125,14 @@ class QuestionMaker:
             if not text.strip() or not context.strip():
                 self.num_empty += 1
                 self.empty += [name] if len(self.empty) < SHOWN else []
-        answers = () if self.answers == "none" else tuple(self._answers(part.qa, place))
-        return SquadQuestion(name, text, context, answers, place)
-
-    def _answers(self, qa: Any, place: str) -> Iterator[Answer]:
-        for answer in [] if qa.get("answers") is None else _field(qa, "answers", list, place):
-            text, start = _field(answer, "text", str, place), answer.get("answer_start")
+        given = None if self.answers == "none" else part.qa.get("answers")
+        answers = []
+        for answer in [] if given is None else _field(part.qa, "answers", list, place):
+            answer_text, start = _field(answer, "text", str, place), answer.get("answer_start")
             if self.answers == "standing" and start is not None:
                 start = _field(answer, "answer_start", int, place)
-            yield Answer(text, start)
+            answers.append(Answer(answer_text, start))
+        return SquadQuestion(name, text, context, tuple(answers), place)
 
 
 def _parts(
