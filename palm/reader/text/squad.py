@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from palm.core.errors import DataError
-from palm.reader.rows.bad_rows import MendableError
+from palm.reader.text.bad_rows import MendableError
 from palm.reader.text.json_stream import list_elements
 
 SHOWN = 3
