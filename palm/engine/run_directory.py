@@ -25,6 +25,10 @@ RECORD = "run.json"
 HISTORY = "evaluation.jsonl"
 CONFIGURATION = "resolved_config.yaml"
 BAD_ROWS = "bad_rows.jsonl"
+
+RECIPE = "recipe.yaml"
+"""What a run is made of that was put together in Python, in the sections of a resolved configuration."""
+
 MODELS = re.compile(rf"{LAST}|{re.escape(ON_THE_WAY)}\d+|{BEST}")
 """The folders of one task."""
 
@@ -40,7 +44,7 @@ RESERVED = re.compile(
         [
             rf"{CHECKPOINT}\d+",
             BEST_OF_RUN,
-            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, BAD_ROWS, HOLDER, "history.jsonl")),
+            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, RECIPE, BAD_ROWS, HOLDER, "history.jsonl")),
             *FOLDERS,
         ]
     )

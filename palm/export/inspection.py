@@ -15,7 +15,7 @@ from palm.core.foreign import inside, parse_json, reading
 from palm.core.storage import numbered, read_object, under
 from palm.engine import checkpoint, history, inference
 from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run_directory import CONFIGURATION, HISTORY
+from palm.engine.run_directory import CONFIGURATION, HISTORY, RECIPE
 from palm.export import description as export
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import read_config
@@ -154,6 +154,7 @@ MODELS = {
 
 RUN_FILES = {
     "configuration": CONFIGURATION,
+    "recipe": RECIPE,
     "history": history.FILE,
     "evaluations": HISTORY,
     "report": "report.html",

@@ -13,7 +13,7 @@ from palm.config.values import guessed
 from palm.core.errors import StorageError
 from palm.core.storage import is_sealed, numbered
 from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run_directory import CONFIGURATION
+from palm.engine.run_directory import CONFIGURATION, RECIPE
 from palm.report.history import History, read_history
 
 
@@ -54,10 +54,10 @@ class Run:
     Args:
         folder: its `save_path`.
         history: what happened.
-        sections: `global`, the tasks and `backbone` -> their settings, as resolved; empty where the run was
-            not made from a configuration.
+        sections: `global`, the tasks and `backbone` -> their resolved settings; empty where nothing tells.
         models: those that it saved, per task the best first.
         checkpoints: their global steps.
+        is_configured: whether a configuration made it, and can make it again; otherwise a program did.
     """
 
     folder: Path
@@ -65,6 +65,7 @@ class Run:
     sections: Mapping[str, Sequence[Value]] = field(default_factory=dict)
     models: Sequence[Model] = ()
     checkpoints: Sequence[int] = ()
+    is_configured: bool = False
 
     @property
     def name(self) -> str:
@@ -103,7 +104,10 @@ def read_run(folder: str | Path) -> Run:
             **{f"after step {number}": path for number, path in on_the_way},
         }
         models += [Model(task, kind, path) for kind, path in places.items() if is_sealed(path)]
-    return Run(folder, history, _sections(folder / CONFIGURATION), models, sorted(numbered(folder, "step_")))
+    file = folder / CONFIGURATION
+    is_configured = file.is_file()
+    sections = _sections(file if is_configured else folder / RECIPE)
+    return Run(folder, history, sections, models, sorted(numbered(folder, "step_")), is_configured)
 
 
 def _sections(file: Path) -> dict[str, list[Value]]:
