@@ -52,7 +52,7 @@ def test_a_component_is_told_with_its_settings(capsys: pytest.CaptureFixture[str
     assert "  mixing_temperature  (number, default 2.0)\n      of temperature, T: 1 or more.\n" in text
     assert "  in a configuration: mixing: temperature\n" in text
     assert told(["temperature"], capsys) == text
-    assert told(["mix_ratio"], capsys).endswith("  no settings\n")
+    assert told(["metrics.mse"], capsys).endswith("  no settings\n")
     assert "warmup_steps" not in told(["lr_scheduler.linear"], capsys)
 
 
