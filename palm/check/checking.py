@@ -23,7 +23,7 @@ from palm.controller.program import configured
 from palm.controller.settings import RunSettings
 from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.logging import only_collected
-from palm.core.precision import has_fast_bf16
+from palm.core.precision import choice
 from palm.engine.build import plan_steps, start
 from palm.engine.loop import Training
 from palm.engine.recipe import Recipe
@@ -200,14 +200,15 @@ class _RunCheck:
             why = "no GPU is visible"
             why = "use_gpu is off" if not settings.use_gpu else why
             why = "device: cpu" if settings.device == "cpu" else why
-        fast = "multiplies bf16 several times faster" if has_fast_bf16(device) else "gains nothing from bf16"
         is_auto = settings.precision == "auto"
         return Computing(
             device=name,
             why=why,
             devices=self.devices,
             precision=training.model.precision,
-            why_precision=f"auto: this device {fast}" if is_auto else f"precision: {settings.precision}",
+            why_precision=f"auto: {choice('auto', device).reason}"
+            if is_auto
+            else f"precision: {settings.precision}",
             parameters=sum(each.numel() for each in parameters),
             trained=sum(each.numel() for each in parameters if each.requires_grad),
         )

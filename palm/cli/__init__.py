@@ -23,6 +23,7 @@ from palm.cli import (
     plot,
     predict,
     report,
+    sweep,
     train,
     verify_resume,
 )
@@ -46,7 +47,7 @@ COMMANDS = {
             verify_resume.COMMAND,
         ),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
-        *(plot.COMMAND, report.COMMAND, diff.COMMAND, compare.COMMAND, ls.COMMAND),
+        *(plot.COMMAND, report.COMMAND, diff.COMMAND, compare.COMMAND, sweep.COMMAND, ls.COMMAND),
     )
 }
 COMMANDS["completion"] = completion.command_of(COMMANDS)

@@ -29,6 +29,7 @@ from palm.core.storage import (
 from palm.distributed import full_tensors, is_first, shard_like
 from palm.engine.finite import check_finite
 from palm.engine.loop import Training
+from palm.engine.model import PRIVATE
 from palm.engine.recipe import identity
 from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
@@ -198,6 +199,11 @@ def trained_weights(folder: Path) -> TrainedWeights:
     """
     files = verify(folder, NEEDED)
     weights = load_tensors(folder / "model.safetensors")
+    if any(name.startswith(PRIVATE) for name in weights):
+        raise StorageError(
+            f"{folder} is of a run whose tasks have private_layers, so it has no encoder for all of them; "
+            "take the models that the run saved for each task"
+        )
     if "ema.safetensors" in files:
         averages = load_tensors(folder / "ema.safetensors")
         weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
@@ -310,11 +316,22 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Callable[[Tensor]
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Put back what `optimizer_tensors` gave; entries go to their parameter's device, counters stay."""
+    """Put back what `optimizer_tensors` gave; entries go to their parameter's device.
+
+    Counters go there too where a kernel reads them, in groups that are fused or capturable; others stay.
+    """
+    read_by_kernel = {
+        id(parameter)
+        for group in optimizer.param_groups
+        if group.get("fused") or group.get("capturable")
+        for parameter in group["params"]
+    }
     optimizer.state.clear()
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
-        optimizer.state[parameter][entry] = (
-            shard_like(parameter, value) if value.shape == parameter.shape else value
-        )
+        if value.shape == parameter.shape:
+            value = shard_like(parameter, value)
+        elif id(parameter) in read_by_kernel:
+            value = value.to(parameter.device)
+        optimizer.state[parameter][entry] = value

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
 from palm.core.component import Translate
-from palm.core.contract import Tensors, TensorSpec
+from palm.core.contract import NO_LABEL, Tensors, TensorSpec
 from palm.core.errors import WiringError
 from palm.core.layers import init_weights
 from palm.paradigm.base import HEADS, Head
@@ -102,6 +102,8 @@ class SequenceLabel(Head):
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
         """Mean cross-entropy of the words; with the CRF, mean negative log-likelihood of the rows.
 
+        What has no label does not count.
+
         Raises:
             WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
         """
@@ -112,13 +114,23 @@ class SequenceLabel(Head):
             strange = sorted({label for label in labels[mask].tolist() if label >= count})
             raise WiringError(f"label_ids: {strange} are outside 0..{count - 1}; n_classes is {count}")
         if self.crf is None:
+            # Equal gradients, bit by bit; but a GPU would be waited for to count the words, and on a CPU the
+            # sum of the others has the last digits that it always had.
+            if mask.is_cuda:
+                return cross_entropy_of_words(outputs["logits"], labels, mask)
             return F.cross_entropy(outputs["logits"][mask], labels[mask])
+        # Where a row has no labels, those of padding stand in; what comes of it is left out of the mean.
+        known = (labels != NO_LABEL).any(1)
         emissions, words = words_first(outputs["logits"], mask)
-        return self.crf.negative_log_likelihood(emissions, words_first(labels, mask)[0], words).mean()
+        labels = words_first(labels.clamp(min=0), mask)[0]
+        return self.crf.negative_log_likelihood(emissions, labels, words)[known].mean()
 
     def num_terms(self, batch: Tensors) -> int:
-        """The words; with the CRF, the rows."""
-        return len(batch["word_mask"]) if self.crf is not None else int(batch["word_mask"].sum())
+        """The words, or with the CRF the rows, that have labels; all of them where nothing has any."""
+        counted = batch["word_mask"]
+        if "label_ids" in batch:
+            counted = counted & (batch["label_ids"] != NO_LABEL)
+        return int(counted.any(1).sum() if self.crf is not None else counted.sum())
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row `labels`, one for every word in order: the likeliest each, or with the CRF together."""
@@ -129,6 +141,20 @@ class SequenceLabel(Head):
             emissions, words = words_first(outputs["logits"], mask)
             labels = self.crf.best_labels(emissions, words)[words]
         return [{"labels": row.tolist()} for row in torch.split(labels, mask.sum(1).tolist())]
+
+
+def cross_entropy_of_words(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    """The mean over the words, which nobody has to count or to pick out.
+
+    Args:
+        logits: [batch, seq, n_classes].
+        labels: int64 [batch, seq].
+        mask: bool [batch, seq], True on words.
+    """
+    ignored = -100
+    return F.cross_entropy(
+        logits.flatten(0, 1), labels.masked_fill(~mask, ignored).flatten(), ignore_index=ignored
+    )
 
 
 def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -143,7 +169,11 @@ def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         [batch, words]; `words` is the largest number of marks in a row.
     """
     counts = mask.sum(1, keepdim=True)
-    words = torch.arange(int(counts.max()), device=mask.device) < counts
-    front = values.new_zeros(*words.shape, *values.shape[2:])
-    front[words] = values[mask]
-    return front, words
+    # Not to wait for a GPU, its rows keep their width, and nothing is picked by a mask.
+    width = mask.shape[1] if mask.is_cuda else int(counts.max())
+    words = torch.arange(width, device=mask.device) < counts
+    order = (~mask).byte().argsort(dim=1, stable=True)[:, :width]
+    extra = (1,) * (values.ndim - 2)
+    places, kept = (part.view(*words.shape, *extra) for part in (order, words))
+    front = values.gather(1, places.expand(*words.shape, *values.shape[2:]))
+    return front.masked_fill(~kept, 0), words

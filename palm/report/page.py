@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,10 @@ from palm.core.version import __version__
 from palm.engine.evaluation import shown as shown_score
 from palm.engine.inference import DESCRIPTION
 from palm.engine.run_directory import CONFIGURATION
+from palm.engine.transfer_report import Influence, influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
+from palm.report.comparison_page import COMPARISON, comparison_page
 from palm.report.curves import Curve
 from palm.report.history import Evaluated, History
 from palm.report.run import Run, read_run
@@ -40,8 +43,10 @@ def write_report(
 ) -> Path:
     """Write a page that shows what a run was trained on, how it went, and where its models are wrong.
 
+    Of the folder of a comparison (see `palm.compare`) the page shows what was found, and predicts nothing.
+
     Args:
-        run: the run's folder, its `save_path`.
+        run: the run's folder, its `save_path`; or that of a comparison.
         output: the HTML file; `report.html` in the run's folder where None.
         predict: load the best model of every task (or its last) and predict its `dev_file`, unless that
             was done before; without, the page says nothing of single rows. What cannot be predicted is told
@@ -55,9 +60,13 @@ def write_report(
         PalmError: jinja2 is missing.
         StorageError: no history there, or `output` cannot be written.
     """
-    found = read_run(run)
-    file = found.folder / FILE if output is None else Path(output)
-    text = page(found, analyses_of(found, predict, trust))
+    folder = Path(run)
+    file = folder / FILE if output is None else Path(output)
+    if (folder / COMPARISON).is_file():
+        text = comparison_page(folder, environment())
+    else:
+        found = read_run(folder)
+        text = page(found, analyses_of(found, predict, trust))
     write_text(file, text)
     logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
     return file
@@ -106,6 +115,8 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
             update_charts=list(_update_charts(history)),
             mix_chart=_mix_chart(history),
             mix=list(_mix(history)),
+            transfer=matrix(_influences(history)),
+            cosines=list(_cosines(history)),
             pace_charts=[
                 Chart(curve.name, curve.name, [Line(curve, number)])
                 for number, curve in enumerate(curves.paces(history))
@@ -117,6 +128,24 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
             made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
         )
     )
+
+
+def _influences(history: History) -> list[Influence]:
+    lines = ({"event": "transfer", **vars(each)} for each in history.transfers)
+    return influences(list(lines))
+
+
+def _cosines(history: History) -> Iterator[tuple[str, str, list[tuple[str, float | None]]]]:
+    """Two tasks, and the mean cosine of their gradients in the whole encoder and in each of its layers."""
+    for number, task in enumerate(history.tasks):
+        for other in history.tasks[number + 1 :]:
+            found: dict[str, list[float]] = {}
+            for each in history.transfers:
+                for layer, pairs in {"whole": each.cosine, **each.layers}.items():
+                    value = pairs.get(task, {}).get(other)
+                    found.setdefault(layer, []).extend([] if value is None else [value])
+            if found:
+                yield task, other, [(layer, fmean(own) if own else None) for layer, own in found.items()]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from palm.backbone import Backbone
+from palm.balance import Balance
 from palm.core.contract import Tensors
 from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError
@@ -19,11 +20,11 @@ from palm.distributed import join
 from palm.engine.build import start
 from palm.engine.checkpoint import load_checkpoint
 from palm.engine.loop import Training
-from palm.engine.recipe import Recipe
+from palm.engine.recipe import LossScale, Recipe, TasksPerStep
 from palm.engine.task import Task
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
-from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups
+from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups, base_optimizer
 from palm.paradigm import Head
 from palm.reader import Reader
 
@@ -82,6 +83,7 @@ class Assembly(ABC):
         self._name = name
         self._precision = checked(precision)
         self._optimizer: Optimizer | None = None
+        self._given_optimizer: Optimizer | None = None
         self._schedule: Schedule = WarmupScheduler(0)
         self._groups = ParameterGroups()
         self._ema_decay: float | None = None
@@ -89,6 +91,9 @@ class Assembly(ABC):
         self._checkpoint: Path | None = None
         self._draws: Iterator[tuple[int, Tensors]] | None = None
         self._mixing: Mixing = MixRatio()
+        self._tasks_per_step: TasksPerStep = 1
+        self._loss_scale: LossScale = "none"
+        self._balance: Balance | None = None
         self._eval_every = (-1, False)
 
     @property
@@ -139,16 +144,18 @@ class Assembly(ABC):
         self._ema_decay = ema_decay if use_ema else None
         own_schedule = getattr(optimizer, "lr_scheduler", None)
         self._schedule = optimizer.given_2x.get("lr_scheduler", own_schedule) or WarmupScheduler(0)
+        self._given_optimizer = optimizer
         settings = {**optimizer.settings, **optimizer.given_2x}
+        if isinstance(optimizer, base_optimizer.Optimizer):  # it has no decay of its own
+            optimizer.weight_decay, weight_decay = weight_decay or 0.0, None
         if weight_decay is not None:
             if "weight_decay" not in settings:
                 raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
             settings["weight_decay"] = weight_decay
+            optimizer = type(optimizer)(**settings)
         if type(optimizer) is Adam:  # but the constructor of 2.x for what the registry calls adam
             names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type", "epsilon_hat")
             optimizer = AdamW(**{name: settings[name] for name in names})
-        elif weight_decay is not None:
-            optimizer = type(optimizer)(**settings)
         self._optimizer = optimizer
         self._groups = ParameterGroups() if groups is None else groups
         self._begin_anew()
@@ -180,6 +187,9 @@ class Assembly(ABC):
             schedule=self._schedule,
             groups=self._groups,
             mixing=self._mixing,
+            tasks_per_step=self._tasks_per_step,
+            loss_scale=self._loss_scale,
+            balance=self._balance,
             ema_decay=self._ema_decay,
             seed=seed_of(task.reader for task in tasks),
             device=device_of(use_gpu=True),
@@ -192,4 +202,6 @@ class Assembly(ABC):
         if checkpoint is not None:
             load_checkpoint(run, checkpoint)
         self._run = run
+        if self._given_optimizer is not None:
+            self._given_optimizer.running = run.optimizer
         return run

@@ -9,6 +9,7 @@ import pytest
 
 import palm
 from palm.backbone import BACKBONES
+from palm.balance import BALANCES
 from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS
 from palm.optimizer import OPTIMIZERS
@@ -16,12 +17,27 @@ from palm.paradigm import HEADS
 from palm.reader import READERS
 
 PACKAGES = {
-    "reader": ["ClassifyReader", "MatchReader", "SequenceLabelReader", "MRCReader", "MaskLMReader"],
-    "backbone": ["BERT", "ERNIE", "RoBERTa", "DistilBERT", "ELECTRA"],
-    "head": ["Classify", "Match", "SequenceLabel", "MRC", "MaskLM", "Regression"],
-    "optimizer": ["Adam", "AdamW", "AdamWDL", "Lamb", "ParameterGroups", "layerwise_lr_decay"],
+    "reader": [
+        "base_reader",
+        "ClassifyReader",
+        "MatchReader",
+        "SequenceLabelReader",
+        "MRCReader",
+        "MaskLMReader",
+    ],
+    "backbone": ["base_backbone", "BERT", "ERNIE", "RoBERTa", "DistilBERT", "ELECTRA"],
+    "head": ["base_head", "Classify", "Match", "SequenceLabel", "MRC", "MaskLM", "Regression"],
+    "optimizer": [
+        "base_optimizer",
+        "Adam",
+        "AdamW",
+        "AdamWDL",
+        "Lamb",
+        "ParameterGroups",
+        "layerwise_lr_decay",
+    ],
     "lr_sched": [
-        *("TriangularSchedualer", "WarmupSchedualer"),
+        *("base_schedualer", "Schedualer", "TriangularSchedualer", "WarmupSchedualer"),
         *("TriangularScheduler", "WarmupScheduler", "NoamScheduler", "LinearScheduler", "CosineScheduler"),
         *("PolynomialScheduler", "SlantedTriangularScheduler"),
     ],
@@ -39,6 +55,10 @@ REGISTERED = {
     "mixing": (
         MIXINGS,
         ["annealed", "dev_score", "mix_ratio", "proportional", "round_robin", "temperature"],
+    ),
+    "balance": (
+        BALANCES,
+        ["cagrad", "dwa", "famo", "gradnorm", "mgda", "nash_mtl", "pcgrad", "uncertainty", "upgrad"],
     ),
     "schedule": (
         LR_SCHEDULES,
@@ -66,11 +86,13 @@ TRAINER = {
     "set_saver": "save_path, save_steps, save_type='ckpt'",
     "save": "save_path, save_type='ckpt'",
     "train": "print_steps=5, dev_file=None, metrics=None, eval_every_n_steps=-1, eval_every_epoch=True, "
-    "early_stopping_patience=-1, early_stopping_by='task', progress='auto', callbacks=(), trackers=()",
+    "early_stopping_patience=-1, early_stopping_by='task', progress='auto', callbacks=(), trackers=(), "
+    "transfer_every_n_steps=-1",
     "train_one_step": "batch",
     "get_one_batch": "phase='train'",
     "predict": "output_dir=None, print_steps=1000",
     "predict_one_batch": "batch",
+    "reset_buffer": "",
     "set_as_aux": "",
 }
 SEVERAL = {
@@ -88,6 +110,8 @@ READER = {
     "max_tokens_per_batch=None",
     "register_with": "backbone",
     "get_registered_backbone": "",
+    "require_attr": "attr_name",
+    "get_epoch_outputs": "",
     "clone": "phase='train'",
 }
 
@@ -120,7 +144,17 @@ def test_palm_offers_these_names() -> None:
         *("StorageError", "Task", "Trainer", "TrainingError", "WiringError", "__version__", "backbone"),
         *("compare", "convert", "distribute", "downloader", "export", "head", "inspect_directory"),
         "load_backbone",
-        *("load_model", "lr_sched", "metrics", "mixing", "optimizer", "plot", "reader", "write_report"),
+        *(
+            "load_model",
+            "lr_sched",
+            "metrics",
+            "mixing",
+            "optimizer",
+            "plot",
+            "reader",
+            "sweep",
+            "write_report",
+        ),
     ]
     assert all(hasattr(palm, name) for name in palm.__all__)
 
@@ -152,9 +186,12 @@ def test_progress_can_be_read(cls: type, names: list[str]) -> None:
 def test_constructors_of_trainers_are_those_of_2_x_and_a_little_more() -> None:
     of_2x = "name, mix_ratio=1.0, reuse_head_with=None"
     own = "loss_weight=1.0, learning_rate_factor=1.0, gradient_accumulation_steps=1"
-    own += ", head_learning_rate=None, precision='auto'"
+    own += ", head_learning_rate=None, share_rows_with=None, precision='auto'"
     assert parameters(palm.Trainer.__init__) == f"{of_2x}, {own}"
-    assert parameters(palm.MultiHeadTrainer.__init__) == "trainers, mixing=None, precision='auto'"
+    together = "tasks_per_step=1, loss_scale='none', balance=None"
+    assert (
+        parameters(palm.MultiHeadTrainer.__init__) == f"trainers, mixing=None, {together}, precision='auto'"
+    )
 
 
 LAYERS = "hidden_size num_hidden_layers num_attention_heads vocab_size max_position_embeddings "
