@@ -90,12 +90,6 @@ def test_components_of_a_users_modules_are_listed(
     assert "--module no_such_module: it cannot be imported" in capsys.readouterr().err
 
 
-def test_listing_one_kind_does_not_wait_for_torch() -> None:
-    program = "import sys; from palm.cli import main; main(['ls', 'mixing']); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"
-
-
 def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["completion", shell]) == 0
     return capsys.readouterr().out
