@@ -1,21 +1,25 @@
 """How fast palm trains and predicts, beside Hugging Face's Trainer, in one run that anybody can repeat.
 
     python benchmarks/speed.py --quick                         # a few minutes
+    python benchmarks/speed.py --output report.md              # MiniLM, one thread: under an hour
     python benchmarks/speed.py --shape minilm base --threads 1 2 --output report.md
+    ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 python benchmarks/speed.py ...  # as on a CPU without AMX
     python benchmarks/speed.py --pairs train.tsv --vocab vocab.txt
 
-Both start from the same weights and take the same rows in the same batches, with the same dropout,
-learning rate, decay and clipping. They take turns within the run, a few steps each; a ratio is that of one
-turn, and the table tells the median and the extremes. On one thread of a CPU, seconds are those of the
-process, which other programs hardly disturb; otherwise those of the wall. MFU is the share of the
-rate of the encoder's own matrix products, measured in the same run, that the layers need for the real
-tokens, forward and, where they train, backward.
+The report names the CPU with its instructions; make one for each kind of machine. What answers one request,
+and ONNX Runtime, is in `speed_onnx.py`. Both start from the same weights and take the same rows in the same
+batches, with the same dropout, learning rate, decay and clipping. They take turns within the run, a few
+steps each; a ratio is that of one turn, and the table tells the median and the extremes. On one thread of a
+CPU, seconds are those of the process, which other programs hardly disturb; otherwise those of the wall. MFU
+is the share of the rate of the encoder's own matrix products, measured in the same run, that the layers need
+for the real tokens, forward and, where they train, backward.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import platform
 import subprocess
 import sys
@@ -30,6 +34,8 @@ import torch
 from speed_cases import DATA, SHAPES, Case, Shape
 from speed_runs import HuggingFace, Palm, free, gemm_rate, peak_memory
 
+from palm.core.precision import choice
+
 Runner = Callable[[Case, Shape, torch.device], Any]
 
 VARIANTS: dict[str, Runner] = {
@@ -38,7 +44,20 @@ VARIANTS: dict[str, Runner] = {
     "HF default": lambda case, shape, device: HuggingFace(case, shape, device, "fp32", "sdpa"),
     "HF bf16 sdpa": lambda case, shape, device: HuggingFace(case, shape, device, "bf16", "sdpa"),
     "HF bf16 eager": lambda case, shape, device: HuggingFace(case, shape, device, "bf16", "eager"),
+    "HF bf16 sdpa grouped": lambda case, shape, device: HuggingFace(
+        case, shape, device, "bf16", "sdpa", grouped=True
+    ),
+    "HF bf16 eager grouped": lambda case, shape, device: HuggingFace(
+        case, shape, device, "bf16", "eager", grouped=True
+    ),
+    "HF bf16 compiled grouped": lambda case, shape, device: HuggingFace(
+        case, shape, device, "bf16", "sdpa", grouped=True, compiled=True
+    ),
 }
+ON_REQUEST = {"HF bf16 compiled grouped"}
+"""Compiles for every length of a batch: minutes a turn."""
+
+CASES = ["pairs", "short", "mrc", "mlm", "tagging", "inference", "inference short", "mix"]
 
 
 @dataclass
@@ -110,12 +129,15 @@ def cases_of(args: argparse.Namespace, shape: str, count: int) -> dict[str, tupl
         return cases.read_pairs(args.pairs, args.vocab, 128, few[0], count)
 
     lengths = cases.realistic_lengths(384, 372, few[1] * count)
+    short = cases.short_lengths(few[0] * count)
     return {
         "pairs": (pairs, "train"),
+        "short": (lambda: cases.made_up("match", short, few[0]), "train"),
         "mrc": (lambda: cases.made_up("mrc", lengths, few[1]), "train"),
         "mlm": (lambda: cases.masked(pairs()), "train"),
         "tagging": (lambda: cases.read_tagging(few[0], count), "train"),
         "inference": (pairs, "predict"),
+        "inference short": (lambda: cases.made_up("match", short, few[0]), "predict"),
     }
 
 
@@ -153,6 +175,9 @@ def report(args: argparse.Namespace, text: str) -> None:
             file.write(text + "\n")
 
 
+FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+
+
 def machine() -> str:
     """What the figures depend on."""
     lines = [f"{platform.platform()}, Python {platform.python_version()}, torch {torch.__version__}"]
@@ -161,10 +186,23 @@ def machine() -> str:
 
         transformers.logging.set_verbosity_error()
         lines.append(f"transformers {transformers.__version__}")
-    cpu = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    known = [name for name in ("avx512_f", "avx512_bf16", "amx_bf16") if cpu.get(name)]
-    lines.append(f"{cpu.get('cpu_name', platform.processor())}, {cpu.get('num_logical_cores', '?')} cores")
-    return "; ".join([*lines, " ".join(known) or "no bf16 instructions"])
+    cores, flags = torch.get_num_threads(), "no bf16 instructions known"
+    name = platform.processor()
+    told = Path("/proc/cpuinfo")
+    if told.is_file():
+        fields = dict(
+            (part.strip() for part in line.split(":", 1))
+            for line in told.open(encoding="utf-8")
+            if ":" in line
+        )
+        name, cores = fields.get("model name", name), int(fields.get("processor", 0)) + 1
+        has = [flag for flag in FLAGS if flag in fields.get("flags", "").split()]
+        flags = " ".join(has) or flags
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    limited = f", limited to {limit} by ONEDNN_MAX_CPU_ISA" if limit else ""
+    chosen = choice("auto", torch.device("cpu"))
+    lines.append(f"{name}, {cores} cores, {flags}{limited}")
+    return "; ".join([*lines, f"precision auto is {chosen.precision}: {chosen.reason}"])
 
 
 def read_arguments() -> argparse.Namespace:
@@ -173,8 +211,13 @@ def read_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shape", nargs="+", choices=list(SHAPES), default=["minilm"])
-    parser.add_argument("--case", nargs="+", default=["pairs", "mrc", "mlm", "tagging", "inference", "mix"])
-    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--case", nargs="+", default=CASES)
+    parser.add_argument(
+        "--variants",
+        nargs="+",
+        choices=list(VARIANTS),
+        default=[name for name in VARIANTS if name not in ON_REQUEST],
+    )
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--turns", type=int, default=7, help="how often each variant has its turn")
     parser.add_argument("--steps", type=int, default=4, help="steps of a turn")

@@ -113,6 +113,12 @@ def realistic_lengths(longest: int, mean: float, count: int) -> list[int]:
     return [int(length) for length in lengths]
 
 
+def short_lengths(count: int) -> list[int]:
+    """Lengths of questions and reviews: 14 on the average, 32 at most."""
+    draw = np.random.default_rng(1)
+    return [int(length) for length in np.clip(draw.normal(14, 5, count), 5, 32)]
+
+
 def masked(case: Case) -> Case:
     """The rows of a case with 15 % of their words to be guessed."""
     draw = np.random.default_rng(2)

@@ -180,14 +180,26 @@ class HuggingFace:
         device: where.
         precision: fp32 or bf16.
         attention: its `attn_implementation`.
+        grouped: batches of rows of similar length, as its strategy `group_by_length` makes them; here of a
+            turn's rows, so that everybody has the same ones.
+        compiled: its `torch_compile`.
     """
 
     def __init__(
-        self, case: Case, shape: Shape, device: torch.device, precision: Precision, attention: str
+        self,
+        case: Case,
+        shape: Shape,
+        device: torch.device,
+        precision: Precision,
+        attention: str,
+        *,
+        grouped: bool = False,
+        compiled: bool = False,
     ) -> None:
         import transformers
 
         self.case, self.device, self.is_bf16 = case, device, precision == "bf16"
+        self.grouped, self.compiled = grouped, compiled
         settings = shape.settings
         config = transformers.BertConfig(**settings, num_labels=case.n_classes, attn_implementation=attention)
         names = {
@@ -204,8 +216,10 @@ class HuggingFace:
     def train(self, first: int, count: int) -> list[float]:
         """Seconds of each of `count` training steps, from batch `first` on, after one that is not counted."""
         timer = _timer(self.device)
-        rows = [row for k in range(first, first + count + 1) for row in rows_of(self.case, k)]
-        self._trainer(rows, timer, count + 1).train()
+        rows = [row for k in range(first + 1, first + count + 1) for row in rows_of(self.case, k)]
+        if self.grouped:
+            rows.sort(key=lambda row: len(row["input_ids"]), reverse=True)
+        self._trainer([*rows_of(self.case, first), *rows], timer, count + 1).train()
         return [later - earlier for earlier, later in zip(timer.ends, timer.ends[1:], strict=False)]
 
     def predict(self, first: int, count: int) -> list[float]:
@@ -215,6 +229,8 @@ class HuggingFace:
             for k in range(first, first + count)
             for row in rows_of(self.case, k)
         ]
+        if self.grouped:
+            rows.sort(key=lambda row: len(row["input_ids"]))
         trainer = self._trainer(rows, _timer(self.device), 1)
         started = clock(self.device)
         trainer.predict(rows)
@@ -236,6 +252,7 @@ class HuggingFace:
             weight_decay=WEIGHT_DECAY,
             bf16=self.is_bf16,
             bf16_full_eval=self.is_bf16,
+            torch_compile=self.compiled,
             use_cpu=self.device.type == "cpu",
             dataloader_pin_memory=self.device.type == "cuda",
             save_strategy="no",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from palm.export.inspection import inspect_directory
     from palm.report.page import write_report
     from palm.report.plot import plot
+    from palm.search.sweep import sweep
     from palm.trainer import MultiHeadTrainer, Trainer
 
 _HOMES = {
@@ -45,6 +46,7 @@ _HOMES = {
     "load_backbone": "palm.downloader",
     "load_model": "palm.engine.inference",
     "plot": "palm.report.plot",
+    "sweep": "palm.search.sweep",
     "write_report": "palm.report.page",
 }
 """Name -> the module that it comes from at its first use: most of them need torch, which takes a second."""
@@ -79,6 +81,7 @@ __all__ = [
     "optimizer",
     "plot",
     "reader",
+    "sweep",
     "write_report",
 ]
 

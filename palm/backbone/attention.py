@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from palm.backbone.packed_attention import attend, attend_padded
 from palm.backbone.packing import Packing, Padded
 from palm.core.errors import ConfigError
+from palm.core.kept_weights import keeper
 from palm.core.layers import linear
 
 
@@ -65,9 +66,13 @@ class SelfAttention(nn.Module):
         Returns:
             [tokens, width], or [batch, width] where `first_only`.
         """
-        asking = tokens[packing.first] if first_only else tokens
-        query = self._heads(linear(asking, self.query))
-        key, value = self._heads(linear(tokens, self.key)), self._heads(linear(tokens, self.value))
+        layers, asking = (self.query, self.key, self.value), tokens[packing.first] if first_only else tokens
+        if not first_only and keeper([self.query.weight], tokens.dtype):
+            # One product where the matrices can be joined once for all; training would do it at every step.
+            query, key, value = map(self._heads, linear(tokens, *layers).chunk(3, dim=-1))
+        else:
+            given = (asking, tokens, tokens)
+            query, key, value = map(self._heads, map(linear, given, layers))
         if self.kind.rotary_base is not None:
             positions = packing.position_ids
             assert positions is not None

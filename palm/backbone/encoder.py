@@ -191,7 +191,8 @@ class Encoder(Backbone):
         """The declared outputs of the declared inputs; where there is padding, they are zero.
 
         Args:
-            inputs: every name of `inputs_attr`; further names are ignored.
+            inputs: every name of `inputs_attr`, and what `palm.backbone.packing.layout_of` has found, if
+                anything; further names are ignored.
             wanted: the outputs that somebody will read; None for all. Only these are computed.
 
         Raises:
@@ -242,7 +243,7 @@ class Encoder(Backbone):
                 f"token_ids: sequences of {longest} tokens are longer than the {self.max_tokens} that the "
                 "backbone's max_position_embeddings allows; lower max_seq_len"
             )
-        packing = Packing.of(inputs["input_mask"])
+        packing = Packing.of(inputs["input_mask"], inputs)
         words = self.embeddings.word_table
         if words.device.type == "cpu" and compute_dtype(words) == torch.bfloat16:
             packing = packing.in_few_sizes()

@@ -60,11 +60,14 @@ class PostNorm(nn.Module):
 
     Attributes:
         needs_final_norm: whether the encoder normalizes what the last layer gives.
+        casts_its_parameters: on a GPU it computes with all of them in the dtype of its tokens, so fsdp may
+            send them in that.
 
     Source: Vaswani et al., 2017; Devlin et al., 2018.
     """
 
     needs_final_norm: ClassVar[bool] = False
+    casts_its_parameters: ClassVar[bool] = True
 
     def __init__(
         self,

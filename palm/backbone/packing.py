@@ -6,9 +6,11 @@ in bfloat16 on a CPU 1.4 to 1.6 times as fast, with the same results to 7e-7 in 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -79,13 +81,19 @@ class Packing:
     position_ids: Tensor | None = None
 
     @classmethod
-    def of(cls, mask: Tensor) -> Packing:
+    def of(cls, mask: Tensor, layout: Mapping[str, Tensor] = MappingProxyType({})) -> Packing:
         """The layout of `input_mask`, bool[batch, seq].
+
+        Args:
+            mask: True on real tokens.
+            layout: what `layout_of` has found, on its device; where that is missing, a GPU is waited for.
 
         Raises:
             WiringError: if a row does not begin with a real token, which would be its sentence embedding
                 (on a CPU; a GPU cannot say it without waiting).
         """
+        if POSITIONS in layout:
+            return cls(mask, layout[POSITIONS], Sequences(layout[OFFSETS], mask.shape[1]))
         # The host would wait for a GPU here, at every batch; there, whoever pads on the left gets nonsense.
         if not mask.is_cuda and not bool(mask[:, 0].all()):
             row = int(mask[:, 0].int().argmin())
@@ -139,6 +147,25 @@ class Packing:
         return packed.view(*self.mask.shape, *packed.shape[1:])
 
 
+POSITIONS, OFFSETS = "packed_positions", "packed_offsets"
+"""What a batch calls the layout that was found before it went to a GPU."""
+
+
+def layout_of(mask: Tensor) -> dict[str, Tensor]:
+    """Where the real tokens of `input_mask` lie, for `Packing.of` on another device.
+
+    How many they are, the host must know before it can go on; on a GPU it would have to wait for it.
+
+    Args:
+        mask: bool[batch, seq], on the CPU.
+
+    Raises:
+        WiringError: as `Packing.of`.
+    """
+    packing = Packing.of(mask)
+    return {POSITIONS: packing.positions, OFFSETS: packing.sequences.offsets}
+
+
 class Padded(Packing):
     """The same batch with its padding left in place, so that no shape depends on values.
 
@@ -147,7 +174,7 @@ class Padded(Packing):
     """
 
     @classmethod
-    def of(cls, mask: Tensor) -> Padded:
+    def of(cls, mask: Tensor, layout: Mapping[str, Tensor] = MappingProxyType({})) -> Padded:  # noqa: ARG003
         """The layout of `input_mask`, bool[batch, seq]; every row must begin with a real token."""
         batch, seq = mask.shape
         offsets = seq * torch.arange(batch + 1, dtype=torch.int32, device=mask.device)

@@ -21,9 +21,9 @@ from palm.controller import Controller
 from palm.controller.plan import TaskPlan
 from palm.controller.program import configured
 from palm.controller.settings import RunSettings
-from palm.core.errors import ConfigError, PalmError
+from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.logging import only_collected
-from palm.core.precision import has_fast_bf16
+from palm.core.precision import choice
 from palm.engine.build import plan_steps, start
 from palm.engine.loop import Training
 from palm.engine.recipe import Recipe
@@ -73,8 +73,9 @@ def check(
         plans = [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]
         data = {plan.name: data_of(plan) for plan in plans}
     problems = [problem for found in data.values() for problem in found.problems]
-    told = {problem.message for problem in problems}
-    problems += [problem for problem in run.problems if problem.message not in told]
+    # The run stops at the first task whose data cannot be used; here, all of them are told.
+    told = {problem.code for problem in problems if problem.severity == "error"}
+    problems += [problem for problem in run.problems if problem.code not in told]
     files = [str(plan.task.get("train_file")) for plan in plans]
     problems += [
         Problem("warning", "warning", "", line)
@@ -142,7 +143,8 @@ class _RunCheck:
             if self.devices > 1:
                 training = self._on_all_devices(training)
         except PalmError as error:
-            self.problems.append(Problem("error", "run", "", str(error)))
+            code = "data" if isinstance(error, DataError) else "run"
+            self.problems.append(Problem("error", code, "", str(error)))
             return
         self.plan = plan_of(training, settings.num_epochs, self.devices)
         self.wiring = list(_wiring(training))
@@ -164,7 +166,7 @@ class _RunCheck:
                 task.name,
                 task.reader,
                 task.stream.rows,
-                seed=settings.random_seed,
+                seed=settings.random_seed if task.seed is None else task.seed,
                 batch_size=task.batch_size,
                 max_tokens_per_batch=task.max_tokens_per_batch,
                 shuffle=task.shuffle,
@@ -198,14 +200,15 @@ class _RunCheck:
             why = "no GPU is visible"
             why = "use_gpu is off" if not settings.use_gpu else why
             why = "device: cpu" if settings.device == "cpu" else why
-        fast = "multiplies bf16 several times faster" if has_fast_bf16(device) else "gains nothing from bf16"
         is_auto = settings.precision == "auto"
         return Computing(
             device=name,
             why=why,
             devices=self.devices,
             precision=training.model.precision,
-            why_precision=f"auto: this device {fast}" if is_auto else f"precision: {settings.precision}",
+            why_precision=f"auto: {choice('auto', device).reason}"
+            if is_auto
+            else f"precision: {settings.precision}",
             parameters=sum(each.numel() for each in parameters),
             trained=sum(each.numel() for each in parameters if each.requires_grad),
         )

@@ -121,8 +121,9 @@ class DataCheck:
         try:
             reading.run()
         except PalmError as error:
-            self.add("error", "data", str(error), "mend the row; later rows were not looked at")
+            self.add("error", "data", str(error), "mend the file; it was not looked at further")
             return
+        self._look_at_bad_rows(reading)
         self.readings[role] = reading
         digests, name = reading.digests, path.name
         again, nearly = repeated(digests.exact, MOST_EXAMPLES), repeated(digests.normalised, 0)
@@ -151,6 +152,21 @@ class DataCheck:
             )
         self._look_at_texts(reading)
         self._look_at_labels(reading)
+
+    def _look_at_bad_rows(self, reading: FileReading) -> None:
+        bad, name = reading.bad, reading.path.name
+        lines = [
+            f"{name}:{each['line']}: {each['problem']}" if each["line"] else each["problem"]
+            for each in bad.records[: 2 * MOST_EXAMPLES]
+        ]
+        if bad.is_refused:
+            remedy = "correct them, or set on_bad_row: skip" if reading.role != "pred" else "correct them"
+            self.add("error", "data", f"{name}: rows that cannot be used: {bad.count}", remedy, lines)
+        elif bad.count:
+            done = f"{bad.count - bad.repaired} are left out and {bad.repaired} repaired"
+            self.add(
+                "warning", "bad_rows", f"{name}: {bad.count} rows cannot be used as they are", done, lines
+            )
 
     def _look_at_texts(self, reading: FileReading) -> None:
         facts, name = reading.facts, reading.path.name

@@ -19,6 +19,7 @@ from palm.reader import Reader
 from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
+from palm.reader.text.bad_rows import BadRows
 from palm.reader.text.tokenizer import Tokenizer
 from palm.report.data import histogram
 
@@ -98,6 +99,7 @@ class FileReading:
 
     Attributes:
         digests: of its examples.
+        bad: its rows that cannot be used.
         facts: what its texts are for the vocabulary.
         labels: label -> how often it occurs.
         lengths: number of tokens -> how many rows have it.
@@ -107,6 +109,7 @@ class FileReading:
     def __init__(self, reader: Reader, path: Path, role: Role) -> None:
         self.reader, self.path, self.role = reader, path, role
         self.digests, self.facts = RowDigests(), TextFacts()
+        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row, joint=True)
         self.labels: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()
         self.unanswered = self.rows_with_unknown = self.unknown_texts = 0
@@ -118,14 +121,14 @@ class FileReading:
         self._tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else None
 
     def run(self) -> None:
-        """Read the file.
+        """Read the file; rows that cannot be used go to `bad`.
 
         Raises:
-            DataError: a row that cannot be used, with its file and line.
+            DataError: it is no file of this form.
         """
         found = examples_of(self.reader, self.path, self.role)
         examples = tqdm(found, f"reading {self.path.name}", leave=False, disable=None, unit=" rows")
-        self.reader.facts = self.facts
+        self.reader.facts, self.reader.bad_rows = self.facts, self.bad
         try:
             for chunk, rows in encoded_chunks(self.reader, examples, with_targets=self.role == "train"):
                 self._take_examples(chunk)
@@ -135,7 +138,7 @@ class FileReading:
                 self._show_first(chunk, rows)
                 self._look_for_unknown(chunk, rows)
         finally:
-            self.reader.facts = None
+            self.reader.facts = self.reader.bad_rows = None
 
     def _take_examples(self, chunk: Sequence[Any]) -> None:
         for example, truth in zip(chunk, truths_of(self.reader, chunk, self.role), strict=True):

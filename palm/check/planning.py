@@ -119,6 +119,9 @@ def plan_of(training: Training, num_epochs: float, devices: int) -> RunPlan:
         devices: how many share the work.
     """
     drawn, epoch_ends = draws_of(training) or (None, [])
+    mixing = training.recipe.mixing
+    if drawn is None and mixing.mixing_draws == "planned" and not mixing.follows_scores:
+        drawn = {task.name: task.expected_steps for task in training.tasks}  # too many to be drawn here
     tasks = [_task_steps(task, None if drawn is None else drawn[task.name]) for task in training.tasks]
     total = training.total_steps
     last = sum(drawn.values()) if drawn is not None else total
@@ -218,7 +221,7 @@ MEASURED = 8
 def spread_of_draws(plan: RunPlan) -> Mapping[str, float]:
     """Task -> by how many steps its draws differ from seed to seed (one standard deviation).
 
-    A task that helps is drawn until the targets have had their steps, which is a sum of chances.
+    Only where steps are drawn independently, a task that helps has more or fewer than its planned ones.
     """
     total = max(1, plan.total_planned)
     return {

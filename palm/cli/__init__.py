@@ -11,14 +11,19 @@ from collections.abc import Sequence
 from palm.cli import (
     check,
     compare,
+    completion,
     convert,
+    diff,
     download,
     evaluate,
     export,
+    init,
     inspect,
+    ls,
     plot,
     predict,
     report,
+    sweep,
     train,
     verify_resume,
 )
@@ -33,11 +38,19 @@ from palm.core.version import __version__
 COMMANDS = {
     command.name: command
     for command in (
-        *(check.COMMAND, train.COMMAND, predict.COMMAND, evaluate.COMMAND, verify_resume.COMMAND),
+        *(
+            init.COMMAND,
+            check.COMMAND,
+            train.COMMAND,
+            predict.COMMAND,
+            evaluate.COMMAND,
+            verify_resume.COMMAND,
+        ),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
-        *(plot.COMMAND, report.COMMAND, compare.COMMAND),
+        *(plot.COMMAND, report.COMMAND, diff.COMMAND, compare.COMMAND, sweep.COMMAND, ls.COMMAND),
     )
 }
+COMMANDS["completion"] = completion.command_of(COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -77,7 +77,7 @@ class RunSettings:
         parallel: ddp to have all parameters on every device, fsdp to have a part of each.
         gradient_exchange: the dtype in which gradients travel between devices; bf16 halves the traffic.
         process_group_timeout: seconds after which a process gives up waiting for another one.
-        precision: compute in fp32 or bf16; auto is bf16 on GPUs and CPUs that have it, otherwise fp32.
+        precision: compute in fp32 or bf16; auto is bf16 where it is clearly faster, otherwise fp32.
         compile: compile the encoder's layers with torch.compile; it pays on a GPU, in long runs.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them;
             takes less memory and more time.

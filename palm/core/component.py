@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args, get_type_hints
 
+from palm.core.contract import SPEC_NAMES, Specs, specs_of
 from palm.core.errors import ConfigError
 
 Translate = Callable[[Any], dict[str, Any]]
@@ -73,10 +74,25 @@ class Component:
         """The constructor's argument of 2.x: 'train' or 'predict'."""
         return str(self.given_2x.get("phase", "train"))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, specs_of(value) if name in SPEC_NAMES else value)
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        for name in SPEC_NAMES & cls.__dict__.keys():
+            declared = cls.__dict__[name]
+            if isinstance(declared, property):
+                setattr(cls, name, property(_in_our_form(declared), doc=declared.__doc__))
+            elif isinstance(declared, Mapping):
+                setattr(cls, name, specs_of(declared))
         if "__init__" in cls.__dict__:
             cls.__init__ = _recording(cls.__dict__["__init__"])  # type: ignore[method-assign]
+
+
+def _in_our_form(declared: property) -> Callable[[Any], Specs]:
+    assert declared.fget is not None
+    declare = declared.fget
+    return lambda self: specs_of(declare(self))
 
 
 def _recording(original: Callable[..., None]) -> Callable[..., None]:

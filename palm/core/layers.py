@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.filling import is_unfilled
+from palm.core.kept_weights import Product, keeper, product_of
 from palm.core.registry import did_you_mean
 
 Activation = Callable[[Tensor], Tensor]
@@ -43,6 +44,10 @@ def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
     Returns:
         Their outputs side by side, [..., sum of the layers' outputs].
     """
+    parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+    if kept := keeper(parameters, tokens.dtype):
+        product: Product = kept.get(parameters, tokens.dtype, lambda: product_of(layers, tokens.dtype))
+        return product(tokens)
     weights = [layer.weight.to(tokens.dtype) for layer in layers]
     biases = [layer.bias.to(tokens.dtype) for layer in layers]
     if len(layers) == 1:

@@ -6,9 +6,14 @@ through `torch.autocast`, which any backbone heeds that is made of torch's modul
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import functools
+import os
+import time
+from collections.abc import Callable, Collection
+from typing import Literal, NamedTuple, get_args
 
 import torch
+from torch.nn import functional as F
 
 from palm.core.errors import ConfigError
 
@@ -31,16 +36,76 @@ def checked(setting: str) -> str:
 
 
 def resolved(setting: str, device: torch.device) -> Precision:
-    """What a setting means on a device: `auto` is bf16 on GPUs and CPUs that have it, otherwise fp32."""
-    is_bf16 = has_fast_bf16(device) if setting == "auto" else setting == "bf16"
-    return "bf16" if is_bf16 else "fp32"
+    """What a setting means on a device; `auto` is what `choice` says."""
+    return choice(setting, device).precision
 
 
-def has_fast_bf16(device: torch.device) -> bool:
-    """Whether matrix products are several times faster in bfloat16: NVIDIA from Ampere on, CPUs with AMX."""
+class Choice(NamedTuple):
+    """A precision, and why it was taken."""
+
+    precision: Precision
+    reason: str
+
+
+def choice(setting: str, device: torch.device) -> Choice:
+    """What a setting means on a device: `auto` is bf16 where products are clearly faster in it."""
+    if setting != "auto":
+        return Choice("bf16" if setting == "bf16" else "fp32", "as the setting says")
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu" and bool(torch.cpu._is_amx_tile_supported())
+        supported = bool(torch.cuda.is_bf16_supported(including_emulation=False))
+        return Choice(
+            *(("bf16", "the GPU multiplies it") if supported else ("fp32", "the GPU lacks bfloat16"))
+        )
+    return _choice_here() if device.type == "cpu" else Choice("fp32", f"nothing is known of {device.type}")
+
+
+WORTHWHILE = 1.2
+"""`auto` takes bfloat16 where a product is so many times as fast in it. Machines are far from that figure:
+0.2 without instructions for it, 0.6 with AVX512_BF16 on Intel's Sapphire Rapids kept from its AMX, 2.2 on
+AMD's Zen 4, 6 and more with AMX; so a busy machine decides as an idle one does."""
+
+
+def choice_of_cpu(flags: Collection[str], speedup: Callable[[], float]) -> Choice:
+    """What `auto` means on a CPU.
+
+    Args:
+        flags: those of `amx_bf16` and `avx512_bf16` that it has.
+        speedup: how many times as fast a product is in bfloat16 as in float32; only asked where flags do
+            not tell.
+    """
+    if "amx_bf16" in flags:
+        return Choice("bf16", "the CPU has amx_bf16")
+    if "avx512_bf16" not in flags:
+        return Choice("fp32", "the CPU has neither amx_bf16 nor avx512_bf16")
+    times = speedup()
+    told = f"the CPU has avx512_bf16, and a product in bfloat16 is {times:.1f} times as fast"
+    return Choice("bf16" if times >= WORTHWHILE else "fp32", told)
+
+
+@functools.cache
+def _choice_here() -> Choice:
+    has = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    # What oneDNN may use can be limited from outside; it then computes bfloat16 as a lesser CPU does.
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", "AMX")).upper()
+    flags = {name for name in ("amx_bf16", "avx512_bf16") if has.get(name)}
+    flags |= {"amx_bf16"} if torch.cpu._is_amx_tile_supported() else set()
+    flags -= set() if "AMX" in limit or limit in ("DEFAULT", "ALL") else {"amx_bf16"}
+    return choice_of_cpu(flags, _bf16_speedup)
+
+
+@torch.inference_mode()
+def _bf16_speedup() -> float:
+    """How many times as fast one of an encoder's products is in bfloat16 here; takes some 50 ms."""
+    best = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        tokens, weight = torch.ones(512, 768, dtype=dtype), torch.ones(768, 768, dtype=dtype)
+        taken = []
+        for _ in range(7):  # the first prepares the kernel
+            started = time.perf_counter()
+            F.linear(tokens, weight)
+            taken.append(time.perf_counter() - started)
+        best[dtype] = min(taken)
+    return best[torch.float32] / best[torch.bfloat16]
 
 
 def computing(precision: Precision, device: torch.device) -> torch.autocast:

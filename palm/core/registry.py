@@ -108,7 +108,7 @@ class Registry(Generic[T]):
         module, _, attribute = path.rpartition(".")
         # vars(), since an attribute of a module may be computed by code, as packages that import lazily do.
         found = vars(sys.modules[module]).get(attribute) if module in sys.modules else None
-        if self._is_component(found):
+        if self.holds(found):
             return found  # type: ignore[return-value]
         hint = f"; if you trust its code, say so: trust=[{module!r}], or --trust {module}" if module else ""
         raise StorageError(
@@ -116,12 +116,13 @@ class Registry(Generic[T]):
         )
 
     def _checked(self, found: Any, path: str) -> T:
-        if not self._is_component(found):
+        if not self.holds(found):
             base = f"{self._base.__module__}.{self._base.__qualname__}"
             raise PalmError(f"{path!r} is no {self.kind}: that would be a subclass of {base}")
         return found  # type: ignore[no-any-return]
 
-    def _is_component(self, found: object) -> bool:
+    def holds(self, found: object) -> bool:
+        """Whether it is a class of this kind."""
         return isinstance(found, type) and issubclass(found, self._base)
 
     def name_of(self, component: T) -> str:

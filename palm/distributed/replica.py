@@ -146,13 +146,21 @@ def _sent_in_bf16(gradients: Tensor) -> torch.futures.Future[Tensor]:
     return exchanged
 
 
+def gathers_in_bf16(model: nn.Module, layer: nn.Module) -> bool:
+    """Whether a layer casts all its parameters to bfloat16 itself, so that they may travel as that."""
+    return getattr(model, "precision", "fp32") == "bf16" and getattr(layer, "casts_its_parameters", False)
+
+
 def _sharded(model: nn.Module, in_bf16: bool) -> Form:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # half a second that few need
 
     policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if in_bf16 else None)
+    on_gpu = next(model.parameters()).is_cuda
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     for layer in chain.from_iterable(lists):
-        fully_shard(layer, mp_policy=policy)
+        # Without its own word, the sum of gradients would follow the dtype of what is gathered.
+        half = MixedPrecisionPolicy(torch.bfloat16, policy.reduce_dtype or torch.float32)
+        fully_shard(layer, mp_policy=half if on_gpu and gathers_in_bf16(model, layer) else policy)
     root = fully_shard(model, mp_policy=policy)
 
     @contextmanager

@@ -12,7 +12,7 @@ from palm.core.checks import raise_any
 from palm.core.device import compiler_problems
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
-from palm.core.precision import resolved
+from palm.core.precision import choice, resolved
 from palm.distributed import Replica
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.loop import Training
@@ -66,7 +66,8 @@ def start(recipe: Recipe) -> Training:
         recipe.balance.reset()
     model = MultiTaskModel(recipe.backbone, recipe.tasks, resolved(recipe.precision, recipe.device))
     model.to(recipe.device)
-    logger.info("Computing in %s on %s.", model.precision, recipe.device.type)
+    why = f" ({choice(recipe.precision, recipe.device).reason})" if recipe.precision == "auto" else ""
+    logger.info("Computing in %s on %s%s.", model.precision, recipe.device.type, why)
     if recipe.activation_checkpointing:
         recipe.backbone.checkpoint_activations()
     if recipe.compile:

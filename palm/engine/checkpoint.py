@@ -316,11 +316,22 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Callable[[Tensor]
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Put back what `optimizer_tensors` gave; entries go to their parameter's device, counters stay."""
+    """Put back what `optimizer_tensors` gave; entries go to their parameter's device.
+
+    Counters go there too where a kernel reads them, in groups that are fused or capturable; others stay.
+    """
+    read_by_kernel = {
+        id(parameter)
+        for group in optimizer.param_groups
+        if group.get("fused") or group.get("capturable")
+        for parameter in group["params"]
+    }
     optimizer.state.clear()
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
-        optimizer.state[parameter][entry] = (
-            shard_like(parameter, value) if value.shape == parameter.shape else value
-        )
+        if value.shape == parameter.shape:
+            value = shard_like(parameter, value)
+        elif id(parameter) in read_by_kernel:
+            value = value.to(parameter.device)
+        optimizer.state[parameter][entry] = value

@@ -22,6 +22,7 @@ from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.events import Event
 from palm.engine.joint_step import Shared, balanced_gradients, check_finite_step, sum_of_losses
 from palm.engine.model import MultiTaskModel
+from palm.engine.placing import placed
 from palm.engine.recipe import Recipe
 from palm.engine.task import Task
 from palm.engine.together import loss_scale, planned_steps
@@ -303,10 +304,10 @@ class Training:
         # A signal reaches ranks in different steps; along with the counts they agree on one, at no cost.
         shares, self._ranks_stop = self.replica.shares_of_each(counts, self._is_asked_to_stop())
         device = self.recipe.device
-        placed = [
-            [{name: value.to(device) for name, value in batch.items()} for batch in own] for _, own in drawn
+        return [
+            [(placed(batch, device), each) for batch, each in zip(own, share, strict=True)]
+            for (_, own), share in zip(drawn, shares, strict=True)
         ]
-        return [list(zip(own, share, strict=True)) for own, share in zip(placed, shares, strict=True)]
 
     @property
     def is_stopping(self) -> bool:

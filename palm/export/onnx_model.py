@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from palm.core.directories import check_target, new_directory
+from palm.core.disk import writing
 from palm.core.errors import PalmError
 from palm.core.logging import logger
 from palm.engine.inference import InferenceModel
@@ -125,7 +126,15 @@ def _write(graph: Graph, file: Path) -> None:
     except torch.onnx.OnnxExporterError as error:
         raise PalmError(f"{_parts(graph)} cannot become an ONNX graph: {error.__cause__ or error}") from error
     assert program is not None
-    program.save(str(file), external_data=False)
+    model = program.model_proto
+    # The exporter tells the shapes of weights twice, as weights and as values. Programs that transpose a
+    # weight, as onnxruntime's quantize_dynamic does, change the one and then find the other wrong.
+    weights = {weight.name for weight in model.graph.initializer}
+    told = [value for value in model.graph.value_info if value.name not in weights]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(told)
+    with writing(file):
+        file.write_bytes(model.SerializeToString())
 
 
 def _session(file: Path, graph: Graph) -> Any:

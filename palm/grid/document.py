@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from palm.config import Config
 from palm.config.layers import json_ready
 from palm.controller.plan import Plan
+from palm.core.checksum import checksum
 
 Document = dict[str, dict[str, Any]]
 """A configuration in itself: its sections `global`, `tasks` and `backbone`, JSON-ready, paths absolute."""
 
 PER_TASK = ("mix_ratio", "target_tag", "task_reuse_tag")
 """Global settings with a value for every task, in their order."""
+
+NO_RESULT = (
+    *("save_path", "resume", "overwrite", "progress", "quiet", "verbose", "print_every_n_steps", "trackers"),
+    *("data_cache", "use_data_cache", "save_every_n_steps", "save_infermodel_every_n_steps", "keep_last_n"),
+)
+"""Global settings that change nothing in what a run learns."""
+
+UNREAD = ("pred_file", "pred_output_path", "pred_batch_size", "print_first_n")
+"""The same of a task."""
 
 
 def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -> Document:
@@ -63,3 +74,25 @@ def _of_tasks(value: Any, tasks: Sequence[str]) -> Any:
     if isinstance(value, dict):
         return {task: each for task, each in value.items() if task in tasks} or None
     return None if value is None else [task for task in value if task in tasks] or None
+
+
+def that_count(settings: Document) -> dict[str, Any]:
+    """The settings on which the scores of a run depend; with another of them it is another run."""
+    kept = {name: value for name, value in settings["global"].items() if name not in NO_RESULT}
+    tasks = {
+        task: {name: value for name, value in own.items() if name not in UNREAD}
+        for task, own in settings["tasks"].items()
+    }
+    return {**kept, "tasks": tasks, "backbone": settings["backbone"]}
+
+
+def data_checksums(plan: Plan, more: Iterable[Path] = ()) -> dict[str, str]:
+    """File -> half of its SHA-256, of every data file that runs read.
+
+    Args:
+        plan: names training and dev files.
+        more: other files.
+    """
+    named = (each.task.get(name) for each in plan.tasks for name in ("train_file", "dev_file"))
+    paths = {path.absolute() for path in (*named, *more) if path is not None}
+    return {str(path): checksum(path)[:32] for path in sorted(paths)}

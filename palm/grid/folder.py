@@ -24,7 +24,7 @@ CONFIGURATION, JOB, RESULT, LOG, OUT, ROWS = (
 )
 
 OWN = (
-    *(CONFIGURATION, JOB, RESULT, LOG, f"{ROWS}/*.jsonl"),
+    *(CONFIGURATION, JOB, RESULT, LOG, ".worker.lock", f"{ROWS}/*.jsonl"),
     *(f"{OUT}/{name}" for name in ("history.jsonl", "evaluation.jsonl", "run.json", "resolved_config.yaml")),
 )
 """What a run's folder holds beside models and checkpoints, which have manifests."""
@@ -64,13 +64,16 @@ class Grid:
 
     path: Path
 
-    def open(self, kind: str, about: Mapping[str, Any], overwrite: bool = False) -> None:
+    def open(self, kind: str, about: Mapping[str, Any], overwrite: bool = False) -> bool:
         """Begin a grid, or go on with the same one.
 
         Args:
             kind: the command that makes it, such as `compare`.
             about: everything that its runs depend on, JSON-ready.
             overwrite: remove the runs of a grid that was begun with something else.
+
+        Returns:
+            Whether it was begun.
 
         Raises:
             StorageError: the folder holds another grid, and what differs; or it cannot be written.
@@ -82,7 +85,7 @@ class Grid:
             if saved.get("kind") != kind:
                 lines = [f"it was made by palm {saved.get('kind')}, not by palm {kind}"]
             if not lines:
-                return
+                return False
             if not overwrite:
                 more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
                 raise StorageError(
@@ -94,6 +97,7 @@ class Grid:
         description = {"format": FORMAT, "version": VERSION, "kind": kind, "about": about}
         (self.path / "runs").mkdir(parents=True, exist_ok=True)
         write_json(file, description)
+        return True
 
     def folder(self, name: str) -> Path:
         """Of one run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,9 +18,12 @@ from palm.core.errors import PalmError
 from palm.core.logging import logger
 from palm.core.program import command_of_program
 from palm.core.signals import Stopped
-from palm.grid.folder import CONFIGURATION, LOG, Grid, GridRun
+from palm.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun
 
 POLL_SECONDS = 0.1
+REPORT_SECONDS = 60.0
+"""Time between two lines about how far the runs are."""
+
 KILL_SECONDS = 120.0
 """How long a run that is to end has for the step at hand and its checkpoint."""
 
@@ -55,6 +59,7 @@ class Pool:
         """
         waiting, free = iter(runs), list(self.slots)
         active: list[tuple[GridRun, subprocess.Popen[bytes], Mapping[str, str]]] = []
+        reported = time.monotonic()
         try:
             while True:
                 while free and (run := next(waiting, None)) is not None:
@@ -65,6 +70,9 @@ class Pool:
                 if not active:
                     return
                 time.sleep(POLL_SECONDS)
+                if time.monotonic() - reported > REPORT_SECONDS:
+                    reported = time.monotonic()
+                    logger.info("%s", "; ".join(self._how_far(run) for run, _, _ in active))
                 for each in [each for each in active if each[1].poll() is not None]:
                     active.remove(each)
                     free.append(each[2])
@@ -106,6 +114,14 @@ class Pool:
             f"the run {run.name} ended with exit code {process.returncode}:\n{told}\n"
             f"Its log is {log}; what is done stays done, and the same command goes on from there"
         )
+
+    def _how_far(self, run: GridRun) -> str:
+        """The last step that a run has written down."""
+        history = self.grid.folder(run.name) / OUT / "history.jsonl"
+        written = history.read_bytes() if history.is_file() else b""
+        steps = re.findall(rb'^\{"event": "step", "step": (\d+)', written, re.M)
+        of = f" of {run.steps}" if run.steps else ""
+        return f"{run.name}: step {int(steps[-1]) if steps else 0}{of}"
 
     def _how_to_go_on(self) -> str:
         done = sum(self.grid.result(folder.name) is not None for folder in self.grid.folders())

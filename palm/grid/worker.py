@@ -122,7 +122,7 @@ def _end_with_parent() -> None:
     """
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        os.read(sys.stdin.fileno(), 1)  # a buffered read would hold a lock when the interpreter ends
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from palm.core.component import Component, Translate, checked_phase
 from palm.core.contract import Specs, Tensors
 from palm.core.registry import Registry
+from palm.paradigm.results import Results
 
 
-class Head(Component, nn.Module):
+class Head(Component, Results, nn.Module):
     """A head: it never sees files, tokenizers or paths.
 
     Attributes:

@@ -114,6 +114,10 @@ class SequenceLabel(Head):
             strange = sorted({label for label in labels[mask].tolist() if label >= count})
             raise WiringError(f"label_ids: {strange} are outside 0..{count - 1}; n_classes is {count}")
         if self.crf is None:
+            # Equal gradients, bit by bit; but a GPU would be waited for to count the words, and on a CPU the
+            # sum of the others has the last digits that it always had.
+            if mask.is_cuda:
+                return cross_entropy_of_words(outputs["logits"], labels, mask)
             return F.cross_entropy(outputs["logits"][mask], labels[mask])
         # Where a row has no labels, those of padding stand in; what comes of it is left out of the mean.
         known = (labels != NO_LABEL).any(1)
@@ -139,6 +143,20 @@ class SequenceLabel(Head):
         return [{"labels": row.tolist()} for row in torch.split(labels, mask.sum(1).tolist())]
 
 
+def cross_entropy_of_words(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    """The mean over the words, which nobody has to count or to pick out.
+
+    Args:
+        logits: [batch, seq, n_classes].
+        labels: int64 [batch, seq].
+        mask: bool [batch, seq], True on words.
+    """
+    ignored = -100
+    return F.cross_entropy(
+        logits.flatten(0, 1), labels.masked_fill(~mask, ignored).flatten(), ignore_index=ignored
+    )
+
+
 def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """What is marked, moved to the front of every row.
 
@@ -151,7 +169,11 @@ def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         [batch, words]; `words` is the largest number of marks in a row.
     """
     counts = mask.sum(1, keepdim=True)
-    words = torch.arange(int(counts.max()), device=mask.device) < counts
-    front = values.new_zeros(*words.shape, *values.shape[2:])
-    front[words] = values[mask]
-    return front, words
+    # Not to wait for a GPU, its rows keep their width, and nothing is picked by a mask.
+    width = mask.shape[1] if mask.is_cuda else int(counts.max())
+    words = torch.arange(width, device=mask.device) < counts
+    order = (~mask).byte().argsort(dim=1, stable=True)[:, :width]
+    extra = (1,) * (values.ndim - 2)
+    places, kept = (part.view(*words.shape, *extra) for part in (order, words))
+    front = values.gather(1, places.expand(*words.shape, *values.shape[2:]))
+    return front.masked_fill(~kept, 0), words

@@ -22,6 +22,7 @@ from palm.engine.run_directory import CONFIGURATION
 from palm.engine.transfer_report import Influence, influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
+from palm.report.comparison_page import COMPARISON, comparison_page
 from palm.report.curves import Curve
 from palm.report.history import Evaluated, History
 from palm.report.run import Run, read_run
@@ -42,8 +43,10 @@ def write_report(
 ) -> Path:
     """Write a page that shows what a run was trained on, how it went, and where its models are wrong.
 
+    Of the folder of a comparison (see `palm.compare`) the page shows what was found, and predicts nothing.
+
     Args:
-        run: the run's folder, its `save_path`.
+        run: the run's folder, its `save_path`; or that of a comparison.
         output: the HTML file; `report.html` in the run's folder where None.
         predict: load the best model of every task (or its last) and predict its `dev_file`, unless that
             was done before; without, the page says nothing of single rows. What cannot be predicted is told
@@ -57,9 +60,13 @@ def write_report(
         PalmError: jinja2 is missing.
         StorageError: no history there, or `output` cannot be written.
     """
-    found = read_run(run)
-    file = found.folder / FILE if output is None else Path(output)
-    text = page(found, analyses_of(found, predict, trust))
+    folder = Path(run)
+    file = folder / FILE if output is None else Path(output)
+    if (folder / COMPARISON).is_file():
+        text = comparison_page(folder, environment())
+    else:
+        found = read_run(folder)
+        text = page(found, analyses_of(found, predict, trust))
     write_text(file, text)
     logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
     return file
@@ -82,7 +89,7 @@ def environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"shown": shown, "score": _score, "value": _value, "duration": _duration}
+    made.filters |= {"shown": shown, "score": _score, "value": shown_value, "duration": _duration}
     return made
 
 
@@ -117,7 +124,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
             ],
             memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
             commands=list(_commands(run)),
-            versions=_versions(run),
+            versions=versions_of(run),
             made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
         )
     )
@@ -312,7 +319,7 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
     yield "Make this page anew", f"palm report {folder}"
 
 
-def _versions(run: Run) -> dict[str, str]:
+def versions_of(run: Run) -> dict[str, str]:
     """What the run was made with, as far as its history and its models tell."""
     told = {"palm": run.history.start.palm or "unknown"}
     for model in run.models[:1]:
@@ -325,7 +332,7 @@ def _score(value: float | None) -> str:
     return "–" if value is None else shown_score(value)
 
 
-def _value(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A setting as its file would have it."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {each}" for name, each in value.items())

@@ -24,7 +24,7 @@ from palm.engine.recipe import LossScale, Recipe, TasksPerStep
 from palm.engine.task import Task
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
-from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups
+from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups, base_optimizer
 from palm.paradigm import Head
 from palm.reader import Reader
 
@@ -83,6 +83,7 @@ class Assembly(ABC):
         self._name = name
         self._precision = checked(precision)
         self._optimizer: Optimizer | None = None
+        self._given_optimizer: Optimizer | None = None
         self._schedule: Schedule = WarmupScheduler(0)
         self._groups = ParameterGroups()
         self._ema_decay: float | None = None
@@ -143,16 +144,18 @@ class Assembly(ABC):
         self._ema_decay = ema_decay if use_ema else None
         own_schedule = getattr(optimizer, "lr_scheduler", None)
         self._schedule = optimizer.given_2x.get("lr_scheduler", own_schedule) or WarmupScheduler(0)
+        self._given_optimizer = optimizer
         settings = {**optimizer.settings, **optimizer.given_2x}
+        if isinstance(optimizer, base_optimizer.Optimizer):  # it has no decay of its own
+            optimizer.weight_decay, weight_decay = weight_decay or 0.0, None
         if weight_decay is not None:
             if "weight_decay" not in settings:
                 raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
             settings["weight_decay"] = weight_decay
+            optimizer = type(optimizer)(**settings)
         if type(optimizer) is Adam:  # but the constructor of 2.x for what the registry calls adam
             names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type", "epsilon_hat")
             optimizer = AdamW(**{name: settings[name] for name in names})
-        elif weight_decay is not None:
-            optimizer = type(optimizer)(**settings)
         self._optimizer = optimizer
         self._groups = ParameterGroups() if groups is None else groups
         self._begin_anew()
@@ -199,4 +202,6 @@ class Assembly(ABC):
         if checkpoint is not None:
             load_checkpoint(run, checkpoint)
         self._run = run
+        if self._given_optimizer is not None:
+            self._given_optimizer.running = run.optimizer
         return run

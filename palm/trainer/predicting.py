@@ -19,6 +19,7 @@ from palm.core.rng import generator
 from palm.engine.inference import InferenceModel
 from palm.engine.logs import Pace
 from palm.engine.model import outputs_of
+from palm.engine.placing import placed
 from palm.paradigm import Head
 from palm.reader import Predictions, Reader, Record
 from palm.reader.rows.chunks import encoded_chunks
@@ -67,8 +68,7 @@ def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterat
 def predicted(backbone: Backbone, head: Head, batch: Tensors, precision: str) -> Tensors:
     """The head's outputs for a batch, on the CPU."""
     device = next(backbone.parameters()).device
-    batch = {name: value.to(device) for name, value in batch.items()}
-    outputs = outputs_of(backbone, head, batch, resolved(precision, device))
+    outputs = outputs_of(backbone, head, placed(batch, device), resolved(precision, device))
     return {name: value.cpu() for name, value in outputs.items()}
 
 

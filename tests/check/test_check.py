@@ -20,6 +20,8 @@ from palm.controller.plan import TaskPlan
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
+ROOT = Path(__file__).resolve().parents[2]
+
 SUBJECTS = ["red door", "blue boat", "green lamp", "grey coat", "old ball", "new wall"]
 OWNERS = ["anna", "bert", "carl", "dora", "emil", "fred"]
 
@@ -143,17 +145,47 @@ def test_labels_without_rows_and_unknown_words_are_told(tmp_path: Path) -> None:
     assert (found.files[1].unknown, found.files[1].rows_with_unknown) == (40, 40)
 
 
-def test_a_file_that_cannot_be_read_is_an_error_and_the_others_are_read(tmp_path: Path) -> None:
-    found = data(tmp_path, [*rows(0, 10), ("9", "carl has a lamp")], rows(10, 20))
+def test_rows_that_cannot_be_used_are_all_told_and_the_others_are_read(tmp_path: Path) -> None:
+    train = [*rows(0, 10), ("9", "carl has a lamp"), ("x", "emil has a lamp"), *rows(10, 18)]
+    found = data(tmp_path, train, rows(20, 30))
     assert codes(found) == [("error", "data")]
-    assert found.problems[0].message.endswith(
-        "train.tsv:12: the label '9' should be a whole number from 0 to 3"
-    )
+    assert found.problems[0].message == "train.tsv: rows that cannot be used: 2"
+    assert [line.partition(" should")[0] for line in found.problems[0].examples] == [
+        "train.tsv:12: the label '9'",
+        "train.tsv:13: the label 'x' is not a whole number from 0 to 3; for names, set label_map",
+    ]
+    assert [(file.role, file.examples) for file in found.files] == [("train", 18), ("dev", 10)]
+    found = data(tmp_path, train, rows(20, 30), on_bad_row="skip")
+    assert codes(found) == [("warning", "bad_rows")]
+
+
+def test_a_file_of_another_form_is_an_error_and_the_others_are_read(tmp_path: Path) -> None:
+    data(tmp_path, rows(0, 18), rows(20, 30))
+    (tmp_path / "train.tsv").write_text("lable\ttext_a\n0\tred\n", encoding="utf-8")
+    arguments = {"vocab_path": tmp_path / "vocab.txt", "max_seq_len": 24, "n_classes": 4}
+    files = {"train_file": tmp_path / "train.tsv", "dev_file": tmp_path / "dev.tsv"}
+    found = data_of(TaskPlan("cls", (READERS["cls"], arguments), (HEADS["cls"], {}), files))
+    assert codes(found) == [("error", "data")]
+    assert "the header lacks 'label'" in found.problems[0].message
     assert [file.role for file in found.files] == ["dev"]
+
+
+def test_data_errors_of_several_tasks_are_told_once_each(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    for name in ("cls", "match"):
+        with (tmp_path / f"{name}.tsv").open("a", encoding="utf-8") as file:
+            file.write("7\ta lamp\ta boat\n" if name == "match" else "7\ta lamp\n")
+    found = check(tiny.config(tmp_path, "cls", "match"), measure=False)
+    errors = [problem for problem in found.problems if problem.severity == "error"]
+    assert [(problem.task, problem.code) for problem in errors if "pred" not in problem.message] == [
+        ("cls", "data"),
+        ("match", "data"),
+    ]
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "one target, three helpers": {"target_tag": "1,0,0,0", "mix_ratio": "1.0,0.5,0.25,2.0"},
+    "drawn independently": {"target_tag": "1,0,0,0", "mixing_draws": "independent"},
     "two targets, in turn": {"target_tag": "1,1,0,0", "mixing": "round_robin"},
     "by size, accumulated": {"mixing": "temperature", "gradient_accumulation_steps": 2},
     "batches of tokens": {"max_tokens_per_batch": 60, "num_epochs": 1.5, "random_seed": 7},
@@ -183,6 +215,23 @@ def test_the_planned_and_the_drawn_steps_are_those_of_the_run(
     assert {step: rate[step] for step, _ in found.plan.rates if step in rate} == pytest.approx(
         {step: value for step, value in found.plan.rates if step in rate}
     )
+
+
+@pytest.mark.parametrize(
+    ("demo", "tasks", "epochs"),
+    [("demo1", ".", 0.02), ("demo2", "tasks", 0.03), ("demo3", "tasks", 0.05), ("demo7", ".", 0.1)],
+)
+def test_the_steps_of_the_demos_are_told_to_the_step(
+    demo: str, tasks: str, epochs: float, tmp_path: Path
+) -> None:
+    config = ROOT / "demos" / demo / "config.yaml"
+    words = ["--num_epochs", str(epochs), "--save_path", str(tmp_path / "out"), "--data_cache", str(tmp_path)]
+    found = check(config, tasks, words, measure=False)
+    assert [str(problem) for problem in found.problems if problem.severity == "error"] == []
+    assert found.plan is not None
+    result = palm.Controller(config, tasks, argv=words).train()
+    assert {task.task: task.planned for task in found.plan.tasks} == result.planned
+    assert {task.task: task.drawn for task in found.plan.tasks} == result.steps
 
 
 def test_draws_that_follow_scores_are_told_as_expected_ones(tmp_path: Path) -> None:
@@ -284,7 +333,7 @@ def test_a_row_that_would_run_is_text_on_the_page(tmp_path: Path) -> None:
 
 @needs_shared
 def test_what_is_really_wrong_with_published_data_is_found() -> None:
-    vocabulary = Path(__file__).resolve().parents[2] / "data" / "vocab.txt"
+    vocabulary = ROOT / "data" / "vocab.txt"
     settings = {"vocab_path": vocabulary, "max_seq_len": 128, "do_lower_case": True}
     mrqa, slot = SHARED / "data" / "palm_demo" / "mrqa", SHARED / "data" / "atis" / "slot"
     found = data_of(

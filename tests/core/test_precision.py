@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from helpers.components import small, tensors
 from palm.controller import Controller
 from palm.core.contract import TensorSpec
 from palm.core.errors import ConfigError, StorageError
-from palm.core.precision import computing, has_fast_bf16, resolved
+from palm.core.precision import choice, choice_of_cpu, computing, resolved
 from palm.engine.loop import Training
 from palm.engine.model import outputs_of
 from palm.paradigm import HEADS
@@ -91,12 +92,22 @@ def test_a_checkpoint_of_another_precision_is_refused(folder: Path) -> None:
 
 
 def test_auto_is_bf16_where_the_hardware_has_it(folder: Path) -> None:
-    fast = "bf16" if torch.cpu._is_amx_tile_supported() else "fp32"
-    assert resolved("auto", CPU) == fast
-    assert not has_fast_bf16(torch.device("meta"))
+    fast = resolved("auto", CPU)
+    assert fast == "bf16" or not torch.cpu._is_amx_tile_supported()
+    assert resolved("auto", torch.device("meta")) == "fp32"
     config = tiny.config(folder, "cls", use_gpu=False)
     del config["precision"]
     assert Controller(config, argv=[]).training().model.precision == fast
+
+
+def test_auto_decides_by_flags_and_measures_only_where_they_do_not_tell() -> None:
+    never: Callable[[], float] = lambda: pytest.fail("measured")  # noqa: E731
+    assert choice_of_cpu({"amx_bf16", "avx512_bf16"}, never) == ("bf16", "the CPU has amx_bf16")
+    assert choice_of_cpu(set(), never) == ("fp32", "the CPU has neither amx_bf16 nor avx512_bf16")
+    said = "the CPU has avx512_bf16, and a product in bfloat16 is {} times as fast"
+    assert choice_of_cpu({"avx512_bf16"}, lambda: 2.2) == ("bf16", said.format(2.2))
+    assert choice_of_cpu({"avx512_bf16"}, lambda: 0.6) == ("fp32", said.format(0.6))
+    assert choice("fp32", CPU) == ("fp32", "as the setting says")
 
 
 def test_an_unknown_precision_is_told_wherever_it_is_given(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -463,6 +464,18 @@ def test_a_graph_takes_any_batch_and_length(run: Path, pairs_graph: OnnxModel) -
     alone = [pairs_graph("logits", pairs_graph.inputs([pair]))[0] for pair in pairs]
     assert close(alone, together)
     assert pairs_graph("logits", pairs_graph.inputs([("a", "b")])).shape == (1, 2)
+
+
+def test_a_graph_can_be_quantized_as_it_stands(run: Path, pairs_graph: OnnxModel, onnxruntime: Any) -> None:
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    source, target = run / "onnx" / "fits" / "model.onnx", run / "quantized.onnx"
+    quantization.quantize_dynamic(source, target)
+    assert target.stat().st_size < 0.4 * source.stat().st_size
+    quantized = copy.copy(pairs_graph)
+    quantized.session = onnxruntime.InferenceSession(target)
+    inputs = pairs_graph.inputs([(a, b) for _, a, b in columns(run, "fits")[:128]])
+    exact, rounded = pairs_graph("logits", inputs), quantized("logits", inputs)
+    assert (exact.argmax(-1) == rounded.argmax(-1)).mean() > 0.9
 
 
 def test_the_export_tells_what_was_compared(run: Path, pairs_graph: OnnxModel) -> None:

@@ -97,6 +97,7 @@ def test_the_eight_steps_train_and_predict(folder: Path, caplog: pytest.LogCaptu
         "ckpt.step40",
         "ckpt.step80",
         "history.jsonl",
+        "recipe.yaml",
     ]
 
     written = (folder / "predict" / "predictions.json").read_text(encoding="utf-8").splitlines()

@@ -1,0 +1,78 @@
+"""Predictions with weights that are kept in bfloat16 have the bits of those that cast them at every call."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import saved
+from palm import load_model
+from palm.backbone import BERT
+from palm.core.kept_weights import KeptWeights
+from palm.core.layers import linear
+from palm.engine.inference import InferenceModel
+
+TEXTS = ["red apple", "blue boat and a green car", "apple"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> InferenceModel:
+    loaded = load_model(saved.model(tmp_path), precision="bf16")
+    torch.nn.init.normal_(loaded.head.out.weight)
+    return loaded
+
+
+def fresh(model: InferenceModel) -> list[dict[str, Any]]:
+    """What the model's parameters predict, of somebody who has kept nothing."""
+    parts = (model.reader, model.backbone, model.head)
+    return InferenceModel(model.task, *parts, precision="bf16").predict(TEXTS)
+
+
+@torch.inference_mode()
+def test_every_product_has_the_bits_of_one_that_keeps_nothing() -> None:
+    torch.manual_seed(0)
+    encoder = BERT(64, 2, 4, 50, 64).eval()
+    kept = KeptWeights()
+    for rows, seq in ((1, 1), (1, 14), (3, 40)):
+        batch = {
+            "token_ids": torch.randint(50, (rows, seq)),
+            "position_ids": torch.arange(seq).repeat(rows, 1),
+            "segment_ids": torch.zeros(rows, seq, dtype=torch.long),
+            "input_mask": torch.ones(rows, seq, dtype=torch.bool),
+        }
+        with torch.autocast("cpu", torch.bfloat16):
+            plain = encoder(batch)
+            with kept:
+                again = encoder(batch)
+        assert all(torch.equal(plain[name], again[name]) for name in plain)
+
+
+def test_weights_that_were_changed_are_not_taken_from_before(model: InferenceModel) -> None:
+    first = model.predict(TEXTS)
+    assert model.predict(TEXTS) == first == fresh(model)
+    # The fused kernel of AdamW does not count as writing to a parameter.
+    optimizer = torch.optim.AdamW(model.backbone.parameters(), lr=0.1, fused=True)
+    for parameter in model.backbone.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    second = model.predict(TEXTS)
+    assert second == fresh(model) != first
+    with torch.no_grad():
+        model.backbone.layers[0].ffn.inner.weight.mul_(-3)
+    third = model.predict(TEXTS)
+    assert third == fresh(model) != second
+    model.backbone.layers[0].ffn.inner.weight.data = torch.zeros(4, 4)
+    assert model.predict(TEXTS) == fresh(model) != third
+
+
+def test_copies_keep_nothing_and_gradients_are_not_lost(model: InferenceModel) -> None:
+    before = model.predict(TEXTS)
+    assert copy.deepcopy(model).predict(TEXTS) == before
+    layer, tokens = model.backbone.layers[0].ffn.inner, torch.ones(2, 4, dtype=torch.bfloat16)
+    with KeptWeights():
+        linear(tokens, layer).sum().backward()
+    assert layer.weight.grad is not None
