@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         optimizer,
         reader,
     )
+    from palm.comparison.compare import compare
     from palm.controller import Controller
     from palm.downloader import load_backbone
     from palm.engine.evaluation import Evaluator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from palm.export.inspection import inspect_directory
     from palm.report.page import write_report
     from palm.report.plot import plot
+    from palm.search.sweep import sweep
     from palm.trainer import MultiHeadTrainer, Trainer
 
 _HOMES = {
@@ -38,11 +40,13 @@ _HOMES = {
     "MultiHeadTrainer": "palm.trainer",
     "Task": "palm.engine.task",
     "Trainer": "palm.trainer",
+    "compare": "palm.comparison.compare",
     "convert": "palm.export.convert",
     "inspect_directory": "palm.export.inspection",
     "load_backbone": "palm.downloader",
     "load_model": "palm.engine.inference",
     "plot": "palm.report.plot",
+    "sweep": "palm.search.sweep",
     "write_report": "palm.report.page",
 }
 """Name -> the module that it comes from at its first use: most of them need torch, which takes a second."""
@@ -62,6 +66,7 @@ __all__ = [
     "WiringError",
     "__version__",
     "backbone",
+    "compare",
     "convert",
     "distribute",
     "downloader",
@@ -76,6 +81,7 @@ __all__ = [
     "optimizer",
     "plot",
     "reader",
+    "sweep",
     "write_report",
 ]
 

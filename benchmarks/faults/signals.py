@@ -21,6 +21,9 @@ from benchmarks.faults import tiny_run
 from benchmarks.faults.kills import Trials
 
 ROOT = Path(__file__).parents[2]
+LONG = ("train", "predict", "evaluate", "verify-resume")
+"""Commands that go on for longer than a trial takes; the others may come to their end before the signal."""
+
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 
 
@@ -39,6 +42,11 @@ def commands(data: Path, model: Path, work: Path) -> dict[str, list[str]]:
         "evaluate": ["evaluate", "--model", str(model), "--input", str(data / "labelled.tsv")],
         "export": ["export", str(model), str(work / "exported"), "--to", "hf", "--overwrite"],
         "convert": ["convert", str(model), str(work / "converted"), "--overwrite"],
+        "verify-resume": ["verify-resume", str(config), "--steps", "200", "--more", "200"],
+        "check": ["check", str(config)],
+        "report": ["report", str(work / "trained")],
+        "plot": ["plot", str(work / "trained")],
+        "inspect": ["inspect", str(work / "trained")],
     }
 
 
@@ -55,7 +63,11 @@ def trial(words: list[str], number: int, seconds: float) -> tuple[int, float]:
     time.sleep(seconds)
     process.send_signal(number)
     sent = time.perf_counter()
-    code = process.wait(timeout=120)
+    try:
+        code = process.wait(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = process.wait()
     return code, time.perf_counter() - sent
 
 
@@ -63,7 +75,10 @@ def main() -> int:
     """Run the trials; 1 if one went wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--moments", type=int, default=2)
+    parser.add_argument("--commands", nargs="*", help="these only")
     options = parser.parse_args()
+    for name in NAMES:  # what a shell tells those in its background to ignore, they would pass on
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
     trials = Trials()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve()
@@ -75,16 +90,17 @@ def main() -> int:
         (data / "labelled.tsv").write_text(text, encoding="utf-8")
         tiny_run.train(data, work / "trained")
         model = work / "trained" / "colour" / "infer_model"
-        for name, words in commands(data, model, work).items():
+        every = commands(data, model, work)
+        for name in options.commands or every:
+            words, is_short = every[name], name not in LONG
             start = time.perf_counter()
-            if name in ("export", "convert"):
-                trial(words, 0, 0)
-            duration = time.perf_counter() - start if name in ("export", "convert") else 12.0
+            ends_with = {trial(words, 0, 0)[0]} if is_short else set()
+            duration = time.perf_counter() - start if is_short else 12.0
             for number in (getattr(signal, each) for each in NAMES):
                 for moment in range(options.moments):
                     seconds = duration * (moment + 1) / options.moments
                     code, waited = trial(words, number, seconds)
-                    allowed = {128 + number, -number} | ({0} if name in ("export", "convert") else set())
+                    allowed = {128 + number, -number} | ends_with
                     wrong = [] if code in allowed else [f"{signal.Signals(number).name}: exit code {code}"]
                     wrong += tiny_run.problems(work / "out") + tiny_run.temporaries(work)
                     trials.add(name, wrong + ([f"took {waited:.0f} s"] if waited > 60 else []))

@@ -1,5 +1,6 @@
 """Shared encoders by name: `bert`, `distilbert`, `electra`, `ernie` and `roberta`."""
 
+from palm.backbone import base_backbone
 from palm.backbone.base import BACKBONES, Backbone
 from palm.backbone.bert import BERT
 from palm.backbone.distilbert import DistilBERT
@@ -7,4 +8,4 @@ from palm.backbone.electra import ELECTRA
 from palm.backbone.ernie import ERNIE
 from palm.backbone.roberta import RoBERTa
 
-__all__ = ["BACKBONES", "BERT", "ELECTRA", "ERNIE", "Backbone", "DistilBERT", "RoBERTa"]
+__all__ = ["BACKBONES", "BERT", "ELECTRA", "ERNIE", "Backbone", "DistilBERT", "RoBERTa", "base_backbone"]

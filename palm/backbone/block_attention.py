@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from palm.backbone.dropout import apply_mask, draw_mask, dropout_scale
+from palm.backbone.dropout import apply_mask, draw_mask
 from palm.backbone.packing import Scope, Sequences
 
 MULTIPLE = 32
@@ -136,7 +136,7 @@ class _Attention(torch.autograd.Function):
         overlapping: bool,
     ) -> Tensor:
         ctx.blocks, ctx.overlapping, ctx.scale = blocks, overlapping, 1 / math.sqrt(query.shape[-1])
-        ctx.dropout_scale = dropout_scale(dropout_prob) if dropout_prob else 1.0
+        ctx.dropout_scale = 1 / (1 - dropout_prob)
         masks = _dropout_masks(blocks, query, dropout_prob) if dropout_prob else [None] * len(blocks)
         gathered, weights = _empty_like(query, blocks[-1].queries.stop), []
         for block, mask in zip(blocks, masks, strict=True):

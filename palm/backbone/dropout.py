@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -16,7 +17,7 @@ _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout`; on a CPU its probability is taken in steps of 1/256."""
+    """`nn.Dropout`, on a CPU several times as fast."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Any shape; the same where not training."""
@@ -31,28 +32,42 @@ def dropout(values: Tensor, probability: float) -> Tensor:
     return dropped
 
 
-def drop_threshold(probability: float) -> int:
-    """How many of 256 values of a byte mean zero: at least one, and not all."""
-    return min(max(round(256 * probability), 1), 255)
-
-
-def dropout_scale(probability: float) -> float:
-    """What is left is multiplied by this; exact for the probability that was rounded."""
-    return 256 / (256 - drop_threshold(probability))
-
-
 def draw_mask(shape: torch.Size, probability: float, dtype: torch.dtype) -> Tensor:
     """A mask as integers of the size of `dtype`: all bits set where a number stays, none where it goes.
 
-    It comes from torch's generator of the CPU, so a checkpoint of that repeats it.
+    Every number goes with exactly this probability, to the 53 bits of a double, independently of the others.
+    All comes from torch's generator of the CPU, so a checkpoint of that repeats it.
     """
     # One draw of 64 bits decides over eight numbers. For 2560 · 384 numbers in bfloat16, a batch of MiniLM's,
     # one thread draws this mask in 0.64 ms and applies it in 0.54; F.dropout takes 6.4.
     count = math.prod(shape)
     draws = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None)
+    threshold = math.floor(256 * probability)
     # numpy compares bytes ten times faster than torch (0.04 ms against 0.44).
-    stays = draws.numpy().view(np.uint8)[:count] >= drop_threshold(probability)
+    stays = draws.numpy().view(np.uint8)[:count] >= threshold
+    # A byte knows steps of 1/256 alone: for 0.1 it drops 25 of 256, and of what it leaves one in 385 has to
+    # go too. Drawing the places of so few costs 0.1 ms; looking for bytes that need more bits, 0.5 ms.
+    stays[successes(count, (256 * probability - threshold) / (256 - threshold))] = False
     return torch.from_numpy(stays.view(np.int8)).to(_INTEGERS[dtype.itemsize]).neg_().view(shape)
+
+
+def successes(count: int, probability: float) -> npt.NDArray[np.int64]:
+    """Which of `count` independent trials succeed, ascending: one draw for each success, not for each trial.
+
+    Args:
+        count: number of trials.
+        probability: of a success, well below 1.
+    """
+    if not probability:
+        return np.empty(0, dtype=np.int64)
+    # From one success to the next it is a geometric number of trials. So many gaps nearly always suffice.
+    expected = count * probability
+    number = int(expected + 6 * math.sqrt(expected)) + 16
+    gaps = torch.empty(number, dtype=torch.float64).geometric_(probability)
+    while gaps.sum() <= count:
+        gaps = torch.cat([gaps, torch.empty(number, dtype=torch.float64).geometric_(probability)])
+    places = gaps.cumsum(0).sub_(1).long().numpy()
+    return places[: np.searchsorted(places, count)]
 
 
 def apply_mask(values: Tensor, mask: Tensor | None) -> Tensor:
@@ -68,7 +83,7 @@ class _ByteDropout(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, probability: float) -> Tensor:
         mask = draw_mask(values.shape, probability, values.dtype)
         ctx.save_for_backward(mask)
-        ctx.scale = dropout_scale(probability)
+        ctx.scale = 1 / (1 - probability)
         return apply_mask(values, mask).mul_(ctx.scale)
 
     @staticmethod

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import platform
 import signal
 import sys
 from collections.abc import Sequence
 
 from palm.cli import (
+    check,
+    compare,
+    completion,
     convert,
+    diff,
     download,
     evaluate,
     export,
+    init,
     inspect,
+    ls,
     plot,
     predict,
     report,
+    sweep,
     train,
     verify_resume,
 )
@@ -23,18 +31,26 @@ from palm.cli.command import Command, Settings
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
 from palm.core.foreign import printable
-from palm.core.logging import set_verbosity, show_on_console
+from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.core.signals import Stopped, ending_on_signals
 from palm.core.version import __version__
 
 COMMANDS = {
     command.name: command
     for command in (
-        *(train.COMMAND, predict.COMMAND, evaluate.COMMAND, verify_resume.COMMAND),
+        *(
+            init.COMMAND,
+            check.COMMAND,
+            train.COMMAND,
+            predict.COMMAND,
+            evaluate.COMMAND,
+            verify_resume.COMMAND,
+        ),
         *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
-        *(plot.COMMAND, report.COMMAND),
+        *(plot.COMMAND, report.COMMAND, diff.COMMAND, compare.COMMAND, sweep.COMMAND, ls.COMMAND),
     )
 }
+COMMANDS["completion"] = completion.command_of(COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show_on_console()
     words = sys.argv[1:] if arguments is None else list(arguments)
     set_verbosity("--quiet" in words, "--verbose" in words)
+    logger.debug("palm %s, Python %s, %s", __version__, platform.python_version(), platform.platform())
     words = [word for word in words if word not in ("--quiet", "--verbose")]
     if not words or words[0] not in COMMANDS:
         _parser().parse_args(words)  # --help, --version, or a mistake: it ends here
@@ -55,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         record_failure(error)
         sys.stdout.flush()
+        logger.debug("where the error came from", exc_info=error)
         sys.stderr.write(f"error: {printable(str(error))}\n")
         return 2
     except KeyboardInterrupt as stop:
@@ -73,7 +91,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"palm {__version__}")
     parser.add_argument("--quiet", action="store_true", help="show warnings only; goes with every command")
-    parser.add_argument("--verbose", action="store_true", help="show also what helps to find a fault")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="show also when and where each message was written, and of an error its traceback",
+    )
     commands = parser.add_subparsers(metavar="command", required=True)
     for command in COMMANDS.values():
         commands.add_parser(command.name, help=command.help)
@@ -86,7 +108,8 @@ def _parsed(command: Command, words: Sequence[str]) -> tuple[argparse.Namespace,
     parser = argparse.ArgumentParser(prog=f"palm {command.name}", allow_abbrev=False)
     command.add_arguments(parser)
     if command.takes_settings:
-        commands, settings = separated(words, [action.dest for action in parser._actions])
+        own = {action.dest: action.nargs == 0 for action in parser._actions}
+        commands, settings = separated(words, own, flags=[name for name, is_flag in own.items() if is_flag])
         return parser.parse_args(commands), settings
     options, unknown = parser.parse_known_args(words)
     if unknown:

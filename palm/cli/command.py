@@ -58,6 +58,19 @@ def refuse_trust(options: argparse.Namespace) -> None:
         raise PalmError("--trust goes with --model; a configuration names its own components, and they count")
 
 
+def refuse_incomplete(options: argparse.Namespace, settings: Settings, command: str, *names: str) -> None:
+    """Without a configuration, some options are needed, and settings are not.
+
+    Raises:
+        PalmError: otherwise.
+    """
+    missing = [name for name in names if getattr(options, name) is None]
+    if missing or settings:
+        needed = f"--{', --'.join(names[:-1])} and --{names[-1]}"
+        wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"
+        raise PalmError(f"{command} needs CONFIG, or {needed}; {wrong}")
+
+
 def find_components(config: str) -> None:
     """Let a configuration name classes of modules beside it or in the working directory.
 

@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from palm.cli.command import Command, Settings, add_config, add_trust, find_components, refuse_trust
+from palm.cli.command import (
+    Command,
+    Settings,
+    add_config,
+    add_trust,
+    find_components,
+    refuse_incomplete,
+    refuse_trust,
+)
 from palm.core.errors import PalmError
 
 if TYPE_CHECKING:
@@ -34,35 +42,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:
-    scores = _of_file(options, settings) if options.config is None else _of_tasks(options, settings)
+    from palm.engine.evaluation import json_ready
+
+    scores: JsonScores | dict[str, JsonScores]
+    if options.config is None:
+        refuse_incomplete(options, settings, "palm evaluate", "model", "input")
+        from palm.engine.inference import load_model
+
+        model = load_model(options.model, trust=options.trust)
+        scores = json_ready(model.evaluate(options.input, options.metric))
+    else:
+        from palm.controller import Controller
+
+        refuse_trust(options)
+        find_components(options.config)
+        controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
+        with_data = [task.name for task in controller.plan.tasks if task.task.get("dev_file") is not None]
+        tasks = options.task or with_data
+        if not tasks:
+            raise PalmError(
+                "no task has a dev_file; name the data in a task's file, or with --TASK.dev_file FILE"
+            )
+        scores = {task: json_ready(controller.evaluate(task, options.inference_model_dir)) for task in tasks}
     sys.stdout.write(json.dumps(scores, ensure_ascii=False) + "\n")
-
-
-def _of_tasks(options: argparse.Namespace, settings: Settings) -> dict[str, JsonScores]:
-    from palm.controller import Controller
-    from palm.engine.evaluation import json_ready
-
-    refuse_trust(options)
-    find_components(options.config)
-    controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
-    with_data = [task.name for task in controller.plan.tasks if task.task.get("dev_file") is not None]
-    tasks = options.task or with_data
-    if not tasks:
-        raise PalmError(
-            "no task has a dev_file; name the data in a task's file, or with --TASK.dev_file FILE"
-        )
-    return {task: json_ready(controller.evaluate(task, options.inference_model_dir)) for task in tasks}
-
-
-def _of_file(options: argparse.Namespace, settings: Settings) -> JsonScores:
-    from palm.engine.evaluation import json_ready
-    from palm.engine.inference import load_model
-
-    missing = [name for name in ("model", "input") if getattr(options, name) is None]
-    if missing or settings:
-        wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"
-        raise PalmError(f"palm evaluate needs CONFIG, or --model and --input; {wrong}")
-    return json_ready(load_model(options.model, trust=options.trust).evaluate(options.input, options.metric))
 
 
 COMMAND = Command("evaluate", "score trained tasks on labelled data", add_arguments, run, takes_settings=True)

@@ -38,7 +38,12 @@ def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG00
     from palm.export import to_hugging_face, to_onnx
 
     if options.to == "onnx":
-        rows = _files(options.rows) if options.all_heads else next(iter(options.rows), None)
+        rows = next(iter(options.rows), None)
+        if options.all_heads:
+            pairs = [word.partition("=") for word in options.rows]
+            if unnamed := [task for task, equals, _ in pairs if not equals]:
+                raise PalmError(f"--rows with --all-heads is TASK=FILE, not {unnamed[0]!r}")
+            rows = {task: Path(file) for task, _, file in pairs}
         to_onnx(
             options.source,
             options.folder,
@@ -51,14 +56,6 @@ def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG00
     if options.all_heads or options.rows:
         raise PalmError("--all-heads and --rows go with --to onnx")
     to_hugging_face(options.source, options.folder, trust=options.trust, overwrite=options.overwrite)
-
-
-def _files(rows: list[str]) -> dict[str, Path]:
-    """The files of `TASK=FILE`, by task."""
-    pairs = [word.partition("=") for word in rows]
-    if unnamed := [task for task, equals, _ in pairs if not equals]:
-        raise PalmError(f"--rows with --all-heads is TASK=FILE, not {unnamed[0]!r}")
-    return {task: Path(file) for task, _, file in pairs}
 
 
 COMMAND = Command("export", "write trained tasks for transformers or ONNX", add_arguments, run)

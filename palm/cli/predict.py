@@ -5,8 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from palm.cli.command import Command, Settings, add_config, add_trust, find_components, refuse_trust
-from palm.core.errors import PalmError
+from palm.cli.command import (
+    Command,
+    Settings,
+    add_config,
+    add_trust,
+    find_components,
+    refuse_incomplete,
+    refuse_trust,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, settings: Settings) -> None:
     if options.config is None:
-        _predict_file(options, settings)
+        refuse_incomplete(options, settings, "palm predict", "model", "input", "output")
+        from palm.core.device import device_of
+        from palm.distributed import join
+        from palm.engine.inference import load_model
+
+        device = device_of(use_gpu=True)
+        join(device)
+        model = load_model(options.model, trust=options.trust).to(device)
+        model.predict_file(options.input, options.output, resume=options.resume)
         return
     from palm.controller import Controller
 
@@ -41,21 +56,6 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
     controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
     for task in options.task or controller.config.tasks:
         controller.pred(task, options.inference_model_dir, resume=options.resume)
-
-
-def _predict_file(options: argparse.Namespace, settings: Settings) -> None:
-    from palm.core.device import device_of
-    from palm.distributed import join
-    from palm.engine.inference import load_model
-
-    missing = [name for name in ("model", "input", "output") if getattr(options, name) is None]
-    if missing or settings:
-        wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"
-        raise PalmError(f"palm predict needs CONFIG, or --model, --input and --output; {wrong}")
-    device = device_of(use_gpu=True)
-    join(device)
-    model = load_model(options.model, trust=options.trust).to(device)
-    model.predict_file(options.input, options.output, resume=options.resume)
 
 
 COMMAND = Command("predict", "predict with trained tasks", add_arguments, run, takes_settings=True)

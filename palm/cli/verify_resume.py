@@ -30,7 +30,14 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
 
     raise_any(count_problems(steps=options.steps, more=options.more))
     if options.record is not None:
-        _recorded_run(options, settings)
+        from palm.controller import Controller
+        from palm.engine.recording import EnoughSteps, Recorder
+
+        last, killed_after = options.steps + options.more, options.steps if options.killed else None
+        with suppress(EnoughSteps):
+            Controller(options.config, options.task_dir, argv=settings).train(
+                [Recorder(options.record, last, killed_after)]
+            )
         return
     from palm.controller.resume_check import check_resume
 
@@ -39,17 +46,6 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
     sys.stdout.write(f"{check}\n")
     if check.difference is not None:
         raise SystemExit(1)
-
-
-def _recorded_run(options: argparse.Namespace, settings: Settings) -> None:
-    from palm.controller import Controller
-    from palm.engine.recording import EnoughSteps, Recorder
-
-    last, killed_after = options.steps + options.more, options.steps if options.killed else None
-    with suppress(EnoughSteps):
-        Controller(options.config, options.task_dir, argv=settings).train(
-            [Recorder(options.record, last, killed_after)]
-        )
 
 
 COMMAND = Command(

@@ -47,7 +47,9 @@ def read_arguments(words: Sequence[str], ignore: Collection[str], problems: Prob
     return found
 
 
-def separated(words: Sequence[str], own: Collection[str]) -> tuple[list[str], list[str]]:
+def separated(
+    words: Sequence[str], own: Collection[str], flags: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
     """The words of a command's own options and of no option, and those of all others, which are settings.
 
     A value stays with its option, so `--batch_size 8 config.yaml` names one file.
@@ -55,6 +57,7 @@ def separated(words: Sequence[str], own: Collection[str]) -> tuple[list[str], li
     Args:
         words: what follows the command.
         own: the names of its options.
+        flags: those of them that take no value, so that the word behind one is not its value.
     """
     commands: list[str] = []
     settings: list[str] = []
@@ -63,6 +66,9 @@ def separated(words: Sequence[str], own: Collection[str]) -> tuple[list[str], li
         word = rest.pop(0)
         if not word.startswith("--") or word == "--help":
             commands.append(word)
+            continue
+        if word[2:].replace("-", "_") in flags:
+            commands.append(f"--{word[2:].replace('-', '_')}")
             continue
         name, value = _option(word, rest)
         option = f"--{name}" if isinstance(value, Flag) else f"--{name}={value}"

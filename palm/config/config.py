@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -186,7 +186,14 @@ class Config:
             ConfigError: all problems at once, among them every setting that nobody took.
         """
         self._owners, self._own = owners, own
-        self._problems.add(*self._unused())
+        # The layers whose settings somebody has to use, and the task that each is for.
+        everything, command_line = self._everything, self._command_line
+        owned = [(None, everything.everybody), *self._files.items(), (None, command_line.everybody)]
+        for task, layer in [*owned, *everything.single.items(), *command_line.single.items()]:
+            excused = bool(self._excused) if task is None else bool(self._excused & {task, None})
+            for name, setting in layer.settings.items():
+                if name not in layer.used and (hint := self._reason(name, task, excused)):
+                    self._problems.add(f"{setting.origin}: {hint}")
         self._problems.raise_if_any()
 
     def resolved(self) -> dict[str, Any]:
@@ -283,16 +290,6 @@ class Config:
                 self._said.add(pair)
                 ours, theirs = shown(winner.setting.value), shown(setting.value)
                 logger.info("%s = %s overrules %s (%s)", winner.place, ours, theirs, setting.origin)
-
-    def _unused(self) -> Iterator[str]:
-        # The layers whose settings somebody has to use, and the task that each is for.
-        everything, command_line = self._everything, self._command_line
-        owned = [(None, everything.everybody), *self._files.items(), (None, command_line.everybody)]
-        for task, layer in [*owned, *everything.single.items(), *command_line.single.items()]:
-            excused = bool(self._excused) if task is None else bool(self._excused & {task, None})
-            for name, setting in layer.settings.items():
-                if name not in layer.used and (hint := self._reason(name, task, excused)):
-                    yield f"{setting.origin}: {hint}"
 
     def _reason(self, name: str, task: str | None, excused: bool) -> str | None:
         """What is wrong with an unused setting, if anything."""

@@ -212,6 +212,8 @@ def _literal(value: Any, annotation: Any, base: Path) -> Any:
 def _union(value: Any, annotation: Any, base: Path) -> Any:
     """The first member that fits; numbers, mappings and choices come before text, paths and lists."""
     members = list(get_args(annotation))
+    if value == "" and {Path, type(None)} <= {*members}:  # PALM's `pred_output_path: ''`
+        return None
     if isinstance(value, str) and not isinstance(value, Plain) and str in members and Path not in members:
         return value
     failure = Mismatch()

@@ -35,10 +35,21 @@ def help_text(
         consumers: heading -> the classes and functions whose settings stand under it, each name once.
         provided: consumer -> its parameters that no configuration sets.
     """
-    return "\n\n".join(
-        "\n".join([f"{heading}:", *map(_entry, listed(group, provided))])
-        for heading, group in consumers.items()
-    )
+    sections = []
+    for heading, group in consumers.items():
+        lines = [f"{heading}:"]
+        for parameter in listed(group, provided):
+            facts = [type_name(parameter.annotation), default_text(parameter)]
+            if parameter.aliases:
+                facts.append(f"also {', '.join(f'--{alias}' for alias in parameter.aliases)}")
+            lines.append(f"  --{parameter.name}  ({', '.join(facts)})")
+            if parameter.doc:
+                indent = " " * 6
+                lines.append(
+                    textwrap.fill(parameter.doc, 100, initial_indent=indent, subsequent_indent=indent)
+                )
+        sections.append("\n".join(lines))
+    return "\n\n".join(sections)
 
 
 def listed(
@@ -62,11 +73,3 @@ def default_text(parameter: Parameter) -> str:
         return f"default {default}".lower()
     text = ", ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)
     return f"default {text or 'empty'}"
-
-
-def _entry(parameter: Parameter) -> str:
-    facts = [type_name(parameter.annotation), default_text(parameter)]
-    if parameter.aliases:
-        facts.append(f"also {', '.join(f'--{alias}' for alias in parameter.aliases)}")
-    meaning = textwrap.fill(parameter.doc, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return f"  --{parameter.name}  ({', '.join(facts)})" + (f"\n{meaning}" if parameter.doc else "")

@@ -72,24 +72,22 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
     parameters = {name: parameter for name, parameter in own if parameter.kind in named}
     aliases: dict[str, str] = getattr(consumer, "aliases", {})
     docs = _docs(consumer)
+    fields = dataclasses.fields(consumer) if dataclasses.is_dataclass(consumer) else ()
+    made = {
+        field.name: field.default_factory()
+        for field in fields
+        if field.default_factory is not dataclasses.MISSING
+    }
     return {
         name: Parameter(
             name=name,
             annotation=hints.get(name, Any),
-            default=_default(consumer, parameter),
+            default=made.get(name, REQUIRED if parameter.default is parameter.empty else parameter.default),
             doc=docs.get(name, ""),
             aliases=tuple(other for other, own in aliases.items() if own == name),
         )
         for name, parameter in parameters.items()
     }
-
-
-def _default(consumer: Consumer, parameter: inspect.Parameter) -> Any:
-    if dataclasses.is_dataclass(consumer):
-        field = {field.name: field for field in dataclasses.fields(consumer)}.get(parameter.name)
-        if field is not None and field.default_factory is not dataclasses.MISSING:
-            return field.default_factory()
-    return REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
 
 
 def _docs(consumer: Consumer) -> dict[str, str]:

@@ -86,16 +86,13 @@ def build(plan: Plan, place: Place) -> Parts:
     assert mixing is not None
     # Tried here, so that a layer or a pattern that does not exist is reported before any data is read; but
     # only then, because torch imports its compiler for the first optimizer, seconds before an error in data.
-    if optimizer.needs_layers or groups.settings != ParameterGroups().settings or _has_head_rates(tasks):
+    is_grouped = any(task.head_learning_rate is not None for task in tasks)
+    if is_grouped or optimizer.needs_layers or groups.settings != ParameterGroups().settings:
         try:
             build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
         except ConfigError as error:
             raise ConfigError(own(None, line) for line in error.problems) from None
     return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, tasks)
-
-
-def _has_head_rates(tasks: list[Task]) -> bool:
-    return any(task.head_learning_rate is not None for task in tasks)
 
 
 def _placed(place: Place, scope: str | None, line: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from palm.engine.build import plan_steps, start
 from palm.engine.callbacks import callbacks_of
 from palm.engine.checkpoint import load_checkpoint
 from palm.engine.choosing import BEST, LAST, chosen_model, why_missing
-from palm.engine.evaluation import EarlyStopping, Evaluator, shown
+from palm.engine.evaluation import Evaluator, shown
 from palm.engine.events import Observer
 from palm.engine.inference import DESCRIPTION, InferenceModel, load_model, said_of
 from palm.engine.loop import Training
@@ -42,7 +42,7 @@ from palm.engine.result import TrainingResult
 from palm.engine.run_directory import CONFIGURATION, HISTORY, RunDirectory
 from palm.engine.run_lock import only_run_in
 from palm.engine.running import Watch, run_training
-from palm.engine.saving import BestSaver, CheckpointSaver, TargetSaver, models_table
+from palm.engine.saving import CheckpointSaver, TargetSaver, evaluation_observers, models_table
 from palm.engine.stopping import StopOnSignal
 from palm.engine.task import Task
 from palm.engine.trackers import trackers_of
@@ -172,11 +172,8 @@ class Controller:
             path, keep = settings.save_path, settings.keep_last_n
             targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
             saver = CheckpointSaver(training, path, settings.save_every_n_steps, keep, start.run_id)
-            actors: list[Observer] = [
-                *([] if evaluator is None else self._reactions(evaluator, resolved)),
-                targets,
-                saver,
-            ]
+            patience, stop_by = settings.early_stopping_patience, settings.early_stopping_by
+            acting = evaluation_observers(evaluator, path, resolved, patience, stop_by)
             watch = Watch(
                 every=settings.print_every_n_steps,
                 progress=settings.progress,
@@ -188,7 +185,7 @@ class Controller:
             )
             with directory.explaining(), stop_request() as request:
                 stopping = StopOnSignal(training, request, saver, directory)
-                result = run_training(training, [*actors, stopping], watch)
+                result = run_training(training, [*acting, targets, saver, stopping], watch)
             if evaluator is not None:
                 evaluator.finish()
             for line in models_table(training, path, targets.finished, evaluator):
@@ -220,15 +217,6 @@ class Controller:
             settings.best_by,
             settings.save_path / HISTORY,
         )
-
-    def _reactions(self, evaluator: Evaluator, resolved: dict[str, Any]) -> Iterator[Observer]:
-        """The evaluator, and who acts on what it finds."""
-        settings = self._trainable().settings
-        yield evaluator
-        yield BestSaver(evaluator, settings.save_path, resolved)
-        if settings.early_stopping_patience > 0:
-            together = settings.early_stopping_by == "all"
-            yield EarlyStopping(evaluator, settings.early_stopping_patience, together)
 
     def evaluate(
         self,
@@ -350,16 +338,14 @@ class Controller:
             if plan.task.get("dev_file") is not None and is_sealed(folder / BEST):
                 return folder / BEST
             if not is_sealed(folder / LAST):
-                raise StorageError(why_missing(plan.name, folder / LAST, self._is_target(plan.name)))
+                tags = self.plan.settings.get("target_tag") or ()
+                is_target = dict(zip(self.config.tasks, tags, strict=False)).get(plan.name) != 0
+                raise StorageError(why_missing(plan.name, folder / LAST, is_target))
             return folder / LAST
         folder = self._found(given)
         # The 0.2.1 document writes `infermodel` in its example and `infer_model` in its log.
         documented = folder.with_name("infer_model")
         return documented if folder.name == "infermodel" and not folder.exists() else folder
-
-    def _is_target(self, task: str) -> bool:
-        tags = self.plan.settings.get("target_tag") or ()
-        return dict(zip(self.config.tasks, tags, strict=False)).get(task) != 0
 
     def _found(self, path: str | Path) -> Path:
         """A path given from Python: from the working directory, else from the configuration's folder."""

@@ -38,7 +38,7 @@ class RunSettings:
             noam or slanted_triangular, or the dotted path of a class.
         warmup_proportion: share of all steps in which the learning rate rises from 0.
         use_ema: save, evaluate and predict with moving averages of the weights.
-        ema_decay: decay of these averages, below 1.
+        ema_decay: decay of these averages, below 1; at 0 they are the weights themselves.
         print_every_n_steps: a log line every so many global steps.
         progress: how a run shows how far it is: bar, lines, none, or auto for a bar on a terminal and in a
             notebook and lines elsewhere.
@@ -159,20 +159,7 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
         values = settings.get(name)
         if isinstance(values, list) and len(values) != len(tasks):
             found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
-    found += _mixing_problems(settings, tasks)
-    found += [
-        (name, f"should be {expected}, not {settings[name]!r}")
-        for name, (fits, expected) in RANGES.items()
-        if name in settings and not fits(settings[name])
-    ]
-    if settings.get("use_ema") and not settings.get("ema_decay"):
-        found.append(("use_ema", "needs ema_decay, for instance 0.999"))
-    return found
-
-
-def _mixing_problems(settings: dict[str, object], tasks: list[str]) -> list[Problem]:
     ratios, tags = settings.get("mix_ratio"), settings.get("target_tag")
-    found = []
     if isinstance(tags, list):
         if set(tags) - {0, 1}:
             found.append(("target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}"))
@@ -184,4 +171,9 @@ def _mixing_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
             if not 0 <= ratio < math.inf or (tag == 1 and ratio == 0):
                 least = "above 0 for a target task" if tag == 1 else "0 or more"
                 found.append(("mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"))
+    found += [
+        (name, f"should be {expected}, not {settings[name]!r}")
+        for name, (fits, expected) in RANGES.items()
+        if name in settings and not fits(settings[name])
+    ]
     return found

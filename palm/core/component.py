@@ -11,11 +11,12 @@ from __future__ import annotations
 import functools
 import inspect
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args, get_type_hints
 
+from palm.core.contract import SPEC_NAMES, Specs, specs_of
 from palm.core.errors import ConfigError
 
 Translate = Callable[[Any], dict[str, Any]]
@@ -47,6 +48,8 @@ class Component:
         order_2x: the positional arguments of 2.x, by own name; where it is empty, they are the
             constructor's own, then those of `only_2x`.
         given_2x: those of `only_2x` that the constructor was given.
+        stands_for: the registered class that this one only gives other defaults; what is built by it is
+            described and saved as that.
         settings: every argument of the constructor by its own name, defaults included; paths as `Path`.
     """
 
@@ -54,7 +57,13 @@ class Component:
     only_2x: ClassVar[Mapping[str, Translate]] = {}
     order_2x: ClassVar[tuple[str, ...]] = ()
     given_2x: Mapping[str, Any] = MappingProxyType({})
+    stands_for: ClassVar[type[Component] | None] = None
     settings: dict[str, Any]
+
+    @classmethod
+    def defaults_2x(cls, given: Collection[str]) -> dict[str, Any]:  # noqa: ARG003
+        """Arguments that have another default than the constructor's, where others of these are given."""
+        return {}
 
     def write_file(self, setting: str, target: Path) -> None:
         """Write a copy, complete in itself, of the file that a setting names."""
@@ -65,10 +74,25 @@ class Component:
         """The constructor's argument of 2.x: 'train' or 'predict'."""
         return str(self.given_2x.get("phase", "train"))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, specs_of(value) if name in SPEC_NAMES else value)
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        for name in SPEC_NAMES & cls.__dict__.keys():
+            declared = cls.__dict__[name]
+            if isinstance(declared, property):
+                setattr(cls, name, property(_in_our_form(declared), doc=declared.__doc__))
+            elif isinstance(declared, Mapping):
+                setattr(cls, name, specs_of(declared))
         if "__init__" in cls.__dict__:
             cls.__init__ = _recording(cls.__dict__["__init__"])  # type: ignore[method-assign]
+
+
+def _in_our_form(declared: property) -> Callable[[Any], Specs]:
+    assert declared.fget is not None
+    declare = declared.fget
+    return lambda self: specs_of(declare(self))
 
 
 def _recording(original: Callable[..., None]) -> Callable[..., None]:
@@ -88,6 +112,9 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
         for name in paths() & bound.arguments.keys():
             if isinstance(bound.arguments[name], str):
                 bound.arguments[name] = Path(bound.arguments[name])
+        if outermost:
+            others = type(self).defaults_2x(bound.arguments.keys())
+            bound.arguments.update(others | dict(bound.arguments))
         original(*bound.args, **bound.kwargs)
         if outermost:
             bound.apply_defaults()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from palm.core.errors import WiringError
 
 Tensors = dict[str, Tensor]
 """A batch, features or outputs: name in PALM's vocabulary -> tensor."""
@@ -29,7 +32,15 @@ class TensorSpec:
         return f"{str(self.dtype).removeprefix('torch.')}[{dimensions}]"
 
     def accepts(self, other: TensorSpec) -> bool:
-        """Whether a tensor declared as `other` may stand where this one is wanted."""
+        """Whether a tensor declared as `other` may stand where this one is wanted.
+
+        A mask, bool here and float32 `[..., 1]` or `[...]` in PaddlePALM, may stand for itself in any form.
+        """
+        if {self.dtype, other.dtype} == MASK_DTYPES:
+            mine, theirs = (
+                spec.shape[:2] if spec.shape[2:] == (1,) else spec.shape for spec in (self, other)
+            )
+            return len(mine) == len(theirs)
         if self.dtype != other.dtype or len(self.shape) != len(other.shape):
             return False
         return all(
@@ -39,6 +50,63 @@ class TensorSpec:
 
 
 Specs = Mapping[str, TensorSpec]
+
+MASK_DTYPES = {torch.bool, torch.float32}
+
+SPEC_NAMES = frozenset({"inputs_attr", "outputs_attr", "targets_attr"})
+"""The attributes of components that declare tensors."""
+
+_FREE = ("batch", "seq")
+_DTYPES = {
+    "bool": torch.bool,
+    "int": torch.long,
+    "int32": torch.long,
+    "int64": torch.long,
+    "float32": torch.float,
+    "float64": torch.float,
+}
+
+
+def specs_of(declared: Mapping[str, Any]) -> dict[str, TensorSpec]:
+    """Declarations of tensors in our form, from that or from PaddlePALM's.
+
+    Args:
+        declared: name -> `TensorSpec`, or `[shape, dtype]` as PaddlePALM writes it, such as
+            `[[None, None], 'int64']`; a size that is None or -1 is free.
+
+    Raises:
+        WiringError: something else.
+    """
+    return {name: _spec(name, value) for name, value in declared.items()}
+
+
+def _spec(name: str, value: Any) -> TensorSpec:
+    if isinstance(value, TensorSpec):
+        return value
+    try:
+        shape, dtype = value
+        sizes = [(_FREE[k] if k < 2 else f"size_{k}") if n in (None, -1) else n for k, n in enumerate(shape)]
+        return TensorSpec(tuple(sizes), dtype if isinstance(dtype, torch.dtype) else _DTYPES[dtype])
+    except (TypeError, ValueError, KeyError):
+        known = ", ".join(_DTYPES)
+        raise WiringError(
+            f"{name} should be declared as [shape, dtype], with None for a free size and one of {known}, "
+            f"not {value!r}"
+        ) from None
+
+
+def as_declared(tensors: Tensors, wanted: Specs) -> Tensors:
+    """The tensors, with those masks that `wanted` declares in another form brought into it."""
+    found = dict(tensors)
+    for name in wanted.keys() & tensors.keys():
+        spec, tensor = wanted[name], tensors[name]
+        if {spec.dtype, tensor.dtype} == MASK_DTYPES:
+            if tensor.ndim > len(spec.shape):
+                tensor = tensor.squeeze(-1)
+            elif tensor.ndim < len(spec.shape):
+                tensor = tensor.unsqueeze(-1)
+            found[name] = tensor.to(spec.dtype)
+    return found
 
 
 def mismatches(consumer: str, wanted: Specs, producer: str, given: Specs) -> Iterator[str]:

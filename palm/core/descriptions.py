@@ -71,6 +71,8 @@ def rebuilt(
             name: _setting(value, folder, component.aliases.get(name, name) in files, f"{place}: {name}")
             for name, value in saved["settings"].items()
         }
+        if "phase" in settings:  # of a component written for PaddlePALM 2.x: what was saved is to predict
+            settings["phase"] = "predict"
         with ExitStack() as stack:
             if weights is not None:
                 stack.enter_context(within_weights(weights, place))

@@ -39,7 +39,9 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     temporary = temporary_name(path)
     try:
         with writing(path):
-            _sweep_siblings(path)
+            aside = aside_name(path)
+            for folder in (*left_by_the_dead(path), *([aside] if aside.is_dir() else [])):
+                _remove_temporary(folder)
             shutil.rmtree(temporary, ignore_errors=True)  # of a process with the same number
             temporary.mkdir(parents=True)
             yield temporary
@@ -146,12 +148,6 @@ def _remove_listed(folder: Path) -> None:
             path.rmdir()
     if folder.exists():
         logger.warning("%s holds files that appeared there meanwhile; they are not removed", folder)
-
-
-def _sweep_siblings(path: Path) -> None:
-    aside = aside_name(path)
-    for folder in (*left_by_the_dead(path), *([aside] if aside.is_dir() else [])):
-        _remove_temporary(folder)
 
 
 def sweep(folder: Path, is_ours: Callable[[str], bool]) -> None:

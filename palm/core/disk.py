@@ -42,23 +42,16 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise StorageError(f"cannot write {_shown(path)}: {_reason(error)}") from error
-
-
-def _shown(path: Path) -> Path:
-    """The path that a user knows: a folder that is being filled has another name for the time."""
-    parts = [re.sub(r"^\.(.+)\.[A-Za-z0-9]*-\d+\.part$", r"\1", part) for part in path.parts]
-    return Path(*parts)
-
-
-def _reason(error: OSError | SafetensorError) -> str:
-    number = getattr(error, "errno", None)
-    if number is None:  # safetensors has the number in its text alone: "… (os error 28)"
-        number = next((code for code in REMEDIES if f"(os error {code})" in str(error)), None)
-    said = getattr(error, "strerror", None) or error
-    if file := getattr(error, "filename", None):
-        said = f"{said}: {file}"
-    return REMEDIES.get(number, f"{said}; give a folder that can be written")
+        number = getattr(error, "errno", None)
+        if number is None:  # safetensors has the number in its text alone: "… (os error 28)"
+            number = next((code for code in REMEDIES if f"(os error {code})" in str(error)), None)
+        reason = getattr(error, "strerror", None) or error
+        if file := getattr(error, "filename", None):
+            reason = f"{reason}: {file}"
+        reason = REMEDIES.get(number, f"{reason}; give a folder that can be written")
+        # A folder that is being filled has another name for the time than the one that the user knows.
+        parts = [re.sub(r"^\.(.+)\.[A-Za-z0-9]*-\d+\.part$", r"\1", part) for part in path.parts]
+        raise StorageError(f"cannot write {Path(*parts)}: {reason}") from error
 
 
 def flush(file: Path) -> None:
@@ -123,22 +116,18 @@ def put_in_place(new: Path, path: Path) -> Path | None:
         old = new
     else:
         old = aside_name(path)
-        _replace_in_two_steps(new, path, old)
+        for last in (False, False, True):
+            path.rename(old)
+            try:
+                new.rename(path)
+                break
+            except OSError:
+                # A reader that found no `path` has put it back (`heal`); or the disk refuses.
+                heal(path)
+                if last:
+                    raise
     flush_folder(path.parent)
     return old
-
-
-def _replace_in_two_steps(new: Path, path: Path, aside: Path) -> None:
-    for last in (False, False, True):
-        path.rename(aside)
-        try:
-            new.rename(path)
-            return
-        except OSError:
-            # A reader that found no `path` has put it back (`heal`); or the disk refuses.
-            heal(path)
-            if last:
-                raise
 
 
 def heal(path: Path) -> None:

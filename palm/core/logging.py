@@ -50,9 +50,12 @@ def show_on_console() -> None:
 
 
 def set_verbosity(quiet: bool, verbose: bool) -> None:
-    """Show warnings only (quiet), or what is told for debugging too (verbose)."""
+    """Show warnings only (quiet), or with every message when and where it was written (verbose)."""
     if quiet or verbose:
         logger.setLevel(logging.WARNING if quiet else logging.DEBUG)
+    if verbose:
+        for handler in logger.handlers:
+            handler.setFormatter(logging.Formatter("%(asctime)s %(module)s:%(lineno)d: %(message)s"))
 
 
 def shows_colour(stream: IO[str]) -> bool:
@@ -79,3 +82,17 @@ def collected_warnings() -> Iterator[list[str]]:
         yield messages
     finally:
         logger.removeHandler(collector)
+
+
+@contextmanager
+def only_collected() -> Iterator[list[str]]:
+    """Within it, palm's warnings are added to a list, as they come, and nothing is shown anywhere."""
+    messages: list[str] = []
+    before = logger.handlers, logger.propagate, logger.level
+    # With a handler in place, nobody adds a console.
+    logger.handlers, logger.propagate = [_Collector(messages)], False
+    try:
+        yield messages
+    finally:
+        logger.handlers, logger.propagate = before[:2]
+        logger.setLevel(before[2])

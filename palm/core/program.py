@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Collection, Sequence
 
 
 def is_program() -> bool:
@@ -22,21 +21,10 @@ def command_of_program(*more: str) -> str:
     """
     if not is_program():
         return ""
-    words = list(sys.argv)
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None and spec.name != "__main__":
-        start = ["python", "-m", spec.name.removesuffix(".__main__")]
-    else:
-        is_script = words[0].endswith(".py")
-        start = ["python", words[0]] if is_script else [os.path.basename(words[0])]  # noqa: PTH119
-    return shlex.join([*start, *_without(words[1:], {word for word in more if word.startswith("--")}), *more])
-
-
-def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
-    """Arguments without some of the options and their values."""
+    options = {word for word in more if word.startswith("--")}
     kept: list[str] = []
-    is_value = False  # of an option that is left out
-    for word in words:
+    is_value = False  # of an option that is replaced
+    for word in sys.argv[1:]:
         if word.partition("=")[0] in options:
             is_value = "=" not in word
         elif is_value and not word.startswith("--"):
@@ -44,4 +32,10 @@ def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
         else:
             kept.append(word)
             is_value = False
-    return kept
+    name = sys.argv[0]
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        start = ["python", "-m", spec.name.removesuffix(".__main__")]
+    else:
+        start = ["python", name] if name.endswith(".py") else [os.path.basename(name)]  # noqa: PTH119
+    return shlex.join([*start, *kept, *more])

@@ -34,19 +34,13 @@ def imported(kind: str, path: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may fail in any way
-        what = str(error) if isinstance(error, (ImportError, AttributeError)) else f"{_where(error)}{error}"
+        what = str(error)
+        if not isinstance(error, (ImportError, AttributeError)):
+            frames = traceback.extract_tb(error.__traceback__)
+            is_placed = frames and not isinstance(error, SyntaxError)  # which names its own line
+            place = f" at {frames[-1].filename}:{frames[-1].lineno}" if is_placed else ""
+            what = f"{type(error).__name__}{place}: {error}"
         raise PalmError(f"the {kind} {path!r} cannot be imported: {what}") from error
-
-
-def _where(error: Exception) -> str:
-    """The class of an error of a module that was imported, and its last line that ran."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = (
-        ""
-        if isinstance(error, SyntaxError) or not frames
-        else f" at {frames[-1].filename}:{frames[-1].lineno}"
-    )
-    return f"{type(error).__name__}{place}: "
 
 
 class Registry(Generic[T]):
@@ -114,7 +108,7 @@ class Registry(Generic[T]):
         module, _, attribute = path.rpartition(".")
         # vars(), since an attribute of a module may be computed by code, as packages that import lazily do.
         found = vars(sys.modules[module]).get(attribute) if module in sys.modules else None
-        if self._is_component(found):
+        if self.holds(found):
             return found  # type: ignore[return-value]
         hint = f"; if you trust its code, say so: trust=[{module!r}], or --trust {module}" if module else ""
         raise StorageError(
@@ -122,18 +116,21 @@ class Registry(Generic[T]):
         )
 
     def _checked(self, found: Any, path: str) -> T:
-        if not self._is_component(found):
+        if not self.holds(found):
             base = f"{self._base.__module__}.{self._base.__qualname__}"
             raise PalmError(f"{path!r} is no {self.kind}: that would be a subclass of {base}")
         return found  # type: ignore[no-any-return]
 
-    def _is_component(self, found: object) -> bool:
+    def holds(self, found: object) -> bool:
+        """Whether it is a class of this kind."""
         return isinstance(found, type) and issubclass(found, self._base)
 
     def name_of(self, component: T) -> str:
         """The name that `self[name]` gives the component for: as registered, or its dotted path."""
+        # vars(), since a subclass of a variant is a component of its own.
+        known = vars(component).get("stands_for") or component
         for name, entry in self._entries.items():
-            if entry is component:
+            if entry is known:
                 return name
         return f"{component.__module__}.{component.__qualname__}"  # type: ignore[attr-defined]
 

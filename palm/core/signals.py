@@ -82,8 +82,12 @@ def stop_request() -> Iterator[StopRequest]:
 def _handling(handler: Any, names: Any) -> Iterator[None]:
     before: dict[signal.Signals, Any] = {}
     if is_program() and threading.current_thread() is threading.main_thread():
-        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-        before = {number: now for number in numbers if _is_free(now := signal.getsignal(number))}
+        for number in [getattr(signal, name) for name in names if hasattr(signal, name)]:
+            now = signal.getsignal(number)
+            ours = getattr(now, "__module__", None) == __name__
+            # One that anybody but Python, or `ending_on_signals`, handles is left alone.
+            if ours or now in (signal.SIG_DFL, signal.default_int_handler):
+                before[number] = now
     for number in before:
         signal.signal(number, handler)
     try:
@@ -91,9 +95,3 @@ def _handling(handler: Any, names: Any) -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
-
-
-def _is_free(handler: Any) -> bool:
-    """Whether nobody but Python, or `ending_on_signals`, handles a signal."""
-    ours = getattr(handler, "__module__", None) == __name__
-    return ours or handler in (signal.SIG_DFL, signal.default_int_handler)

@@ -244,11 +244,10 @@ def under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """Name -> a digest of a tensor's type, shape and bytes."""
-    return {name: _digest(value) for name, value in tensors.items()}
-
-
-def _digest(tensor: Tensor) -> str:
-    plain = tensor.detach().cpu().contiguous()
-    found = hashlib.blake2b(f"{plain.dtype} {tuple(plain.shape)}".encode(), digest_size=16)
-    found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+    found = {}
+    for name, value in tensors.items():
+        plain = value.detach().cpu().contiguous()
+        digest = hashlib.blake2b(f"{plain.dtype} {tuple(plain.shape)}".encode(), digest_size=16)
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+        found[name] = digest.hexdigest()
+    return found

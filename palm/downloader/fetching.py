@@ -60,7 +60,7 @@ def fetch(url: str, file: Path) -> None:
                 disable=None,
             )
             with part.path.open("ab") as out, progress:
-                for block in _blocks(response, part):
+                for block in part.blocks(response):
                     out.write(block)
                     progress.update(len(block))
     part.finish()
@@ -86,16 +86,6 @@ def _opened(url: str, part: _Part) -> HTTPResponse:
         raise StorageError(
             f"{url} cannot be reached: {reason}; look after the connection, {_ELSEWHERE}"
         ) from None
-
-
-def _blocks(response: HTTPResponse, part: _Part) -> Iterator[bytes]:
-    """What arrives until the end, or until the connection breaks."""
-    try:
-        while block := response.read(_BLOCK):
-            yield block
-    except (OSError, HTTPException):
-        return
-    part.has_ended = True
 
 
 @dataclass(frozen=True)
@@ -136,6 +126,15 @@ class _Part:
         if not self.length or not self.whole.size or not self.whole.validator:
             return {}
         return {"Range": f"bytes={self.length}-", "If-Range": self.whole.validator}
+
+    def blocks(self, response: HTTPResponse) -> Iterator[bytes]:
+        """What arrives until the end, or until the connection breaks."""
+        try:
+            while block := response.read(_BLOCK):
+                yield block
+        except (OSError, HTTPException):
+            return
+        self.has_ended = True
 
     def begin(self, response: HTTPResponse) -> None:
         """Take a response: the rest, as asked for, or the whole, which replaces what is there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -85,9 +86,24 @@ def build_optimizer(
         if name in frozen:
             parameter.requires_grad_(False)
     moving = moving_parameters(model)
+    heads = [(place, model.head(task)) for task, place in model.head_places.items()]
     layers = [model.parameter_layers()] if optimizer.needs_layers else []
     built = optimizer.build(moving, *layers)
-    groups.apply(built, moving, optimizer.learning_rate, _head_rates(model, tasks))
+    factors = {
+        f"{place}.{name}": factor for place, head in heads for name, factor in head.rate_factors.items()
+    }
+    groups.apply(built, moving, optimizer.learning_rate, _head_rates(model, tasks), factors)
+    decays = {f"{place}.{name}": part for place, head in heads for name, part in head.l2_decays.items()}
+    decaying = [(parameter, decays[name]) for name, parameter in moving if name in decays]
+
+    def add_decay(*_: Any) -> None:
+        for parameter, part in decaying:
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach(), alpha=part)
+
+    if decaying:
+        # As a hook of the optimizer it comes after clipping, as in PaddlePALM 2.x.
+        built.register_step_pre_hook(add_decay)
     return built
 
 

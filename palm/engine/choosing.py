@@ -11,6 +11,12 @@ from palm.core.storage import is_sealed, numbered
 BEST, LAST = "best_model", "infer_model"
 """A target's model of its best evaluation, and of its last step."""
 
+ON_THE_WAY = f"{LAST}.step"
+"""What the names of a target's models before its last step begin with; the step follows."""
+
+BEST_OF_RUN = "best"
+"""The folder of a run with a model of every target, of the evaluation that was best for all together."""
+
 
 def chosen_model(path: Path) -> Path:
     """The model at a path: itself; of a task's folder, or a run of one task, its best one, or else its last.
@@ -61,7 +67,7 @@ def why_missing(task: str, folder: Path, is_target: bool) -> str:
     what = f"task {task!r} has no model at {folder}"
     if not is_target:
         return f"{what}: it is auxiliary, and only targets are saved; give it 1 in target_tag, and train"
-    if on_the_way := numbered(folder.parent, f"{LAST}.step"):
+    if on_the_way := numbered(folder.parent, ON_THE_WAY):
         return f"{what}: its training has not finished; inference_model_dir: {on_the_way[max(on_the_way)]}"
     if checkpoints := numbered(folder.parents[1], "step_"):
         return f"{what}: its training has not finished; go on with --resume {checkpoints[max(checkpoints)]}"

@@ -17,6 +17,7 @@ from palm.engine.inference import InferenceModel
 from palm.engine.loop import Step, Training
 from palm.engine.task import Task
 from palm.metrics import Metric, metrics_of
+from palm.reader.rows.bad_rows import BadRows
 
 Scores = Mapping[str, float]
 """The numbers of a task's metrics by name, those of its first metric first."""
@@ -209,10 +210,17 @@ def count_examples(task: Task) -> int:
     """How many examples a task's dev data has; every one of them is read.
 
     Raises:
-        DataError: one that cannot be used, with its file and line.
+        DataError: some that cannot be used, with file and line, unless they may be left out.
     """
     assert task.dev_file is not None
-    return sum(1 for _ in task.reader.truths(task.reader.read_true(task.dev_file)))
+    bad = task.reader.bad_rows = BadRows(task.dev_file, task.reader.on_bad_row, joint=True)
+    try:
+        count = sum(1 for _ in task.reader.truths(task.reader.read_true(task.dev_file)))
+    finally:
+        task.reader.bad_rows = None
+    bad.finish(task.reader.tell_once)
+    task.bad_dev_rows = bad.records, bad.count
+    return count
 
 
 def first_metric(task: Task) -> type[Metric]:

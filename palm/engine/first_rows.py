@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from palm.core.contract import Tensors
 from palm.reader import Reader
 from palm.reader.text.labels import Labels
@@ -47,16 +45,12 @@ def _targets(
     if {"mask_pos", "mask_label"} <= batch.keys():
         here = batch["mask_pos"] // batch["token_ids"].shape[1] == row
         return {"masked": " ".join(tokenizer.tokens(batch["mask_label"][here].tolist()))}
-    return {
-        name.removesuffix("_ids").removesuffix("_values"): _shown(batch[name][row], len(tokens), names)
-        for name in reader.targets_attr
-        if name in batch and batch[name].ndim and len(batch[name]) == len(batch["token_ids"])
-    }
-
-
-def _shown(value: Tensor, num_tokens: int, names: dict[int, str]) -> str:
-    """One target of a row; of labels of tokens, those of the tokens that have one."""
-    if not value.ndim:
-        number = value.item()
-        return names.get(int(number), f"{number}")
-    return " ".join(names.get(number, f"{number}") for number in value[:num_tokens].tolist() if number >= 0)
+    found = {}
+    for name in reader.targets_attr:
+        if name in batch and batch[name].ndim and len(batch[name]) == len(batch["token_ids"]):
+            value = batch[name][row]
+            # Of labels of tokens, those of the tokens that have one.
+            labels = [n for n in value[: len(tokens)].tolist() if n >= 0] if value.ndim else [value.item()]
+            shown = " ".join(names.get(int(label), f"{label}") for label in labels)
+            found[name.removesuffix("_ids").removesuffix("_values")] = shown
+    return found

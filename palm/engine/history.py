@@ -45,7 +45,12 @@ class History:
         self._training = training
         training.attach("history", self)
         if training.step > 0 and folder is not None:
-            self.lines = self._continued(_read(folder / FILE))
+            lines, kept, step = _read(folder / FILE), self._kept, training.step
+            if kept is not None and len(lines) >= kept and all(line["step"] <= step for line in lines[:kept]):
+                saved = [line for line in lines[kept : kept + 1] if line.get("kind") == "checkpoint"]
+                self.lines = lines[:kept] + [line for line in saved if line["step"] == step]
+            else:
+                self.lines = [line for line in lines if line["step"] <= step and line["event"] != "end"]
         earlier = next((line["seconds"] for line in reversed(self.lines) if "seconds" in line), 0.0)
         self._began = time.perf_counter() - earlier
 
@@ -59,7 +64,9 @@ class History:
         elif isinstance(event, Completed):
             self._draws()
         elif isinstance(event, Warned):
-            self._warn(event)
+            # Those about the data come again when a run goes on, and are known already.
+            if all(line["event"] != "warning" or line["message"] != event.message for line in self.lines):
+                self._write("warning", step=event.step, message=event.message)
         elif isinstance(event, Logged):
             on_gpu = self._training.recipe.device.type == "cuda"
             memory = {"memory_bytes": event.memory_bytes} if on_gpu else {}
@@ -77,14 +84,24 @@ class History:
 
     def _start(self, event: Started) -> None:
         if self.folder is not None:
-            self._file = _opened(self.folder / FILE, self.lines)
+            path = self.folder / FILE
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # The file is replaced as a whole, so that a kill loses no line.
+                write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self.lines))
+                self._file = path.open("a", encoding="utf-8")
+            except OSError as error:
+                raise StorageError(
+                    f"cannot write {path}: {error.strerror or error}; set save_path to a folder that can be "
+                    "written"
+                ) from error
         if not self.lines:
             self._write("start", **_plan(event.training))
         checkpoint, step = event.resumed_from, event.training.step
         # Killed between a checkpoint and its line, a run would lack that line for ever.
         if checkpoint is not None and self._is_here(checkpoint):
-            path = self._shown(checkpoint)
-            if not any(line.get("path") == path and line["step"] == step for line in self.lines):
+            known = self._shown(checkpoint)
+            if not any(line.get("path") == known and line["step"] == step for line in self.lines):
                 self._save(Saved(step, "checkpoint", checkpoint))
 
     def _draws(self) -> None:
@@ -92,12 +109,6 @@ class History:
         last = next((line for line in reversed(self.lines) if line["event"] == "draws"), {})
         if last.get("step") != self._training.step:
             self._write("draws", step=self._training.step, steps=steps)
-
-    def _warn(self, event: Warned) -> None:
-        """A warning; those about the data come again when a run goes on, and are known already."""
-        known = [line["message"] for line in self.lines if line["event"] == "warning"]
-        if event.message not in known:
-            self._write("warning", step=event.step, message=event.message)
 
     def _save(self, event: Saved) -> None:
         task = {} if event.task is None else {"task": event.task}
@@ -127,13 +138,6 @@ class History:
             with suppress(OSError):  # what a full disk did not take
                 self._file.close()
             self._file = None
-
-    def _continued(self, lines: list[Line]) -> list[Line]:
-        step, kept = self._training.step, self._kept
-        if kept is not None and len(lines) >= kept and all(line["step"] <= step for line in lines[:kept]):
-            saved = [line for line in lines[kept : kept + 1] if line.get("kind") == "checkpoint"]
-            return lines[:kept] + [line for line in saved if line["step"] == step]
-        return [line for line in lines if line["step"] <= step and line["event"] != "end"]
 
     def state_dict(self) -> dict[str, Any]:
         """How many lines there are."""
@@ -203,15 +207,3 @@ def _read(path: Path) -> list[Line]:
                     "to begin another"
                 ) from error
     return lines
-
-
-def _opened(path: Path, lines: list[Line]) -> IO[str]:
-    """The file with these lines alone, to write more; it is replaced as a whole, so a kill loses none."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-        return path.open("a", encoding="utf-8")
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror or error}; set save_path to a folder that can be written"
-        ) from error

@@ -127,7 +127,7 @@ class InferenceModel:
             )
         return list(self.records(self.reader.parse(texts)))
 
-    def predict_file(self, path: Path, directory: Path, *, resume: bool = False) -> Predictions:
+    def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to `directory`.
 
         Several ranks, which must all call this, share the work; rank 0 writes. What is stopped leaves its
@@ -142,6 +142,7 @@ class InferenceModel:
             DataError: a row that cannot be read, with its file and line.
             StorageError: the directory cannot be written, or something else was stopped there.
         """
+        path, directory = Path(path), Path(directory)
         journal = Journal(directory, lambda: self._about(path))
         if resume and is_first():
             journal.resume()
@@ -242,17 +243,12 @@ class InferenceModel:
                 if losses is not None and loss is not None:
                     losses[first, indices[0]] = loss
                 yield []
-            yield self._finished(chunk, rows, gather_objects(decoded) if together else [decoded], first)
+            # Rank 0 alone gets the parts of all; no parts, no records.
+            parts = gather_objects(decoded) if together else [decoded]
+            whole = {row: value for part in parts for row, value in part.items()}
+            in_order = [whole[row] for row in range(len(rows))] if parts else []
+            yield list(self.reader.records(chunk, rows, in_order, first)) if parts else []
             first += len(chunk)
-
-    def _finished(
-        self, chunk: list[Any], rows: Rows, parts: list[dict[int, dict[str, Any]]], first: int
-    ) -> list[Record]:
-        """The records of a chunk from what the ranks have decoded of its rows; no parts, no records."""
-        if not parts:
-            return []
-        decoded = {row: value for part in parts for row, value in part.items()}
-        return list(self.reader.records(chunk, rows, [decoded[row] for row in range(len(rows))], first))
 
     def _labelled(self, chunk: list[Any], rows: Rows) -> Rows | None:
         """The same rows with what is true of them; None where training has other rows, or cannot use one."""
@@ -304,7 +300,6 @@ class InferenceModel:
         run: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
         *,
-        trained: dict[str, Any] | None = None,
         overwrite: bool = False,
     ) -> None:
         """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
@@ -314,7 +309,6 @@ class InferenceModel:
                 this, rank 0 writes it.
             run: the configuration of the run that trained it, kept for the record.
             training: what it was trained on and how good it was (see `palm.engine.provenance`), likewise.
-            trained: what `trained` is to be when it is loaded.
             overwrite: replace a folder that palm wrote, and that holds nothing else.
 
         Raises:
@@ -341,7 +335,6 @@ class InferenceModel:
                 "paradigm": described(HEADS, self.head, part),
                 "run": run or {},
                 "training": training or {},
-                **({} if trained is None else {"trained": trained}),
             }
             write_json(part / DESCRIPTION, description)
             write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
@@ -410,10 +403,14 @@ def load_model(
             batch_size=description["batch_size"],
             precision=precision,
         )
+        training = description.get("training") or {}
+        if training.get("best"):
+            scores = (training["evaluation"] or {}).get("scores", {})
+            model.trained = {"step": training["step"], "scores": scores}
+        else:  # best models of an earlier palm have their step and scores under a key of their own
+            model.trained = dict(description.get("trained") or {})
     load_into(model.backbone, own["backbone"], folder)
     load_into(model.head, own["head"], folder)
-    trained = description.get("trained")
-    model.trained = trained if isinstance(trained, dict) else {}
     if folder != given:
         logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
     return model

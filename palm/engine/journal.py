@@ -85,7 +85,14 @@ class Journal:
         line = json.dumps(records)
         with writing(self.path):
             if self._file is None:
-                self._file = self._opened()
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                file = self.path.open("r+" if self._end else "w", encoding="ascii")
+                if self._end:
+                    file.seek(self._end)
+                    file.truncate()
+                else:
+                    file.write(json.dumps(self._about()) + "\n")
+                self._file = file
             self._file.write(line + "\n")
             self._file.flush()
             self.num_examples += len(records)
@@ -106,17 +113,6 @@ class Journal:
                 "goes on from there",
                 *(self.path.parent, self.num_examples),
             )
-
-    def _opened(self) -> IO[str]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self._end:
-            file = self.path.open("r+", encoding="ascii")
-            file.seek(self._end)
-            file.truncate()
-            return file
-        file = self.path.open("w", encoding="ascii")
-        file.write(json.dumps(self._about()) + "\n")
-        return file
 
     def _lines(self) -> Iterator[tuple[int, Any]]:
         """The whole lines, each with the place where it ends."""

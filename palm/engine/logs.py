@@ -79,9 +79,11 @@ class RunLog:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self.tasks = event.training.tasks
-        elif isinstance(event, Step):
-            if self.with_epochs:
-                self._at_end_of_epoch(event)
+            tell_short_epochs(self.tasks)
+        elif isinstance(event, Step) and self.with_epochs:
+            main = next(task for task in self.tasks if task.is_target)
+            if event.task is main and main.step % main.steps_per_epoch == 0:
+                logger.info("%s: end of epoch %d; %s", main.name, main.epoch, counts(self.tasks))
         elif isinstance(event, Completed):
             planned_steps = max(sum(task.expected_steps for task in self.tasks), 1)
             for task in self.tasks:
@@ -91,11 +93,29 @@ class RunLog:
                     100 * task.step / max(event.step, 1),
                     100 * task.expected_steps / planned_steps,
                 )
+                rows, trained = task.rows_after(task.step)
+                if last := trained % rows:
+                    logger.info(
+                        "%s: %d of its %d rows were not trained on in the last pass over them, number %d",
+                        *(task.name, rows - last, rows, trained // rows + 1),
+                    )
 
-    def _at_end_of_epoch(self, step: Step) -> None:
-        main = next(task for task in self.tasks if task.is_target)
-        if step.task is main and main.step % main.steps_per_epoch == 0:
-            logger.info("%s: end of epoch %d; %s", main.name, main.epoch, counts(self.tasks))
+
+FEW = 0.9
+"""Of a task's rows; a warning says so where an epoch counts fewer."""
+
+
+def tell_short_epochs(tasks: Sequence[Task]) -> None:
+    """Warn of targets whose epochs, counted in whole steps, are much shorter than a pass over their rows."""
+    for task in tasks:
+        rows, counted = task.rows_after(task.steps_per_epoch)
+        if task.is_target and counted < FEW * rows:
+            logger.warning(
+                "%s: an epoch counts whole steps, %d of %d rows; for more, set a smaller batch or a larger "
+                "num_epochs (its %d steps are %.1f passes over the rows)",
+                *(task.name, counted, rows, task.expected_steps),
+                task.rows_after(task.expected_steps)[1] / rows,
+            )
 
 
 def counts(tasks: Sequence[Task]) -> str:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -237,12 +238,15 @@ class Training:
         task.scores.append(score)
         if not self.recipe.mixing.follows_scores:
             return
-        # The steps that are left are planned anew; a target that had its steps keeps its count.
-        weights = self.recipe.mixing.weights([task.progress() for task in self.tasks])
-        left = max(self.total_steps - self.step, 0)
-        for other, weight in zip(self.tasks, weights, strict=True):
-            if not other.done:
-                other.expected_steps = other.step + max(1, round(left * weight / sum(weights)))
+        # The steps that are left are planned anew; a target that had its steps keeps its count. Each gets
+        # one, and its share of the rest, rounded so that the run's last step stays where the schedule ends.
+        going = np.array([other.step < other.expected_steps for other in self.tasks])
+        weights = going * self.recipe.mixing.weights([other.progress() for other in self.tasks])
+        left = max(self.total_steps - self.step - int(going.sum()), 0)
+        bounds = np.round(left * np.cumsum(weights) / (weights.sum() or 1)).astype(int)
+        for other, goes, more in zip(self.tasks, going, np.diff(bounds, prepend=0).tolist(), strict=True):
+            if goes:
+                other.expected_steps = other.step + 1 + more
 
     def averaged(self) -> AbstractContextManager[Any]:
         """Within this context the model has the averaged weights, where the run keeps averages."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from palm.backbone.base import Backbone
-from palm.core.contract import Tensors
+from palm.core.contract import Tensors, as_declared
 from palm.core.errors import WiringError
 from palm.core.precision import Precision, computing
 from palm.engine.task import Task
@@ -101,8 +101,9 @@ def outputs_of(backbone: Backbone, head: Head, batch: Tensors, precision: Precis
     device = next(iter(batch.values())).device
     declared = {name: spec.dtype for name, spec in head.inputs_attr.items() if name in backbone.outputs_attr}
     with computing(precision, device):
-        features = backbone(batch, list(declared))
+        features = backbone(as_declared(batch, backbone.inputs_attr), list(declared))
     features = {**batch, **{name: features[name].to(dtype) for name, dtype in declared.items()}}
     with computing(precision if head.computes_in_bf16 else "fp32", device):
-        outputs: Tensors = head({name: features[name] for name in head.inputs_attr})
+        taken = {name: features[name] for name in head.inputs_attr}
+        outputs: Tensors = head(as_declared(taken, head.inputs_attr))
     return outputs

@@ -76,12 +76,10 @@ def model_card(description: Mapping[str, Any], labels: Sequence[str], architectu
     }
     sections = [
         f"# {description['task']}",
-        _summary(description, what, labels, training),
-        *_labels(labels),
+        *_summary(description, what, labels, training),
         "## How to load it",
         _loading(description["task"], head, pipeline, architecture),
-        *_data(training),
-        *_scores(training),
+        *_data_and_scores(training),
         *_settings(description["task"], training),
     ]
     yaml_part = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=2**16)
@@ -94,7 +92,10 @@ def _front(
     pipeline: str | None,
     architecture: str | None,
 ) -> dict[str, Any]:
-    scores = _own_scores(training)
+    evaluation = training.get("evaluation") or {}
+    # Scores of these very weights: those of an evaluation at the step at which they were saved.
+    found = evaluation.get("scores", {}) if evaluation.get("step") == training.get("step") else {}
+    scores = {name: value for name, value in found.items() if value is not None}
     tags = ["palm", description["backbone"]["name"], description["paradigm"]["name"]]
     if len(training.get("tasks", ())) > 1:
         tags.append("multi-task")
@@ -116,17 +117,9 @@ def _front(
     }
 
 
-def _own_scores(training: Mapping[str, Any]) -> dict[str, float]:
-    """The scores of these very weights: those of an evaluation at the step at which they were saved."""
-    evaluation = training.get("evaluation") or {}
-    if evaluation.get("step") != training.get("step"):
-        return {}
-    return {name: value for name, value in evaluation.get("scores", {}).items() if value is not None}
-
-
 def _summary(
     description: Mapping[str, Any], what: str, labels: Sequence[str], training: Mapping[str, Any]
-) -> str:
+) -> Iterator[str]:
     encoder = description["backbone"]
     settings = encoder["settings"]
     sizes = ", ".join(
@@ -134,24 +127,18 @@ def _summary(
         for name, unit in (("num_hidden_layers", "layers"), ("hidden_size", "wide"))
         if name in settings
     )
-    others = [task for task in training.get("tasks", ()) if task != description["task"]]
-    together = f" Trained together with {_listed(others)}." if others else ""
+    others = [f"`{task}`" for task in training.get("tasks", ()) if task != description["task"]]
+    together = ""
+    if others:
+        *first, last = others
+        together = f" Trained together with {', '.join(first)}{' and ' if first else ''}{last}."
     among = f" ({len(labels)} labels)" if len(labels) > 1 else ""
-    return f"{what[:1].upper()}{what[1:]}{among}. Encoder: {encoder['name']} ({sizes}).{together}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    *first, last = [f"`{name}`" for name in names]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def _labels(labels: Sequence[str]) -> Iterator[str]:
-    if len(labels) < 2:
-        return
-    yield "## Labels"
-    more = f" … and {len(labels) - MOST_LABELS} more" if len(labels) > MOST_LABELS else ""
-    names = [" ".join(label.replace("`", "'").split()) for label in labels[:MOST_LABELS]]
-    yield ", ".join(f"`{name}`" for name in names) + more
+    yield f"{what[:1].upper()}{what[1:]}{among}. Encoder: {encoder['name']} ({sizes}).{together}"
+    if len(labels) > 1:
+        yield "## Labels"
+        more = f" … and {len(labels) - MOST_LABELS} more" if len(labels) > MOST_LABELS else ""
+        names = [" ".join(label.replace("`", "'").split()) for label in labels[:MOST_LABELS]]
+        yield ", ".join(f"`{name}`" for name in names) + more
 
 
 EXAMPLES = {
@@ -179,16 +166,13 @@ def _loading(task: str, head: str, pipeline: str | None, architecture: str | Non
     )
 
 
-def _data(training: Mapping[str, Any]) -> Iterator[str]:
+def _data_and_scores(training: Mapping[str, Any]) -> Iterator[str]:
     if files := training.get("data"):
         yield "## Data"
         rows = [
             (role, file["name"], f"{file['rows']:,}", f"`{file['sha256']}`") for role, file in files.items()
         ]
         yield _table(("", "file", "rows", "SHA-256"), rows)
-
-
-def _scores(training: Mapping[str, Any]) -> Iterator[str]:
     evaluation = training.get("evaluation")
     if not evaluation:
         return
@@ -215,20 +199,16 @@ def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
         f"{training['task_step']:,} of {training['expected_steps']:,} planned steps of this task "
         f"({training['epochs']:g} epochs), saved at global step {training['step']:,}."
     )
-    yield _table(("setting", "value"), [(name, str(value)) for name, value in _told(task, training)])
+    settings = training["settings"]
+    own, whole = (
+        {name: value for name, value in part.items() if name not in ELSEWHERE}
+        for part in (settings["tasks"][task], settings)
+    )
+    others = [(f"steps of {name}", f"{steps:,}") for name, steps in training["tasks"].items() if name != task]
+    told = [*_flat(own), *_flat(whole), *others]
+    yield _table(("setting", "value"), [(name, str(value)) for name, value in told])
     versions = ", ".join(f"{name} {version}" for name, version in training["versions"].items())
     yield f"Versions: {versions}."
-
-
-def _told(task: str, training: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The settings of the run and of the task itself, and how many steps the others had."""
-    settings = {name: value for name, value in training["settings"].items() if name not in ELSEWHERE}
-    own = training["settings"]["tasks"][task]
-    yield from _flat({name: value for name, value in own.items() if name not in ELSEWHERE})
-    yield from _flat(settings)
-    for other, steps in training["tasks"].items():
-        if other != task:
-            yield f"steps of {other}", f"{steps:,}"
 
 
 def _flat(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:

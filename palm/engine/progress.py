@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, Literal
 
@@ -18,14 +19,11 @@ def watchers(progress: Progress, heading: Heading = palm_heading) -> list[Any]:
     """The observers that show a run as it was asked for."""
     if progress == "auto":
         shown = logger.isEnabledFor(20)  # INFO
-        progress = ("bar" if sys.stderr.isatty() or _in_notebook() else "lines") if shown else "none"
+        can_move = sys.stderr.isatty() or "ipykernel" in sys.modules  # a terminal, or a notebook
+        progress = ("bar" if can_move else "lines") if shown else "none"
     if progress == "none":
         return []
     return [ProgressBars() if progress == "bar" else StepLog(heading), log_first_rows]
-
-
-def _in_notebook() -> bool:
-    return "ipykernel" in sys.modules
 
 
 class ProgressBars:
@@ -44,11 +42,17 @@ class ProgressBars:
         if isinstance(event, Started):
             self._open(event)
         elif isinstance(event, Step):
-            self._advance(event)
+            overall, own = self._bars[""], self._bars[event.task.name]
+            # A target stays in the draw until the last one is through, and scores may change the plan.
+            overall.total, own.bar_format = max(overall.total, event.number), _task_format(event.task)
+            own.update()
+            overall.update()
         elif isinstance(event, Logged):
             self._losses[event.task] = f"loss {event.mean_loss:.3f}"
             self._show(event.task)
-            self._bars[""].set_postfix_str(_rates(event), refresh=False)
+            overall = self._bars[""]
+            counts = 2 * len(str(overall.total)) + len("100% |..........| / [0:00:00<0:00:00, ]")
+            overall.set_postfix_str(_rates(event, self._columns() - counts), refresh=False)
         elif isinstance(event, Evaluated):
             for task in event.scores:
                 self._score(event, task)
@@ -75,19 +79,11 @@ class ProgressBars:
         for place, task in enumerate(training.tasks, start=1):
             self._bars[task.name] = tqdm(
                 desc=f"  {task.name:<{width}}",
-                total=task.expected_steps,
                 initial=task.step,
-                bar_format="{desc} {n_fmt}/{total_fmt}{postfix}",
+                bar_format=_task_format(task),
                 position=place,
                 **common,
             )
-
-    def _advance(self, step: Step) -> None:
-        overall, own = self._bars[""], self._bars[step.task.name]
-        # A target stays in the draw until the last one is through, and scores may change the plan.
-        overall.total, own.total = max(overall.total, step.number), max(own.total, step.task.expected_steps)
-        own.update()
-        overall.update()
 
     def _score(self, event: Evaluated, task: str) -> None:
         name, value = next(iter(event.scores[task].items()))
@@ -97,15 +93,30 @@ class ProgressBars:
         self._scores[task] = f"{name} {shown} (best {self._best.get(task, shown)})"
         self._show(task)
 
+    @staticmethod
+    def _columns() -> int:
+        """How wide a line may be; notebooks, and what only says that it is a terminal, break long ones."""
+        try:
+            return os.get_terminal_size(sys.stderr.fileno()).columns
+        except (AttributeError, OSError, ValueError):
+            return 1000
+
     def _show(self, task: str) -> None:
         found = [texts[task] for texts in (self._losses, self._scores) if task in texts]
         self._bars[task].set_postfix_str(", ".join(found), refresh=False)
 
 
-def _rates(logged: Logged) -> str:
-    """What belongs to the whole run: learning rate, speed, memory."""
+def _task_format(task: Any) -> str:
+    """What tqdm shows of a task: more steps than planned stand there as they are."""
+    return f"{{desc}} {{n_fmt}}/{task.expected_steps}{{postfix}}"
+
+
+def _rates(logged: Logged, room: int) -> str:
+    """What belongs to the whole run, the most important first: as much of it as fits into `room` columns."""
     rates = [f"lr {logged.learning_rate:.1e}", f"{logged.rows_per_second:.0f} examples/s"]
     rates.append(f"{logged.tokens_per_second:.0f} tokens/s")
     if logged.memory_bytes is not None:
         rates.append(f"{logged.memory_bytes / 2**30:.1f} GiB")
+    while rates and len(", ".join(rates)) > room:
+        rates.pop()
     return ", ".join(rates)

@@ -19,6 +19,7 @@ from palm.lr_sched import LR_SCHEDULES, Schedule
 from palm.mixing import MIXINGS, Mixing, MixRatio
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
+from palm.reader import READERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,20 +70,19 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     it does not matter which door put them together.
 
     How long a run is does not belong to it, except where its losses depend on that: the steps until the end
-    are settings of a schedule that falls towards it, and the planned steps count if the mixing strategy
-    follows its plan. So a run with a constant rate may be continued for more epochs, and one whose rate falls
-    to 0 at its end may not.
+    are settings of a schedule that falls towards it, and the planned steps count if draws depend on them. So
+    a run of whole epochs with a constant rate may be continued for more, and one whose rate falls to 0 at its
+    end may not.
     """
     owners: dict[Head, str] = {}
+    own_seeds = {t.name: t.seed for t in recipe.tasks if t.seed not in (None, recipe.seed)}
     tasks = {
         task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
         for task in recipe.tasks
     }
-    if (
-        recipe.mixing.follows_plan and not recipe.mixing.follows_scores
-    ):  # with scores, checkpoints hold the plan
-        for task in recipe.tasks:
-            tasks[task.name]["expected_steps"] = task.expected_steps
+    plan = recipe.mixing.binding_plan([task.progress(0) for task in recipe.tasks])
+    for task, steps in zip(recipe.tasks, plan or (), strict=plan is not None):
+        tasks[task.name]["expected_steps"] = steps
     evaluation: dict[str, Any] = {}
     if recipe.mixing.follows_scores:
         evaluation = {name: getattr(recipe, name) for name in ("eval_every_n_steps", "eval_every_epoch")}
@@ -103,6 +103,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         "precision": precision.resolved(recipe.precision, recipe.device),
         "gradient_exchange": recipe.gradient_exchange,
         "compile": recipe.compile,
+        **({"seeds": own_seeds} if own_seeds else {}),
         **evaluation,
     }
 
@@ -123,6 +124,33 @@ def _task_identity(task: Task) -> dict[str, Any]:
         "paradigm": named(HEADS, task.head),
         # The rows tell what file, vocabulary and reader they come from; paths may differ between programs.
         "train_file": {"rows": len(task.stream.rows), "digest": task.stream.rows.digest},
+    }
+
+
+def described(recipe: Recipe) -> dict[str, Any]:
+    """The same for people, in the sections of a resolved configuration: `global`, `tasks` and `backbone`.
+
+    Settings of the optimizer, the schedule and the mixing stand beside their names, as in a configuration.
+    """
+    facts = identity(recipe)
+    run: dict[str, Any] = {}
+    for name, value in facts.items():
+        if name in ("tasks", "backbone"):
+            continue
+        is_component = isinstance(value, dict) and set(value) == {"name", "settings"}
+        run |= {name: value["name"], **value["settings"]} if is_component else {name: value}
+    tasks = {}
+    for task in recipe.tasks:
+        own = facts["tasks"][task.name]
+        head = own.pop("paradigm")
+        reader = named(READERS, task.reader)
+        tasks[task.name] = {"reader": reader["name"], "paradigm": head["name"], **own}
+        tasks[task.name] |= {**reader["settings"], **head["settings"]}
+    backbone = facts["backbone"]
+    return {
+        "global": {**run, "backbone": backbone["name"]},
+        "tasks": tasks,
+        "backbone": backbone["settings"],
     }
 
 

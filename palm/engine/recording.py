@@ -41,19 +41,17 @@ class Recorder:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self.training = event.training
-        elif isinstance(event, Step):
-            self._record(event)
-
-    def _record(self, step: Step) -> None:
-        if self.killed_after is not None and step.number > self.killed_after:
+        if not isinstance(event, Step):
+            return
+        if self.killed_after is not None and event.number > self.killed_after:
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
         line: dict[str, Any] = {
-            "step": step.number,
-            "task": step.task.name,
-            "batches": [tensor_digests(batch) for batch in step.batches],
-            "loss": float(step.loss.item()).hex(),
+            "step": event.number,
+            "task": event.task.name,
+            "batches": [tensor_digests(batch) for batch in event.batches],
+            "loss": float(event.loss.item()).hex(),
         }
-        is_last = step.number == self.last
+        is_last = event.number == self.last
         if is_last:
             line["tensors"] = tensor_digests(tensors_of(self.training))
         if is_first():

@@ -18,13 +18,18 @@ from palm.core.logging import logger
 from palm.core.program import command_of_program
 from palm.core.storage import is_sealed, numbered, read_json, write_json
 from palm.engine.checkpoint import differences, newest_checkpoint, on_devices_of
+from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run_lock import HOLDER
 
 RECORD = "run.json"
 HISTORY = "evaluation.jsonl"
 CONFIGURATION = "resolved_config.yaml"
-BEST = "best"
-MODELS = re.compile(r"infer_model(\.step\d+)?|best_model")
+BAD_ROWS = "bad_rows.jsonl"
+
+RECIPE = "recipe.yaml"
+"""What a run is made of that was put together in Python, in the sections of a resolved configuration."""
+
+MODELS = re.compile(rf"{LAST}|{re.escape(ON_THE_WAY)}\d+|{BEST}")
 """The folders of one task."""
 
 SHOWN = 3
@@ -38,8 +43,8 @@ RESERVED = re.compile(
     "|".join(
         [
             rf"{CHECKPOINT}\d+",
-            BEST,
-            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, HOLDER, "history.jsonl")),
+            BEST_OF_RUN,
+            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, RECIPE, BAD_ROWS, HOLDER, "history.jsonl")),
             *FOLDERS,
         ]
     )
@@ -101,16 +106,25 @@ class RunDirectory:
         sweep(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
         for task in tasks:
             sweep(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
-        sweep(self.path / BEST, lambda name: name in tasks)
+        sweep(self.path / BEST_OF_RUN, lambda name: name in tasks)
         for task in self.targets:
-            own = (self.path / task / name for name in ("infer_model", "best_model"))
-            for place in (*own, self.path / BEST / task):
+            own = (self.path / task / name for name in (LAST, BEST))
+            for place in (*own, self.path / BEST_OF_RUN / task):
                 check_target(place, overwrite=True)
         is_own = goes_on and self._record().get("launch") == launch
-        continues = is_own or self.resume == "auto" or self._is_here(self.resume)
-        if not continues and not self.overwrite and (found := self._results()):
-            raise StorageError(self._refusal(found))
+        if not is_own and (refused := self.refusal()) is not None:
+            raise StorageError(refused)
         return self._start(is_own)
+
+    def refusal(self) -> str | None:
+        """Why a run would be refused that may neither go on nor replace; None where nothing is in its way.
+
+        It only looks.
+        """
+        continues = self.resume == "auto" or self._is_here(self.resume)
+        if continues or self.overwrite or not (found := self.results()):
+            return None
+        return self._refusal(found)
 
     def begin(self, start: Start, identity: dict[str, Any], launch: str | None = None) -> None:
         """Make room for a run from the beginning, and write down which run this is.
@@ -126,7 +140,11 @@ class RunDirectory:
         if start.checkpoint is None:
             self._check_same(identity)
         if not self._is_here(start.checkpoint):
-            self._clear()
+            # What an earlier run of palm left, nothing else; its checkpoints never take part again.
+            for folder in (*self._checkpoints(), *self._models()):
+                discard(folder)
+            for name in (HISTORY, BAD_ROWS):
+                (self.path / name).unlink(missing_ok=True)
         record = {
             "format": "palm-run",
             "version": 1,
@@ -165,16 +183,19 @@ class RunDirectory:
         if self.resume not in (None, "auto") and not is_own_launch:
             checkpoint = Path(str(self.resume))
             return Start((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
-        run_id = self._run_id()
-        newest = None if run_id is None else newest_checkpoint(self.path, run_id)
+        run_id = self._record().get("id")
+        if run_id is None:  # without the record, the run of all checkpoints if it is one
+            runs = {run_of(folder) for folder in self._checkpoints()} - {None}
+            run_id = runs.pop() if len(runs) == 1 else None
+        newest = None if run_id is None else newest_checkpoint(self.path, str(run_id))
         if run_id is None or newest is None:
             logger.info("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
             return Start(_new_id(), None)
-        return Start(run_id, newest)
+        return Start(str(run_id), newest)
 
     def _check_same(self, identity: dict[str, Any]) -> None:
         """Refuse to replace what another configuration trained where this one was to go on with it."""
-        found = self._results()
+        found = self.results()
         if self.overwrite or not found or self.resume != "auto":
             return
         saved = self._record().get("identity")
@@ -184,12 +205,6 @@ class RunDirectory:
                 lines = differences(on_devices_of(identity, saved)[0], identity)
         if lines:
             raise StorageError("\n  ".join([self._refusal(found), *lines]))
-
-    def _clear(self) -> None:
-        """Remove what an earlier run of palm left, nothing else; its checkpoints never take part again."""
-        for folder in (*self._checkpoints(), *self._models()):
-            discard(folder)
-        (self.path / HISTORY).unlink(missing_ok=True)
 
     # What is there
 
@@ -203,13 +218,6 @@ class RunDirectory:
             logger.warning("passed over: %s", error)
             return {}
         return record if isinstance(record, dict) else {}
-
-    def _run_id(self) -> str | None:
-        """The run of this folder; without its record, that of all checkpoints if it is one."""
-        if (known := self._record().get("id")) is not None:
-            return str(known)
-        found = {run_of(folder) for folder in self._checkpoints()} - {None}
-        return found.pop() if len(found) == 1 else None
 
     def _is_here(self, checkpoint: str | Path | None) -> bool:
         return checkpoint is not None and Path(checkpoint).resolve().parent == self.path.resolve()
@@ -229,10 +237,11 @@ class RunDirectory:
             folder = self.path / task
             places = sorted(folder.iterdir()) if folder.is_dir() else []
             found += [place for place in places if MODELS.fullmatch(place.name)]
-            found.append(self.path / BEST / task)
+            found.append(self.path / BEST_OF_RUN / task)
         return [folder for folder in found if is_sealed(folder)]
 
-    def _results(self) -> list[str]:
+    def results(self) -> list[str]:
+        """The checkpoints and models that are there, as paths below the folder."""
         return self._names([*self._checkpoints(), *self._models()])
 
     def _names(self, folders: Sequence[Path]) -> list[str]:

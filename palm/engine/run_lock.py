@@ -43,19 +43,15 @@ def only_run_in(folder: Path) -> Iterator[None]:
         except NotImplementedError:
             logger.warning("%s is on a file system without locks; see that no second run uses it", folder)
     try:
-        _introduce(folder / HOLDER)
+        since = datetime.now().astimezone().isoformat(" ", "seconds")
+        holder = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
+        write_json(folder / HOLDER, {**holder, "command": command_of_program()})
         yield
     finally:
         # The lock itself stays: whoever has opened it just now would lock a file that is gone.
         with suppress(OSError):
             (folder / HOLDER).unlink()
         lock.release()
-
-
-def _introduce(path: Path) -> None:
-    since = datetime.now().astimezone().isoformat(" ", "seconds")
-    holder = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
-    write_json(path, {**holder, "command": command_of_program()})
 
 
 def _holder(folder: Path) -> str:

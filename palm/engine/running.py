@@ -12,6 +12,7 @@ from palm.core.logging import collected_warnings
 from palm.distributed import is_first
 from palm.engine.events import Completed, Ended, Observer, Started, Warned, tell
 from palm.engine.history import History
+from palm.engine.left_out import write_bad_rows
 from palm.engine.logs import Heading, RunLog, palm_heading
 from palm.engine.loop import Training
 from palm.engine.meter import Meter
@@ -74,6 +75,8 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
                 tell(Warned(training.step, warned.pop(0)), observers)
 
         try:
+            if watch.folder is not None and is_first():
+                write_bad_rows(watch.folder, training.tasks)
             tell(Started(training, watch.folder, watch.configuration, watch.resumed_from), observers)
             tell_warnings()
             for step in training.steps():

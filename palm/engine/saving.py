@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,13 @@ from palm.core.logging import logger
 from palm.core.storage import numbered
 from palm.distributed import is_first
 from palm.engine.checkpoint import save_checkpoint
-from palm.engine.choosing import BEST, LAST
-from palm.engine.evaluation import Evaluator, aligned, json_ready, model_of
-from palm.engine.events import Evaluated, Event, Saved
+from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.evaluation import EarlyStopping, Evaluator, aligned, model_of
+from palm.engine.events import Evaluated, Event, Observer, Saved
 from palm.engine.finite import check_finite
 from palm.engine.loop import Step, Training
 from palm.engine.provenance import training_facts
 from palm.engine.task import Task
-
-ON_THE_WAY = f"{LAST}.step"
-OVERALL = "best"
-"""The folder of all targets' models of the best step of the whole run."""
 
 
 class TargetSaver:
@@ -48,18 +44,19 @@ class TargetSaver:
     def __call__(self, event: Event) -> list[Saved]:
         if not isinstance(event, Step):
             return []
-        targets = [task for task in self.training.tasks if task.is_target]
-        return [saved for task in targets for saved in self._look_at(task, event)]
-
-    def _look_at(self, task: Task, step: Step) -> Iterator[Saved]:
-        trained = task is step.task
-        if trained and self.every > 0 and task.step % self.every == 0 and task.step <= task.expected_steps:
-            yield self._save(task, f"{ON_THE_WAY}{task.step}", "on_the_way")
-            keep_last(self.save_path / task.name, ON_THE_WAY, task.step, self.keep)
-        if (trained and step.finished) or task.stopped_at == step.number:
-            logger.info("%s: train finished!", task.name)
-            yield self._save(task, LAST, "target")
-            self.finished[task.name] = step.number
+        saved = []
+        for task in self.training.tasks:
+            trained, number = task is event.task, task.step
+            if not task.is_target:
+                continue
+            if trained and self.every > 0 and number % self.every == 0 and number <= task.expected_steps:
+                saved.append(self._save(task, f"{ON_THE_WAY}{number}", "on_the_way"))
+                keep_last(self.save_path / task.name, ON_THE_WAY, number, self.keep)
+            if (trained and event.finished) or task.stopped_at == event.number:
+                logger.info("%s: train finished!", task.name)
+                saved.append(self._save(task, LAST, "target"))
+                self.finished[task.name] = event.number
+        return saved
 
     def _save(self, task: Task, folder: str, kind: str) -> Saved:
         path = self.save_path / task.name / folder
@@ -73,9 +70,17 @@ def save_model(
     task: Task,
     path: Path,
     run: dict[str, Any] | None = None,
-    trained: dict[str, Any] | None = None,
+    best: bool = False,
 ) -> None:
-    """Save what a task predicts with at this moment, with averaged weights where the run keeps averages."""
+    """Save what a task predicts with at this moment, with averaged weights where the run keeps averages.
+
+    Args:
+        training: at this moment.
+        task: of its tasks.
+        path: where; a model of palm's that stands there is replaced.
+        run: the resolved configuration, kept in the model.
+        best: whether the model is kept because of the evaluation at this step.
+    """
     with training.averaged():
         model = model_of(training, task)
         parts = (("backbone", model.backbone), ("head", model.head))
@@ -83,7 +88,7 @@ def save_model(
         check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
         if is_first():
             set_aside_foreign(path)
-        model.save(path, run, training_facts(training, task), trained=trained, overwrite=True)
+        model.save(path, run, training_facts(training, task, best), overwrite=True)
 
 
 class CheckpointSaver:
@@ -146,15 +151,36 @@ class BestSaver:
         only_target_decides = len(targets) == 1 and self.evaluator.best_by == [targets[0].name]
         if not only_target_decides and self.evaluator.overall.step == event.step:
             saved += [
-                self._save(task, self.save_path / OVERALL / task.name, "best_overall") for task in targets
+                self._save(task, self.save_path / BEST_OF_RUN / task.name, "best_overall") for task in targets
             ]
         return saved
 
     def _save(self, task: Task, path: Path, kind: str) -> Saved:
         training = self.evaluator.training
-        scores = json_ready(self.evaluator.evaluations[-1].scores.get(task.name, {}))
-        save_model(training, task, path, self.run, {"step": training.step, "scores": scores})
+        save_model(training, task, path, self.run, best=True)
         return Saved(training.step, kind, path, task.name)
+
+
+def evaluation_observers(
+    evaluator: Evaluator | None, folder: Path | None, run: dict[str, Any], patience: int, stop_by: str
+) -> list[Observer]:
+    """The evaluator, and who acts on what it finds, in this order; nobody without an evaluator.
+
+    Args:
+        evaluator: of the run.
+        folder: where best models go; None to keep none.
+        run: the resolved configuration, kept in each model.
+        patience: as in `EarlyStopping`; 0 or less: never stop early.
+        stop_by: 'task' for each target by its own scores, 'all' for all targets at once.
+    """
+    if evaluator is None:
+        return []
+    found: list[Observer] = [evaluator]
+    if folder is not None:
+        found.append(BestSaver(evaluator, folder, run))
+    if patience > 0:
+        found.append(EarlyStopping(evaluator, patience, together=stop_by == "all"))
+    return found
 
 
 def models_table(
@@ -174,7 +200,7 @@ def models_table(
         if evaluator is not None:
             own = evaluator.best.get(task.name)
             steps |= {} if own is None else {f"{task.name}/{BEST}": own.step}
-            steps[f"{OVERALL}/{task.name}"] = evaluator.overall.step
+            steps[f"{BEST_OF_RUN}/{task.name}"] = evaluator.overall.step
         for name, step in steps.items():
             if task.is_target and (save_path / name).is_dir():
                 score = "" if evaluator is None or step is None else evaluator.shown_at(task.name, step)

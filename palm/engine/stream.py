@@ -24,7 +24,7 @@ class TaskStream:
     """The endless batches of one task, each a function of its number.
 
     Epochs follow one another without a seam: the short rest of one is filled up from the next, so
-    every row is seen once an epoch and every batch is full.
+    every row is seen once an epoch and every batch is full. Only the last epoch of a run may be cut short.
 
     Args:
         task: the task's name; with `seed` it decides the order of rows and what is masked.
@@ -97,6 +97,10 @@ class TaskStream:
                 f"set max_tokens_per_batch (now {max_tokens}) to {total} or less, or add data"
             )
         return TokenBatches(row_tokens, max_tokens, self._order)
+
+    def rows_before(self, step: int) -> int:
+        """How many rows all processes' batches before `step` have together, those of every pass counted."""
+        return self._batches.places(step * self.num_ranks - 1).stop if step else 0
 
     def picks(self, step: int) -> list[tuple[int, int]]:
         """(epoch, row) of every row of this process's batch at `step`, counted from 0."""

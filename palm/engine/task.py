@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from palm.backbone.base import Backbone
 from palm.core.checks import count_problems, positive_problems, raise_any
@@ -18,6 +19,7 @@ from palm.metrics import metric_problems
 from palm.mixing.base import TaskProgress
 from palm.paradigm.base import Head
 from palm.reader.base import Reader
+from palm.reader.rows.bad_rows import BadRows
 from palm.reader.rows.cache import DataCache, training_rows
 from palm.reader.rows.rows import Rows
 
@@ -47,6 +49,8 @@ class Task(Component):
         pred_output_path: the folder for predictions; `<save_path>/<task>` where absent.
         pred_batch_size: rows per prediction step; `batch_size`, or else 32, where absent.
         shuffle: draw a new order of the training rows for every epoch.
+        seed: decides the order of the task's rows and what is masked in them; the run's `random_seed` where
+            absent.
         print_first_n: how many examples and their encoded rows to log before training.
         loss_weight: factor of the task's loss in the gradient; losses are reported without it.
         learning_rate_factor: factor of all learning rates, the encoder's too, in the steps of this task.
@@ -59,6 +63,7 @@ class Task(Component):
         expected_steps: how many steps it is planned to get.
         step: how many it has had.
         scores: its dev scores so far, from 0 to 1, the higher the better.
+        bad_dev_rows: rows of its dev data that were left out or repaired, as `Rows.bad`.
         stopped_at: the global step at which it was declared finished early; None where it was not.
 
     Raises:
@@ -81,6 +86,7 @@ class Task(Component):
         pred_output_path: Path | None = None,
         pred_batch_size: int | None = None,
         shuffle: bool = True,
+        seed: int | None = None,
         print_first_n: int = 0,
         loss_weight: float = 1.0,
         learning_rate_factor: float = 1.0,
@@ -94,7 +100,7 @@ class Task(Component):
         self.train_file, self.dev_file, self.pred_file = train_file, dev_file, pred_file
         self.metrics: Sequence[str] = head.metrics if metrics is None else metrics
         self.pred_output_path = pred_output_path
-        self.shuffle, self.print_first_n = shuffle, print_first_n
+        self.shuffle, self.seed, self.print_first_n = shuffle, seed, print_first_n
         self.loss_weight, self.learning_rate_factor = loss_weight, learning_rate_factor
         self.head_learning_rate = head_learning_rate
         self.gradient_accumulation_steps = gradient_accumulation_steps
@@ -112,13 +118,14 @@ class Task(Component):
         self.expected_steps = 0
         self.step = 0
         self.scores: list[float] = []
+        self.bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
         self.stopped_at: int | None = None
 
     def open_stream(self, seed: int, rows: Rows | None = None, cache: DataCache | None = None) -> None:
         """Encode the training file and start from its first batch; how many steps is still to be planned.
 
         Args:
-            seed: the run's `random_seed`.
+            seed: the run's `random_seed`, for a task without a seed of its own.
             rows: the file's rows, where they are encoded already.
             cache: where they are kept otherwise; None for nowhere.
 
@@ -137,7 +144,7 @@ class Task(Component):
             rows,
             batch_size=self.batch_size,
             max_tokens_per_batch=self.max_tokens_per_batch,
-            seed=seed,
+            seed=seed if self.seed is None else self.seed,
             shuffle=self.shuffle,
             rank=rank(),
             num_ranks=num_ranks(),
@@ -152,8 +159,10 @@ class Task(Component):
         self.scores, self.stopped_at = [], None
 
     def _log_first_rows(self, path: Path) -> None:
+        self.reader.bad_rows = BadRows(path, self.reader.on_bad_row, joint=True)  # told when all are encoded
         examples = list(islice(self.reader.read(path, with_targets=True), self.print_first_n))
         rows = self.reader.encode(examples, with_targets=True)
+        self.reader.bad_rows = None
         for number, example in enumerate(examples):
             logger.info("%s: example %d: %s", self.name, number, example)
             for row in range(len(rows)):
@@ -176,6 +185,11 @@ class Task(Component):
     def epoch(self) -> int:
         """The epoch, from 0, of its last step."""
         return max(self.step - 1, 0) // self.steps_per_epoch
+
+    def rows_after(self, step: int) -> tuple[int, int]:
+        """How many training rows it has, and how many it has trained on in `step` steps, repeats counted."""
+        assert self.stream is not None, "the training data is not loaded"
+        return len(self.stream.rows), self.stream.rows_before(step * self.gradient_accumulation_steps)
 
     def batches(self, step: int) -> list[Tensors]:
         """What its step `step`, counted from 0, trains on."""

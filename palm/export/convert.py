@@ -13,7 +13,7 @@ from palm.core.directories import check_target, new_directory
 from palm.core.logging import logger
 from palm.downloader import pretrained_directory
 from palm.export.tokenizer_files import input_names, save_tokenizer
-from palm.pretrained import ModelDirectory, Report, read_directory
+from palm.pretrained import Report, read_directory
 from palm.pretrained.loading import fill_backbone
 from palm.pretrained.writing import write_hugging_face, write_palm
 from palm.reader.text.subwords import load_tokenizer
@@ -52,17 +52,13 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: b
     with new_directory(folder, overwrite) as part:
         WRITERS[to](weights, backbone, part)
         if directory.vocab_path is not None:
-            _write_vocabulary(directory, directory.vocab_path, backbone, part)
+            save_tokenizer(
+                load_tokenizer(directory.vocab_path, directory.do_lower_case),
+                part,
+                inputs=input_names(backbone),
+                longest=backbone.max_tokens,
+                do_lower_case=directory.do_lower_case,
+                marks_text=True,
+            )
     logger.info("%s written to %s", type(backbone).__name__, folder)
     return report
-
-
-def _write_vocabulary(directory: ModelDirectory, vocabulary: Path, backbone: Backbone, folder: Path) -> None:
-    save_tokenizer(
-        load_tokenizer(vocabulary, directory.do_lower_case),
-        folder,
-        inputs=input_names(backbone),
-        longest=backbone.max_tokens,
-        do_lower_case=directory.do_lower_case,
-        marks_text=True,
-    )

@@ -82,7 +82,9 @@ def _problem(name: str, model: InferenceModel, family: Family, head: HeadLayout)
 def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[str, Tensor]:
     encoder = dict(model.backbone.state_dict())
     if "embeddings.task.weight" in encoder:
-        encoder["embeddings.task.weight"] = _first(encoder["embeddings.task.weight"], _task_id(model))
+        # `transformers` takes the first row when nobody names a task.
+        table, row = encoder["embeddings.task.weight"], int(model.reader.settings.get("task_id", 0))
+        encoder["embeddings.task.weight"] = torch.cat([table[row : row + 1], table[:row], table[row + 1 :]])
     pooler = {name: encoder.pop(name) for name in ("pooler.weight", "pooler.bias")}
     weights = {family.prefix + name: value for name, value in from_ours(encoder, family.layout).items()}
     if head.reads_pooler:
@@ -97,16 +99,6 @@ def _renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[st
         module, _, kind = name.rpartition(".")
         renamed[f"{names[module]}.{kind}" if module else names[name]] = value
     return renamed
-
-
-def _first(table: Tensor, row: int) -> Tensor:
-    """The table with a row moved to the front, where `transformers` looks when nobody names a task."""
-    others = [number for number in range(len(table)) if number != row]
-    return table[torch.tensor([row, *others])]
-
-
-def _task_id(model: InferenceModel) -> int:
-    return int(model.reader.settings.get("task_id", 0))
 
 
 def _config(model: InferenceModel, name: str, family: Family, head: HeadLayout) -> dict[str, Any]:

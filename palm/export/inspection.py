@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -13,8 +13,9 @@ from torch import Tensor
 from palm.core.errors import StorageError
 from palm.core.foreign import inside, parse_json, reading
 from palm.core.storage import numbered, read_object, under
-from palm.engine import checkpoint, inference
-from palm.engine.saving import ON_THE_WAY
+from palm.engine import checkpoint, history, inference
+from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.run_directory import CONFIGURATION, HISTORY, RECIPE
 from palm.export import description as export
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import read_config
@@ -67,22 +68,19 @@ def as_text(facts: Mapping[str, Any], indent: str = "") -> str:
     for name, value in facts.items():
         if isinstance(value, Mapping) and value:
             lines += [f"{indent}{name}", as_text(value, indent + "  ")]
-        else:
-            lines.append(f"{indent}{name:<{width}}  {_shown(value)}".rstrip())
+            continue
+        shown = str(value)
+        if value in (None, [], {}):
+            shown = "-"
+        elif isinstance(value, bool):
+            shown = "yes" if value else "no"
+        elif isinstance(value, int):
+            shown = f"{value:,}"
+        elif isinstance(value, list):
+            more = f" and {len(value) - 12} more" if len(value) > 12 else ""
+            shown = ", ".join(map(str, value[:12])) + more
+        lines.append(f"{indent}{name:<{width}}  {shown}".rstrip())
     return "\n".join(lines)
-
-
-def _shown(value: Any) -> str:
-    if value in (None, [], {}):
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list):
-        more = f" and {len(value) - 12} more" if len(value) > 12 else ""
-        return ", ".join(map(str, value[:12])) + more
-    return str(value)
 
 
 def _exported(folder: Path) -> Facts | None:
@@ -147,17 +145,18 @@ def _checkpoint(folder: Path) -> Facts | None:
 
 
 MODELS = {
-    "best": "*/best_model",
-    "last": "*/infer_model",
-    "best of the run": "best/*",
+    "best": f"*/{BEST}",
+    "last": f"*/{LAST}",
+    "best of the run": f"{BEST_OF_RUN}/*",
     "on the way": f"*/{ON_THE_WAY}*",
 }
 """Which models of a run there are -> where they lie in it."""
 
 RUN_FILES = {
-    "configuration": "resolved_config.yaml",
-    "history": "history.jsonl",
-    "evaluations": "evaluation.jsonl",
+    "configuration": CONFIGURATION,
+    "recipe": RECIPE,
+    "history": history.FILE,
+    "evaluations": HISTORY,
     "report": "report.html",
     "curves": "curves.png",
 }
@@ -166,14 +165,27 @@ RUN_FILES = {
 
 def _run(folder: Path) -> Facts | None:
     models = {
-        kind: _by_number(path for path in folder.glob(pattern) if (path / "config.json").is_file())
+        kind: sorted(
+            (path for path in folder.glob(pattern) if (path / "config.json").is_file()),
+            key=lambda path: (path.parent, len(path.name), path.name),  # `step9` before `step10`
+        )
         for kind, pattern in MODELS.items()
     }
     checkpoints = numbered(folder, "step_")
     files = {what: name if (folder / name).is_file() else None for what, name in RUN_FILES.items()}
     if not (any(models.values()) or checkpoints or files["history"]):
         return None
-    state = {} if files["history"] is None else _state(folder / files["history"])
+    state = {}
+    if files["history"] is not None:
+        # How far it has come, by the last events of its history; the last line may be cut off.
+        last: dict[str, Any] = {}
+        step = 0
+        with (folder / files["history"]).open("rb") as lines:
+            for line in lines:
+                with suppress(ValueError):
+                    last = parse_json(line)
+                    step = max(step, last["step"])
+        state = {"state": last["reason"] if last.get("event") == "end" else "not ended", "step": step}
     return {
         "format": "palm run",
         **state,
@@ -184,23 +196,6 @@ def _run(folder: Path) -> Facts | None:
         **files,
         "commands": dict(_commands(folder, files, models["best"] or models["last"], checkpoints)),
     }
-
-
-def _by_number(paths: Iterable[Path]) -> list[Path]:
-    """Paths by name, `step9` before `step10`."""
-    return sorted(paths, key=lambda path: (path.parent, len(path.name), path.name))
-
-
-def _state(history: Path) -> Facts:
-    """How far a run has come, by the last events of its history; the last line may be cut off."""
-    last: dict[str, Any] = {}
-    step = 0
-    with history.open("rb") as lines:
-        for line in lines:
-            with suppress(ValueError):
-                last = parse_json(line)
-                step = max(step, last["step"])
-    return {"state": last["reason"] if last.get("event") == "end" else "not ended", "step": step}
 
 
 def _commands(

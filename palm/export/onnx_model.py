@@ -73,12 +73,14 @@ def to_onnx(
     check_target(folder, overwrite)
     tasks = tasks_of_run(Path(source), trust) if all_heads else [saved_model(Path(source), trust)]
     tasks = _with_rows(tasks, rows)
-    graph = _graph([trained.model for trained in tasks])
+    models = [trained.model for trained in tasks]
+    heads = {model.task: model.head for model in models}
+    graph = Graph(models[0].backbone, heads, models[0].reader.settings.get("task_id", 0)).eval()
     with new_directory(folder, overwrite) as part:
         _write(graph, part / FILE)
         session = _session(part / FILE, graph)
         checks = {trained.model.task: check_graph(session, graph, trained, tolerance) for trained in tasks}
-        _describe(part, graph, [trained.model for trained in tasks], checks)
+        _describe(part, graph, models, checks)
     for name, check in checks.items():
         logger.info("%s: the graph %s", name, check)
     logger.info("%s written to %s", FILE, folder)
@@ -97,12 +99,6 @@ def _with_rows(tasks: Sequence[Trained], rows: str | Path | Mapping[str, str | P
         replace(trained, data=Path(files[trained.model.task])) if trained.model.task in files else trained
         for trained in tasks
     ]
-
-
-def _graph(models: Sequence[InferenceModel]) -> Graph:
-    heads = {model.task: model.head for model in models}
-    graph = Graph(models[0].backbone, heads, models[0].reader.settings.get("task_id", 0))
-    return graph.eval()
 
 
 def _write(graph: Graph, file: Path) -> None:

@@ -18,7 +18,9 @@ from palm.core.errors import PalmError, StorageError
 from palm.core.foreign import reading
 from palm.core.storage import load_into, read_object
 from palm.engine.checkpoint import STATE, newest_checkpoint, trained_weights
+from palm.engine.choosing import LAST
 from palm.engine.inference import DESCRIPTION, InferenceModel, load_model
+from palm.engine.run_directory import CONFIGURATION
 from palm.export.tokenizer_files import load_tokenizer
 from palm.paradigm import HEADS
 from palm.reader import READERS
@@ -93,7 +95,7 @@ def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
         backbone = rebuilt(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
         load_into(backbone, weights.backbone, folder)
         found = []
-        config = folder.parent / "resolved_config.yaml"
+        config = folder.parent / CONFIGURATION
         run = guessed(read_yaml(config, Problems())) if config.is_file() else {}
         for task, parts in components["tasks"].items():
             head = rebuilt(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
@@ -130,7 +132,7 @@ def _of_targets(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
 
 
 def _targets(folder: Path) -> list[Path]:
-    return sorted(file.parent for file in folder.glob("*/infer_model/config.json"))
+    return sorted(file.parent for file in folder.glob(f"*/{LAST}/config.json"))
 
 
 def _is_checkpoint(folder: Path) -> bool:

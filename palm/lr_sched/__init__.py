@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from palm.lr_sched import base_schedualer
 from palm.lr_sched.base import HORIZON, LR_SCHEDULES, Schedule, schedule_of_run
+from palm.lr_sched.base_schedualer import Schedualer
 from palm.lr_sched.decays import (
     CosineScheduler,
     LinearScheduler,
@@ -24,11 +26,13 @@ __all__ = [
     "LinearScheduler",
     "NoamScheduler",
     "PolynomialScheduler",
+    "Schedualer",
     "Schedule",
     "SlantedTriangularScheduler",
     "TriangularSchedualer",
     "TriangularScheduler",
     "WarmupSchedualer",
     "WarmupScheduler",
+    "base_schedualer",
     "schedule_of_run",
 ]

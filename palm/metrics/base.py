@@ -26,12 +26,14 @@ class Metric(ABC):
         main: the number of `compute` that decides which model is best.
         higher_is_better: whether that number should rise; one that should fall is 0 or more.
         perfect: its highest value, where it should rise.
+        examples_per_unit: how many examples in a row make one that can be counted by itself.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
     main: ClassVar[str]
     higher_is_better: ClassVar[bool] = True
     perfect: ClassVar[float] = 1.0
+    examples_per_unit: ClassVar[int] = 1
 
     @abstractmethod
     def update(self, prediction: Prediction, truth: Truth) -> None:

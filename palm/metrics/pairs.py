@@ -16,6 +16,7 @@ class PairAccuracy(Metric):
 
     needs: ClassVar[tuple[str, ...]] = ("is_right",)
     main = "pair_accuracy"
+    examples_per_unit = 2
 
     def __init__(self) -> None:
         self.right = self.total = 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from palm.core.checks import choice_problems, raise_any
 from palm.core.component import Component
 from palm.core.registry import Registry
 from palm.mixing.draws import draw_task, plan_steps
@@ -37,8 +39,15 @@ class TaskProgress:
     scores: tuple[float, ...] = ()
 
 
+Draws = Literal["planned", "independent"]
+
+
 class Mixing(Component, ABC):
     """A mixing strategy; it has no state: what it gives depends on where the tasks stand alone.
+
+    Args:
+        mixing_draws: planned: no task is drawn beyond its planned steps, so that every one has exactly these
+            when the run ends; independent: every step is drawn for itself, as PaddlePALM does.
 
     Attributes:
         follows_scores: whether shares change with dev scores. Then the steps that are left are shared
@@ -50,8 +59,11 @@ class Mixing(Component, ABC):
     follows_scores: ClassVar[bool] = False
     follows_plan: ClassVar[bool] = False
 
-    def __init__(self) -> None:
-        """No settings, unless a strategy has some."""
+    mixing_draws: str = "planned"
+
+    def __init__(self, *, mixing_draws: Draws = "planned") -> None:
+        raise_any(choice_problems(("planned", "independent"), mixing_draws=mixing_draws))
+        self.mixing_draws = mixing_draws
 
     @abstractmethod
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
@@ -67,7 +79,30 @@ class Mixing(Component, ABC):
 
     def draw(self, seed: int, step: int, tasks: Sequence[TaskProgress]) -> int:
         """The index of the task that global step `step` (from 0) trains."""
-        return draw_task(seed, step, self.weights(tasks))
+        weights: Sequence[float] = self.weights(tasks)
+        if self.mixing_draws == "planned" and any(left := keep_target_for_last(tasks, self.left(tasks))):
+            chances = self.chances(weights, left)
+            weights = chances if any(chances) else left
+        return draw_task(seed, step, weights)
+
+    def left(self, tasks: Sequence[TaskProgress]) -> list[int]:
+        """How many steps of the plan each task has left; nothing where there is no plan, or no more of it."""
+        return [max(task.expected_steps - task.step, 0) for task in tasks]
+
+    def chances(self, weights: Sequence[float], left: Sequence[int]) -> Sequence[float]:
+        """What a planned draw is in proportion to: the weights of the tasks that have steps left."""
+        return [weight if steps else 0.0 for weight, steps in zip(weights, left, strict=True)]
+
+    def binding_plan(self, tasks: Sequence[TaskProgress]) -> list[int | str] | None:
+        """What of the plan decides draws long before its end; None where a run may go on with any other plan.
+
+        Args:
+            tasks: as they are planned.
+        """
+        if self.follows_scores:  # checkpoints have its plan
+            return None
+        is_drawn_from = self.mixing_draws == "planned" and len(tasks) > 1
+        return [task.expected_steps for task in tasks] if self.follows_plan or is_drawn_from else None
 
     def expected_steps(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[int]:
         """How many steps each task is planned to get.
@@ -88,6 +123,59 @@ class Mixing(Component, ABC):
             plan_steps(num_epochs, task.mix_ratio, per_epoch, share / shares[reference])
             for task, share in zip(tasks, shares, strict=True)
         ]
+
+
+class EpochMixing(Mixing):
+    """A strategy that knows its shares of every epoch of the main task, the first target.
+
+    Its planned draws are those of an urn: an epoch's steps in random order. So they do not depend on how many
+    epochs follow, and all tasks keep step with the main one.
+    """
+
+    def quotas(self, tasks: Sequence[TaskProgress], epochs: float) -> list[int]:
+        """How many steps each task is to have had after so many epochs of the main task."""
+        main = first_target(tasks)
+        return self.expected_steps(tasks, main, epochs / tasks[main].mix_ratio)
+
+    def left(self, tasks: Sequence[TaskProgress]) -> list[int]:
+        """How many steps each task has left of the epoch that is being trained."""
+        main = tasks[first_target(tasks)]
+        last = math.ceil(main.expected_steps / main.steps_per_epoch) if self._is_by_shares(tasks) else 0
+        # The main task may have had its steps of an epoch before the others have had theirs.
+        for epoch in range(max(main.step // main.steps_per_epoch, 1), last):
+            planned = zip(tasks, self.quotas(tasks, epoch), strict=True)
+            left = [max(min(quota, task.expected_steps) - task.step, 0) for task, quota in planned]
+            if any(left):
+                return left
+        return super().left(tasks)
+
+    def chances(self, weights: Sequence[float], left: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
+        """The steps that are left."""
+        return left
+
+    def binding_plan(self, tasks: Sequence[TaskProgress]) -> list[int | str] | None:
+        """Of a plan of whole epochs, nothing but that: longer ones begin like it."""
+        plan, main = super().binding_plan(tasks), tasks[first_target(tasks)]
+        is_whole = main.expected_steps % main.steps_per_epoch == 0 and self._is_by_shares(tasks)
+        return ["whole epochs"] * len(tasks) if plan and is_whole and not self.follows_plan else plan
+
+    def _is_by_shares(self, tasks: Sequence[TaskProgress]) -> bool:
+        """Whether the plan is that of the shares, give or take a step, and not of each task's own epochs."""
+        main = tasks[first_target(tasks)]
+        quotas = self.quotas(tasks, main.expected_steps / main.steps_per_epoch)
+        return all(abs(task.expected_steps - quota) <= 1 for task, quota in zip(tasks, quotas, strict=True))
+
+
+def first_target(tasks: Sequence[TaskProgress]) -> int:
+    """The index of the main task."""
+    return next(number for number, task in enumerate(tasks) if task.is_target)
+
+
+def keep_target_for_last(tasks: Sequence[TaskProgress], left: Sequence[int]) -> list[int]:
+    """`left`, without the very last step of a target while auxiliary tasks have some: it ends the run."""
+    of_targets = sum(steps for task, steps in zip(tasks, left, strict=True) if task.is_target)
+    waits = of_targets == 1 < sum(left)
+    return [0 if waits and task.is_target else steps for task, steps in zip(tasks, left, strict=True)]
 
 
 MIXINGS: Registry[type[Mixing]] = Registry("mixing strategy", Mixing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from palm.optimizer import base_optimizer
 from palm.optimizer.adamw import Adam, AdamW
 from palm.optimizer.adamwdl import AdamWDL, layerwise_lr_decay
 from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, clip
@@ -17,6 +18,7 @@ __all__ = [
     "Lamb",
     "Optimizer",
     "ParameterGroups",
+    "base_optimizer",
     "clip",
     "layerwise_lr_decay",
     "trust_ratio",

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from palm.optimizer.base import OPTIMIZERS, GradClipType
-from palm.optimizer.moments import MomentOptimizer, keep_moments_normal
+from palm.optimizer.moments import DecayRule, EpsilonHatRule, MomentOptimizer, keep_moments_normal
 
 
 @OPTIMIZERS.register("adam", "adamw")
@@ -20,11 +20,41 @@ class AdamW(MomentOptimizer):
     reads `p` as it was before the step. Biases and layer norms do not decay. A parameter without
     a gradient does not move at all: no decay, no momentum.
 
-    Source: Kingma and Ba, 2014, arXiv:1412.6980; Loshchilov and Hutter, 2017, arXiv:1711.05101.
+    Args:
+        epsilon_hat: of adam, add epsilon before the bias correction, as PaddlePALM does, and not after it:
+            `lr·√(1 − beta2^t)/(1 − beta1^t)·m/(√v + epsilon)` in step t.
+
+    Raises:
+        ConfigError: for values outside their range.
+
+    Source: Kingma and Ba, 2014, arXiv:1412.6980, with the "epsilon hat" of its section 2; Loshchilov and
+    Hutter, 2017, arXiv:1711.05101.
     """
 
-    def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.AdamW:
+    def __init__(
+        self,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        grad_clip: float | None = 1.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        grad_clip_type: GradClipType = "global_norm",
+        apply_decay_param_fun: DecayRule | str | None = None,
+        epsilon_hat: bool = False,
+    ) -> None:
+        super().__init__(
+            *(learning_rate, weight_decay, grad_clip, beta1, beta2, epsilon),
+            grad_clip_type=grad_clip_type,
+            apply_decay_param_fun=apply_decay_param_fun,
+        )
+        self.epsilon_hat = epsilon_hat
+
+    def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """Two groups: what decays, what does not."""
+        if self.epsilon_hat:
+            settings = {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon}
+            return EpsilonHatRule(self.groups(named_parameters), settings)
         optimizer = torch.optim.AdamW(
             self.groups(named_parameters),
             lr=self.learning_rate,
@@ -46,6 +76,7 @@ class Adam(AdamW):
         weight_decay: as in `AdamW`; `Trainer.build_backward(weight_decay=…)` sets it too.
         grad_clip: as in `AdamW`, but off by default, as it was there.
         grad_clip_type: as in `AdamW`.
+        epsilon_hat: as in `AdamW`.
     """
 
     aliases: ClassVar[dict[str, str]] = {"lr": "learning_rate", "lr_schedualer": "lr_scheduler"}
@@ -58,6 +89,9 @@ class Adam(AdamW):
         weight_decay: float = 0.0,
         grad_clip: float | None = None,
         grad_clip_type: GradClipType = "global_norm",
+        epsilon_hat: bool = False,
     ) -> None:
-        super().__init__(learning_rate, weight_decay, grad_clip, grad_clip_type=grad_clip_type)
+        super().__init__(
+            *(learning_rate, weight_decay, grad_clip), grad_clip_type=grad_clip_type, epsilon_hat=epsilon_hat
+        )
         self.lr_scheduler = lr_scheduler

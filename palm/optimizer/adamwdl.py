@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from palm.core.component import Translate, unused
 from palm.core.errors import ConfigError
 from palm.core.registry import imported
-from palm.optimizer.base import OPTIMIZERS, GradClipType, LayerNames
-from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule
+from palm.optimizer.base import OPTIMIZERS, GradClipType, LayerNames, Optimizer
+from palm.optimizer.moments import DecayRule, EpsilonHatRule, Group, MomentOptimizer
 
 RateRule = Callable[[float, int, int], float]
 """Decay rate, number of a layer, number of layers -> the factor of the learning rate in this layer."""
@@ -32,6 +34,12 @@ def layerwise_lr_decay(decay_rate: float, layer: int, n_layers: int) -> float:
     return float(decay_rate ** (n_layers - layer))
 
 
+def _never_lazy(value: object) -> dict[str, Any]:
+    if value:
+        raise ConfigError(["AdamWDL: lazy_mode is not offered: moments of all rows move in every step"])
+    return {}
+
+
 @OPTIMIZERS.register("adamwdl")
 class AdamWDL(MomentOptimizer):
     """AdamW with dynamic learning rates: that of layer m of n is `learning_rate · layerwise_decay^(n − m)`.
@@ -51,6 +59,17 @@ class AdamWDL(MomentOptimizer):
 
     Source: PaddleNLP's document on AdamWDL, with its defaults.
     """
+
+    only_2x: ClassVar[Mapping[str, Translate]] = {
+        **Optimizer.only_2x,
+        **dict.fromkeys(["parameters", "multi_precision", "n_layers", "name_dict", "name"], unused),
+        "lazy_mode": _never_lazy,
+    }
+    order_2x = (
+        *("learning_rate", "beta1", "beta2", "epsilon", "parameters", "weight_decay"),
+        *("apply_decay_param_fun", "grad_clip", "lazy_mode", "multi_precision", "layerwise_decay"),
+        *("n_layers", "set_param_lr_fun", "name_dict", "name"),
+    )
 
     def __init__(
         self,
@@ -109,17 +128,9 @@ class AdamWDL(MomentOptimizer):
         return AdamWDLRule(groups, {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon})
 
 
-class AdamWDLRule(MomentRule):
-    """The update of `AdamWDL`."""
+class AdamWDLRule(EpsilonHatRule):
+    """The update of `AdamWDL`: in its document's formula the decay has the corrected rate too."""
 
-    def move(self, group: Group, parameters: list[Tensor], step: int) -> None:
-        """One step of the document's formula."""
-        # It is AdamW's with other constants: there epsilon is added to √v̂, and the decay is not corrected.
-        (beta1, beta2), root = group["betas"], (1 - group["betas"][1] ** step) ** 0.5
-        self.take_adam_step(
-            *(parameters, parameters, step),
-            lr=group["lr"],
-            betas=(beta1, beta2),
-            eps=group["eps"] / root,
-            weight_decay=group["weight_decay"] * root / (1 - beta1**step),
-        )
+    def decay(self, group: Group, corrected: float) -> float:
+        """The group's, times that correction."""
+        return float(group["weight_decay"]) * corrected

@@ -30,6 +30,7 @@ class Optimizer(Component, ABC):
         learning_rate: the rate that the schedule multiplies.
         grad_clip: what the training loop clips gradients to; None for no clipping.
         grad_clip_type: how, see `clip`.
+        running: the torch optimizer of the run that it was last given to.
         needs_layers: whether `build` takes the layers of the model as second argument.
     """
 
@@ -38,6 +39,14 @@ class Optimizer(Component, ABC):
     grad_clip: float | None
     grad_clip_type: GradClipType = "global_norm"
     needs_layers: bool = False
+    running: torch.optim.Optimizer | None = None
+
+    def get_cur_learning_rate(self) -> float:
+        """The rate of the last step, the largest of all groups; before the first, `learning_rate`."""
+        if self.running is None:
+            return self.learning_rate
+        rate: float = max(group["lr"] for group in self.running.param_groups)
+        return rate
 
     @abstractmethod
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:

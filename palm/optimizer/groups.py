@@ -80,6 +80,7 @@ class ParameterGroups(Component):
         moving: Sequence[tuple[str, nn.Parameter]],
         learning_rate: float,
         head_rates: Mapping[str, float],
+        factors: Mapping[str, float],
     ) -> None:
         """Split an optimizer's groups so that every parameter has its rate.
 
@@ -91,6 +92,7 @@ class ParameterGroups(Component):
             moving: the parameters with their names; the encoder's begin with `backbone.`.
             learning_rate: the rate that the optimizer was built with.
             head_rates: the beginning of the names of a head's parameters -> its rate.
+            factors: name of a parameter -> factor of the rate that it would have; patterns go before.
 
         Raises:
             ConfigError: a pattern that fits no parameter.
@@ -107,7 +109,13 @@ class ParameterGroups(Component):
             optimizer.param_groups.remove(group)
         for group in groups:
             optimizer.param_groups += _split(
-                group, lambda p, built: self._rate(names[p], built / learning_rate, learning_rate, head_rates)
+                group,
+                lambda p, built: self._rate(
+                    names[p],
+                    built / learning_rate * factors.get(names[p], 1.0),
+                    learning_rate,
+                    head_rates,
+                ),
             )
 
     def _rate(self, name: str, part: float, learning_rate: float, head_rates: Mapping[str, float]) -> float:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from palm.optimizer.base import OPTIMIZERS, GradClipType
+from palm.core.component import Translate, unused
+from palm.core.errors import ConfigError
+from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer
 from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule
 
 
@@ -18,12 +22,26 @@ class Lamb(MomentOptimizer):
     What does not decay, biases and layer norms if `apply_decay_param_fun` does not say otherwise, is
     left out of the scaling too and takes Adam's step. A parameter without a gradient does not move.
 
+    Args:
+        exclude_from_weight_decay: of lamb, in place of `apply_decay_param_fun`: regular expressions; what has
+            one of them in its name does not decay.
+
     Raises:
         ConfigError: for values outside their range.
 
     Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity; the exclusions are
     those of the authors' program.
     """
+
+    aliases: ClassVar[dict[str, str]] = {
+        "weight_decay_rate": "weight_decay",
+        "beta_1": "beta1",
+        "beta_2": "beta2",
+    }
+    only_2x: ClassVar[Mapping[str, Translate]] = {**Optimizer.only_2x, "name": unused}
+    order_2x = (
+        *("learning_rate", "weight_decay", "beta1", "beta2", "epsilon", "exclude_from_weight_decay", "name"),
+    )
 
     def __init__(
         self,
@@ -35,12 +53,23 @@ class Lamb(MomentOptimizer):
         epsilon: float = 1e-6,
         grad_clip_type: GradClipType = "global_norm",
         apply_decay_param_fun: DecayRule | str | None = None,
+        exclude_from_weight_decay: list[str] | None = None,
     ) -> None:
         super().__init__(
             *(learning_rate, weight_decay, grad_clip, beta1, beta2, epsilon),
             grad_clip_type=grad_clip_type,
             apply_decay_param_fun=apply_decay_param_fun,
         )
+        if exclude_from_weight_decay is None:
+            return
+        if apply_decay_param_fun is not None:
+            raise ConfigError(["lamb: set apply_decay_param_fun or exclude_from_weight_decay, not both"])
+        try:
+            excluded = [re.compile(pattern) for pattern in exclude_from_weight_decay]
+        except re.error as error:
+            problem = f"{error.pattern!r} is no regular expression: {error}"
+            raise ConfigError([f"exclude_from_weight_decay: {problem}"]) from None
+        self._rule = lambda name: not any(pattern.search(name) for pattern in excluded)
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """Two groups: what decays and is scaled, what is not."""

@@ -178,6 +178,32 @@ class MomentRule(torch.optim.Optimizer):
         )
 
 
+class EpsilonHatRule(MomentRule):
+    """AdamW with epsilon added before the bias correction: PaddlePALM's update, and Paddle's."""
+
+    def move(self, group: Group, parameters: list[Tensor], step: int) -> None:
+        """One step: the decay of the values before it, then Adam's."""
+        beta1, beta2 = group["betas"]
+        root = (1 - beta2**step) ** 0.5
+        # It is AdamW's with another epsilon: there it is added to √v̂ = √v / root.
+        self.take_adam_step(
+            *(parameters, parameters, step),
+            lr=group["lr"],
+            betas=group["betas"],
+            eps=group["eps"] / root,
+            weight_decay=self.decay(group, root / (1 - beta1**step)),
+        )
+
+    def decay(self, group: Group, corrected: float) -> float:  # noqa: ARG002
+        """Share of a parameter that a step takes away, per unit of rate.
+
+        Args:
+            group: of the parameters.
+            corrected: what the bias correction makes of a rate of 1.
+        """
+        return float(group["weight_decay"])
+
+
 NEGLIGIBLE = {"exp_avg": 1e-28, "exp_avg_sq": 1e-35}
 """Below these, a running mean becomes 0: beside an epsilon of 1e-8 it moves no parameter."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -11,9 +12,10 @@ from torch import Tensor, nn
 from palm.core.component import Component, Translate, checked_phase
 from palm.core.contract import Specs, Tensors
 from palm.core.registry import Registry
+from palm.paradigm.results import Results
 
 
-class Head(Component, nn.Module):
+class Head(Component, Results, nn.Module):
     """A head: it never sees files, tokenizers or paths.
 
     Attributes:
@@ -24,6 +26,9 @@ class Head(Component, nn.Module):
         outputs_attr: tensors that `forward` gives.
         metrics: names of the metrics that a task with this layer is evaluated by where it names none itself;
             the first one decides which model is best.
+        rate_factors: parameter's name -> factor of the learning rate that it would have.
+        l2_decays: parameter's name -> what of it is added to its clipped gradient: the older kind of weight
+            decay, which passes through Adam's moments.
         reader_settings: settings that a reader has for this layer where a configuration does not name them.
     """
 
@@ -31,6 +36,8 @@ class Head(Component, nn.Module):
     reader_settings: ClassVar[Mapping[str, Any]] = {}
     computes_in_bf16: ClassVar[bool] = False
     metrics: Sequence[str] = ()
+    rate_factors: Mapping[str, float] = MappingProxyType({})
+    l2_decays: Mapping[str, float] = MappingProxyType({})
     inputs_attr: Specs
     targets_attr: Specs
     outputs_attr: Specs

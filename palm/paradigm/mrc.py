@@ -21,13 +21,17 @@ PADDING_LOGIT = -1e9
 """The logit of padding: finite, so that arithmetic on it is safe, and no softmax sees it."""
 
 
+LONGEST_ANSWER = 30
+"""In tokens, where nothing says otherwise."""
+
+
 @HEADS.register("mrc")
 class MRC(Head):
     """One linear layer that gives every token a start and an end logit (Devlin et al., 2018, section 4.2).
 
     Args:
         hidden_size: width of the backbone's encoder outputs.
-        max_answer_len: longest answer, in tokens.
+        max_answer_len: longest answer, in tokens; 30 where it is None, as in PaddlePALM 2.x by default.
         n_best_size: number of best starts, and of best ends, that are paired into spans.
         with_negative: whether a question may have no answer, which `[CLS]` stands for.
         null_score_diff_threshold: predict no answer where its score is above the best one's by more.
@@ -56,13 +60,14 @@ class MRC(Head):
         self,
         hidden_size: int,
         *,
-        max_answer_len: int = 30,
+        max_answer_len: int | None = LONGEST_ANSWER,
         n_best_size: int = 20,
         with_negative: bool = False,
         null_score_diff_threshold: float = 0.0,
         initializer_range: float = 0.02,
     ) -> None:
         super().__init__()
+        max_answer_len = LONGEST_ANSWER if max_answer_len is None else max_answer_len
         raise_any(
             [
                 *count_problems(

@@ -10,12 +10,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
-from palm.core.component import Translate, unused
+from palm.core.component import Translate
 from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import WiringError
 from palm.core.layers import init_weights
 from palm.paradigm.base import HEADS, Head
 from palm.paradigm.crf import LinearChainCRF
+
+
+def _rate_of_crf(value: float) -> dict[str, Any]:
+    """The argument `learning_rate` of 2.x, which is a factor there too."""
+    return {"crf_learning_rate_factor": value}
 
 
 @HEADS.register("seq_label")
@@ -28,6 +33,8 @@ class SequenceLabel(Head):
         dropout_prob: probability of zeroing a feature while training.
         initializer_range: sigma of the normal that the linear layer's weights start from.
         use_crf: score a text's labels together, with a linear-chain CRF over its words.
+        crf_learning_rate_factor: of seq_label with use_crf, factor of the rate of the CRF's weights.
+        emission_l2: of seq_label, what part of the linear layer's weights is added to their gradient.
 
     Raises:
         ConfigError: with every setting that is wrong.
@@ -42,7 +49,7 @@ class SequenceLabel(Head):
     }
 
     metrics = ("entity_f1", "token_accuracy")
-    only_2x: ClassVar[Mapping[str, Translate]] = {**Head.only_2x, "learning_rate": unused}
+    only_2x: ClassVar[Mapping[str, Translate]] = {**Head.only_2x, "learning_rate": _rate_of_crf}
     order_2x = ("n_classes", "hidden_size", "dropout_prob", "learning_rate", "initializer_range", "phase")
 
     def __init__(
@@ -53,6 +60,8 @@ class SequenceLabel(Head):
         initializer_range: float = 0.02,
         *,
         use_crf: bool = False,
+        crf_learning_rate_factor: float = 1.0,
+        emission_l2: float = 0.0,
     ) -> None:
         super().__init__()
         raise_any(
@@ -60,7 +69,10 @@ class SequenceLabel(Head):
                 *count_problems(least=2, n_classes=n_classes),
                 *count_problems(hidden_size=hidden_size),
                 *dropout_problems(dropout_prob=dropout_prob),
-                *positive_problems(initializer_range=initializer_range),
+                *positive_problems(
+                    initializer_range=initializer_range, crf_learning_rate_factor=crf_learning_rate_factor
+                ),
+                *positive_problems(emission_l2=emission_l2 or 1),
             ]
         )
         word_mask = TensorSpec(("batch", "seq"), torch.bool)
@@ -76,6 +88,10 @@ class SequenceLabel(Head):
         self.dropout = nn.Dropout(dropout_prob)
         self.out = nn.Linear(hidden_size, n_classes)
         self.crf = LinearChainCRF(n_classes) if use_crf else None
+        if use_crf and crf_learning_rate_factor != 1:
+            self.rate_factors = {"crf.weight": crf_learning_rate_factor}
+        if emission_l2:
+            self.l2_decays = {"out.weight": emission_l2}
         init_weights(self, initializer_range)
 
     def forward(self, features: Tensors) -> Tensors:

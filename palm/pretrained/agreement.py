@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -38,17 +36,15 @@ def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
         name, settings = described(file, given)
     except (ConfigError, StorageError):  # it says too little to compare
         return
-    if problems := list(_differences(backbone, name, settings)):
-        raise StorageError(
-            "\n".join([f"the weights of {path} are not those of this encoder, says {file}:", *problems])
-        )
-
-
-def _differences(backbone: Backbone, name: str, settings: dict[str, Any]) -> Iterator[str]:
+    problems = []
     ours = BACKBONES.name_of(type(backbone))
     if ours in BACKBONES and ours != name and {ours, name} not in ALIKE:
-        yield f"  backbone: {name} there, {ours} here; set backbone: {name}, or auto"
+        problems.append(f"  backbone: {name} there, {ours} here; set backbone: {name}, or auto")
     for setting in COMPUTED:
         theirs, own = settings.get(setting), backbone.settings.get(setting)
         if theirs is not None and own is not None and own != theirs:
-            yield f"  {setting}: {theirs!r} there, {own!r} here; set {setting}: {theirs}"
+            problems.append(f"  {setting}: {theirs!r} there, {own!r} here; set {setting}: {theirs}")
+    if problems:
+        raise StorageError(
+            "\n".join([f"the weights of {path} are not those of this encoder, says {file}:", *problems])
+        )

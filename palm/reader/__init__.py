@@ -1,5 +1,6 @@
 """Readers: data files to batches, and predictions back to files."""
 
+from palm.reader import base_reader
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.classify import ClassifyReader
 from palm.reader.mask_lm import MaskLMReader
@@ -22,4 +23,5 @@ __all__ = [
     "Record",
     "Rows",
     "SequenceLabelReader",
+    "base_reader",
 ]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from palm.core.checks import choice_problems, raise_any
 from palm.core.contract import Specs, Tensors
-from palm.core.errors import PalmError
+from palm.core.errors import DataError, PalmError
+from palm.core.logging import logger
 from palm.core.registry import Registry
 from palm.reader.predictions import Predictions, Record, write_records
+from palm.reader.rows.bad_rows import BadRows, usable
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
 from palm.reader.serving import Serving
@@ -20,6 +23,12 @@ from palm.reader.text.tokenizer import Tokenizer
 
 Draw = Callable[[int], np.random.Generator]
 """The generator of the k-th row of a batch; only readers that draw call it."""
+
+Refuse = Callable[[DataError], object]
+"""Takes what is wrong with a row that is left out."""
+
+T = TypeVar("T")
+E = TypeVar("E")
 
 
 class Reader(Serving, ABC):
@@ -38,6 +47,8 @@ class Reader(Serving, ABC):
             not inherited: a subclass says it again.
         truth_names: the fields of what `truths` tells, which decide what metrics fit.
         facts: where `encode` counts what the user should know of a file; None while nobody asks.
+        on_bad_row: what becomes of rows with targets that cannot be used, see `palm.reader.rows.bad_rows`.
+        bad_rows: where `read` and `encode` put these while a whole file is encoded; None at other times.
     """
 
     cacheable: ClassVar[bool] = False
@@ -47,6 +58,8 @@ class Reader(Serving, ABC):
     targets_attr: Specs
     truth_names: Sequence[str] = ()
     facts: TextFacts | None = None
+    on_bad_row: str = "error"
+    bad_rows: BadRows | None = None
 
     @property
     def companions(self) -> tuple[Path, ...]:
@@ -68,6 +81,54 @@ class Reader(Serving, ABC):
         Raises:
             DataError: with `file:line`, what came, what was expected.
         """
+
+    def examples_of(
+        self, path: Path, with_targets: bool, items: Callable[[Refuse], Iterable[T]], make: Callable[[T], E]
+    ) -> Iterator[E]:
+        """For `read`: the examples that can be used, while the others are dealt with as `on_bad_row` says.
+
+        Args:
+            path: the data file.
+            with_targets: without them, every row has to be used: it is to be predicted.
+            items: the file's rows; is given what to call with the error of a row that it leaves out.
+            make: an example of a row, or a DataError.
+
+        Raises:
+            DataError: rows that cannot be used, all in one.
+        """
+        mode = self.on_bad_row if with_targets else "error"
+        bad = BadRows(path, mode) if self.bad_rows is None else self.bad_rows
+        yield from usable(items(bad.add), make, bad)
+        if not bad.joint:
+            bad.finish(self.tell_once)
+
+    def tell_once(self, message: str) -> None:
+        """Warn, but not again: a dev file is read in every evaluation."""
+        told = self.__dict__.setdefault("_told", set())
+        if message not in told:
+            told.add(message)
+            logger.warning("%s", message)
+
+    def deal_with_bad_rows(self, on_bad_row: str) -> None:
+        """Take the setting `on_bad_row`; readers with that setting call it.
+
+        Raises:
+            ConfigError: another value.
+        """
+        raise_any(choice_problems(("error", "skip", "repair"), on_bad_row=on_bad_row))
+        self.on_bad_row = on_bad_row
+
+    def refuse(self, errors: Sequence[DataError]) -> None:
+        """For `encode`: examples that cannot be used, of which no rows are made.
+
+        Raises:
+            DataError: with all of them, where no whole file is encoded that tells of them itself.
+        """
+        if self.bad_rows is None and errors:
+            raise DataError("\n".join(map(str, errors)))
+        for error in errors:
+            assert self.bad_rows is not None
+            self.bad_rows.add(error)
 
     @abstractmethod
     def parse(self, texts: Iterable[Any]) -> Iterator[Any]:
@@ -128,6 +189,10 @@ class Reader(Serving, ABC):
     def results(self, records: Iterable[Record]) -> Iterator[Any]:
         """The records in the form in which `Trainer.predict` gives and writes them, that of 2.x."""
         yield from records
+
+    def in_memory(self, results: Iterable[Any]) -> Sequence[Any] | Mapping[str, str]:
+        """What `Trainer.predict` gives where it writes no files: all results, as the files would be read."""
+        return list(results)
 
 
 READERS: Registry[type[Reader]] = Registry("reader", Reader)

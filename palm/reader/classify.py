@@ -8,6 +8,7 @@ from typing import ClassVar
 from palm.config import FilePath
 from palm.reader.base import READERS
 from palm.reader.predictions import Record
+from palm.reader.rows.bad_rows import OnBadRow
 from palm.reader.rows.rows import Rows
 from palm.reader.table import TextExample, TextReader, labelled_records
 from palm.reader.text.labels import labels_of
@@ -33,6 +34,8 @@ class ClassifyReader(TextReader):
         n_classes: number of labels, against which the file's labels are checked; not used for real ones.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
         label_type: 'class', or 'real' for labels that are real numbers.
+        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
+            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
 
     Raises:
         ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
@@ -57,8 +60,10 @@ class ClassifyReader(TextReader):
         n_classes: int | None = None,
         label_map: FilePath | dict[str, int] | None = None,
         label_type: str = "class",
+        on_bad_row: OnBadRow = "error",
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
+        self.deal_with_bad_rows(on_bad_row)
         self.names = labels_of(label_type, n_classes, label_map)
         self.carry(self.names)
 

@@ -13,6 +13,7 @@ from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import DataError
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
+from palm.reader.rows.bad_rows import OnBadRow
 from palm.reader.rows.rows import Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.text.masking import masked_row
@@ -38,6 +39,8 @@ class MaskLMReader(TextReader):
             vocabulary in a JSON file does so by itself.
         for_cn: take all blanks out of the texts, as Chinese data that is cut into words wants it.
         task_id: the number that ERNIE's task embedding gets.
+        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
+            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
 
     Raises:
         ConfigError: a setting out of its range.
@@ -60,17 +63,24 @@ class MaskLMReader(TextReader):
         do_lower_case: bool = False,
         for_cn: bool = False,
         task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
+        self.deal_with_bad_rows(on_bad_row)
         self.outputs_attr = {**self.outputs_attr, "mask_pos": _ONE_PER_MASK}
         self.targets_attr = {"mask_label": _ONE_PER_MASK}
 
     def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
         rows = super().encode(examples, with_targets)
-        for example, length in zip(examples, rows.lengths, strict=True):
-            if length == 2 + (0 if example.text_b is None else self.tokenizer.separators):
-                raise DataError(f"{example.place}: no word to hide in {example.text_a[:40]!r}")
-        return rows
+        special = [2 + (0 if each.text_b is None else self.tokenizer.separators) for each in examples]
+        has_words = rows.lengths > special
+        if has_words.all():
+            return rows
+        wordless = (examples[k] for k in np.flatnonzero(~has_words).tolist())
+        self.refuse(
+            [DataError(f"{each.place}: no word to hide in {each.text_a[:40]!r}") for each in wordless]
+        )
+        return rows.select(np.flatnonzero(has_words).tolist())
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         batch = super().collate(rows, indices, draw)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,11 +17,12 @@ from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import ConfigError
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
+from palm.reader.rows.bad_rows import OnBadRow
 from palm.reader.rows.collate import padded_batch
 from palm.reader.rows.rows import Column, Ints, Rows
 from palm.reader.table import TextExample, TextReader, labelled_records
 from palm.reader.text.labels import labels_of
-from palm.reader.text.tsv import read_table
+from palm.reader.text.tsv import TableRow, read_table
 
 PAIR_COLUMNS = ("token_ids", "first_segment")
 
@@ -62,6 +64,8 @@ class MatchReader(TextReader):
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
         learning_strategy: 'pointwise' or 'pairwise'.
         label_type: 'class', or 'real' for labels that are real numbers, such as similarities.
+        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
+            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
 
     Raises:
         ConfigError: a setting out of its range, real labels in pairwise training, or a
@@ -90,8 +94,10 @@ class MatchReader(TextReader):
         label_map: FilePath | dict[str, int] | None = None,
         learning_strategy: str = "pointwise",
         label_type: str = "class",
+        on_bad_row: OnBadRow = "error",
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
+        self.deal_with_bad_rows(on_bad_row)
         raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy))
         self.is_pairwise = learning_strategy == "pairwise"
         self.names = labels_of(label_type, n_classes, label_map)
@@ -107,10 +113,14 @@ class MatchReader(TextReader):
         if not (with_targets and self.is_pairwise):
             yield from super().read(path, with_targets)
             return
-        for row in read_table(Path(path), (*self.text_columns, "text_b_neg")):
+
+        def example(row: TableRow) -> RankedExample:
             right = self._example(row, None)
             wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
-            yield RankedExample(right, replace(right, text_b=wrong))
+            return RankedExample(right, replace(right, text_b=wrong))
+
+        rows = partial(read_table, Path(path), (*self.text_columns, "text_b_neg"))
+        yield from self.examples_of(path, with_targets, rows, example)
 
     def read_true(self, path: Path) -> Iterator[TextExample]:
         """Pairwise, each right text, labelled 1, and then its wrong one, labelled 0."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,10 +17,18 @@ from palm.core.errors import ConfigError, DataError
 from palm.reader.answers import ContextWindow, best_answers, null_odds
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.predictions import Predictions, Record, write_answers
+from palm.reader.rows.bad_rows import OnBadRow
 from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Ints, Rows
-from palm.reader.text.squad import SquadQuestion, answerable, parsed_questions, read_questions
+from palm.reader.text.squad import (
+    QuestionMaker,
+    QuestionPart,
+    SquadQuestion,
+    answerable,
+    parsed_questions,
+    question_parts,
+)
 from palm.reader.text.subwords import load_tokenizer
 from palm.reader.text.tokenizer import Pieces
 from palm.reader.text.windows import Window, best_context, windows_of
@@ -69,6 +78,8 @@ class MRCReader(Reader):
         n_best_size: how many answers a question has in `nbest_predictions.json`.
         remove_noanswer: train only on windows with the answer; otherwise on all of them, and on
             questions without an answer, with `[CLS]` for the answer.
+        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
+            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
 
     Raises:
         ConfigError: a setting out of its range, or no room for a context.
@@ -96,6 +107,7 @@ class MRCReader(Reader):
         task_id: int = 0,
         n_best_size: int = 20,
         remove_noanswer: bool = True,
+        on_bad_row: OnBadRow = "error",
     ) -> None:
         self.vocab_path = Path(vocab_path)
         self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
@@ -110,6 +122,7 @@ class MRCReader(Reader):
             )
         if problems:
             raise ConfigError(problems)
+        self.deal_with_bad_rows(on_bad_row)
         self.vocab_size = self.tokenizer.vocab_size
         self.max_seq_len = max_seq_len
         self.max_query_len = max_query_len
@@ -122,13 +135,26 @@ class MRCReader(Reader):
         self.truth_names = ("answers",)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[SquadQuestion]:
-        for question in read_questions(Path(path)):
-            may_lack_answers = not with_targets or not (question.answers or self.remove_noanswer)
-            yield question if may_lack_answers else answerable(question)
+        yield from self._questions(QuestionMaker(Path(path), "standing" if with_targets else "none"))
 
     def read_true(self, path: Path) -> Iterator[SquadQuestion]:
-        """Every question with all its answers, wherever they stand; one may have none."""
-        return read_questions(Path(path))
+        """Every question with the texts of all its answers, wherever they stand; one may have none."""
+        yield from self._questions(QuestionMaker(Path(path), "texts"))
+
+    def _questions(self, made: QuestionMaker) -> Iterator[SquadQuestion]:
+        def example(part: QuestionPart) -> SquadQuestion:
+            question = made(part)
+            may_lack_answers = made.answers != "standing" or not (question.answers or self.remove_noanswer)
+            return question if may_lack_answers else answerable(question)
+
+        parts = partial(question_parts, made.path)
+        yield from self.examples_of(made.path, made.answers != "none", parts, example)
+        if made.num_empty:
+            listed = ", ".join(map(repr, made.empty)) + (", …" if made.num_empty > len(made.empty) else "")
+            self.tell_once(
+                f"{made.path}: questions that are empty, or whose context is: {made.num_empty} ({listed}); "
+                "they are answered like the others, and their answers mean little"
+            )
 
     def truths(self, examples: Iterable[SquadQuestion]) -> Iterator[Record]:
         for example in examples:
@@ -147,7 +173,13 @@ class MRCReader(Reader):
         unheld = []
         for index, example in enumerate(examples):
             document = documents[example.context]
-            answer = _answer_span(example, document) if with_targets and example.answers else None
+            answer = None
+            if with_targets and example.answers:
+                try:
+                    answer = _answer_span(example, document)
+                except DataError as error:
+                    self.refuse([error])
+                    continue
             windows = self._rows_of(index, queries[index][: self.max_query_len], document, answer)
             if not windows:
                 unheld.append(example)
@@ -198,6 +230,10 @@ class MRCReader(Reader):
                 record["text"] = "" if odds > values[0]["null_threshold"] else best_text
                 record["null_odds"] = odds
             yield record
+
+    def in_memory(self, results: Iterable[Record]) -> dict[str, str]:
+        """Question id -> answer, as `predictions.json` has them."""
+        return {record["id"]: record["text"] for record in results}
 
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
         return write_answers(records, directory)
@@ -258,6 +294,8 @@ class MRCReader(Reader):
 def _answer_span(example: SquadQuestion, document: Pieces) -> _Span:
     """The tokens that hold the characters of the example's first answer."""
     answer = example.answers[0]
+    if answer.start is None:
+        raise DataError(f"{example.place}: the answer {answer.text!r} has no answer_start")
     first = int(np.searchsorted(document.ends, answer.start, side="right"))
     last = int(np.searchsorted(document.starts, answer.start + len(answer.text))) - 1
     if first > last:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -16,12 +17,13 @@ from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import ConfigError, DataError
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.predictions import Record
+from palm.reader.rows.bad_rows import OnBadRow
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.text.labels import Labels
 from palm.reader.text.sequence import sequence_of
 from palm.reader.text.subwords import load_tokenizer
-from palm.reader.text.tsv import read_table
+from palm.reader.text.tsv import TableRow, read_table
 from palm.reader.text.words import word_windows, words_of
 
 NO_LABEL = -100
@@ -70,6 +72,8 @@ class SequenceLabelReader(Reader):
         for_cn: accepted, changes nothing: blanks keep words apart.
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; the `label_map` must name all of them.
+        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
+            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
 
     Raises:
         ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
@@ -100,9 +104,11 @@ class SequenceLabelReader(Reader):
         for_cn: bool = False,  # noqa: ARG002
         task_id: int = 0,
         n_classes: int | None = None,
+        on_bad_row: OnBadRow = "error",
     ) -> None:
         if max_seq_len < 3:
             raise ConfigError([f"max_seq_len should be at least 3, not {max_seq_len!r}"])
+        self.deal_with_bad_rows(on_bad_row)
         self.vocab_path = Path(vocab_path)
         self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
         self.vocab_size = self.tokenizer.vocab_size
@@ -121,17 +127,20 @@ class SequenceLabelReader(Reader):
 
     def read(self, path: Path, with_targets: bool) -> Iterator[TaggedExample]:
         columns = ("text_a", "label") if with_targets else ("text_a",)
-        for row in read_table(Path(path), columns):
-            words = _words(row.cells["text_a"], row.place)
-            labels = words_of(row.cells["label"]) if with_targets else None
-            if labels is not None and len(labels) != len(words):
-                raise DataError(
-                    f"{row.place}: {_counted(len(labels), 'label')} for {_counted(len(words), 'word')}; "
-                    "every word of text_a needs one label, both separated by spaces or by U+0002; the text "
-                    f"starts with {' '.join(words)[:40]!r}"
-                )
-            ids = None if labels is None else [self.labels.value_of(label, row.place) for label in labels]
-            yield TaggedExample(words, ids, row.place)
+        rows = partial(read_table, Path(path), columns)
+        yield from self.examples_of(path, with_targets, rows, partial(self._example, with_targets))
+
+    def _example(self, with_targets: bool, row: TableRow) -> TaggedExample:
+        words = _words(row.cells["text_a"], row.place)
+        labels = words_of(row.cells["label"]) if with_targets else None
+        if labels is not None and len(labels) != len(words):
+            raise DataError(
+                f"{row.place}: {_counted(len(labels), 'label')} for {_counted(len(words), 'word')}; "
+                "every word of text_a needs one label, both separated by spaces or by U+0002; the text "
+                f"starts with {' '.join(words)[:40]!r}"
+            )
+        ids = None if labels is None else [self.labels.value_of(label, row.place) for label in labels]
+        return TaggedExample(words, ids, row.place)
 
     def parse(self, texts: Iterable[Any]) -> Iterator[TaggedExample]:
         for number, text in enumerate(texts):

@@ -73,8 +73,12 @@ class Served:
 class _ServingReader(RowEncoder, Protocol):
     """What the methods below need of the reader that has them."""
 
-    outputs_attr: Specs
     served: Served
+
+    @property
+    def outputs_attr(self) -> Specs: ...
+    @property
+    def targets_attr(self) -> Specs: ...
 
     @property
     def phase(self) -> str: ...
@@ -158,6 +162,23 @@ class Serving(Component):
         if problems := list(mismatches("backbone", backbone.inputs_attr, "reader", self.outputs_attr)):
             raise WiringError("\n".join(problems))
         self.served = replace(self.served, backbone=backbone)
+
+    def require_attr(self: _ServingReader, attr_name: str) -> None:
+        """Ask for a field; a reader of palm's gives all it has in any case.
+
+        Raises:
+            WiringError: it has no such field.
+        """
+        if attr_name not in {**self.outputs_attr, **self.targets_attr}:
+            raise WiringError(f"output attr {attr_name} is not found in this reader.")
+
+    def get_epoch_outputs(self) -> dict[str, Any]:
+        """What a head's `epoch_postprocess` may want of the whole file.
+
+        Raises:
+            WiringError: this reader has nothing of the kind.
+        """
+        raise WiringError(f"{type(self).__name__} has no get_epoch_outputs()")
 
     def get_registered_backbone(self) -> HasInputs | None:
         """What `register_with` was given."""

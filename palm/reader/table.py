@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -82,9 +83,12 @@ class TextReader(Reader):
     def read(self, path: Path, with_targets: bool) -> Iterator[TextExample]:
         labels = self.labels if with_targets else None
         columns = self.text_columns if labels is None else ("label", *self.text_columns)
-        for row in read_table(Path(path), columns):
+
+        def example(row: TableRow) -> TextExample:
             label = None if labels is None else labels.value_of(row.cells["label"], row.place)
-            yield self._example(row, label)
+            return self._example(row, label)
+
+        yield from self.examples_of(path, with_targets, partial(read_table, Path(path), columns), example)
 
     def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
         (field,) = self.truth_names

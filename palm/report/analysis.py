@@ -10,6 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from palm.core.checksum import checksum
@@ -115,7 +116,13 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
         trust: as for `palm.load_model`.
     """
     file = run.folder / FILE
-    known = _stored(file)
+    known: dict[str, Analysis] = {}
+    stored = read_json(file) if file.is_file() else {}
+    if stored.get("version") == VERSION:
+        kinds = {"data": DataFile, "hardest": Row, "label_scores": LabelScore, "confused": Confused}
+        for task, values in stored["tasks"].items():
+            parts = {name: [kind(**value) for value in values[name]] for name, kind in kinds.items()}
+            known[task] = Analysis(**{**values, **parts})
     found: dict[str, Analysis | str] = {}
     for task in run.history.tasks:
         found[task] = _analysis(run, task, known.get(task), predict, trust)
@@ -175,7 +182,14 @@ def analyse(
             metric.update(record, truth)
         judged = counts.judge(example, record, truth)
         loss = record_loss(record) if loss is None else loss
-        row = Row(_place(example), _texts(example), judged.gold, judged.predicted, judged.is_right, loss)
+        row = Row(
+            str(getattr(example, "place", "")),
+            _texts(example),
+            judged.gold,
+            judged.predicted,
+            judged.is_right,
+            loss,
+        )
         # The number settles ties, so that rows are never compared: the earlier one stays.
         heapq.heappush(hardest, ((loss or 0.0, not judged.is_right, -len(windows)), row))
         if len(hardest) > MOST_ROWS:
@@ -229,34 +243,29 @@ def _stream(model: InferenceModel, path: Path) -> Iterator[tuple[Any, Any, Any, 
     """Of every example: itself, its record, its truth, its loss if that can be told, and its rows."""
     reader = model.reader
     seen, known, shown, counted, lost = tee(reader.read_true(path), 5)
+    sizes = (
+        np.bincount(rows["example"].values, minlength=len(chunk)).tolist()
+        for chunk, rows in encoded_chunks(reader, counted, with_targets=False, size=1024)
+    )
     return zip(
         shown,
         chain.from_iterable(model.steps(seen, losses={})),
         reader.truths(known),
         example_losses(model, lost) if has_row_losses(model) else repeat(None),
-        _sizes(reader, counted),
+        chain.from_iterable(sizes),
         strict=False,
     )
-
-
-def _sizes(reader: Reader, examples: Iterator[Any]) -> Iterator[int]:
-    """How many rows each example becomes."""
-    for chunk, rows in encoded_chunks(reader, examples, with_targets=False, size=1024):
-        owners = rows["example"].values.tolist()
-        sizes = [0] * len(chunk)
-        for owner in owners:
-            sizes[owner] += 1
-        yield from sizes
-
-
-def _place(example: Any) -> str:
-    return str(getattr(example, "place", ""))
 
 
 def _texts(example: Any) -> list[tuple[str, str]]:
     """The texts of an example, under the names that its file gives them."""
     if isinstance(example, SquadQuestion):
-        return [("question", _cut(example.question)), ("context", _around_answer(example))]
+        # Of a long context, the part that holds the first answer.
+        begins = next((answer.start for answer in example.answers if answer.start is not None), 0)
+        start = max(0, begins - MOST_LETTERS // 2)
+        start = min(start, max(0, len(example.context) - MOST_LETTERS))
+        context = ("…" if start else "") + _cut(example.context[start:])
+        return [("question", _cut(example.question)), ("context", context)]
     if isinstance(words := getattr(example, "words", None), list):
         return [("text_a", _cut(" ".join(words)))]
     found = [(name, getattr(example, name, None)) for name in ("text_a", "text_b")]
@@ -264,28 +273,5 @@ def _texts(example: Any) -> list[tuple[str, str]]:
     return texts or [("example", _cut(str(example)))]
 
 
-def _around_answer(question: SquadQuestion) -> str:
-    """The part of the context that holds the first answer, if it is long."""
-    start = max(0, question.answers[0].start - MOST_LETTERS // 2) if question.answers else 0
-    start = min(start, max(0, len(question.context) - MOST_LETTERS))
-    return ("…" if start else "") + _cut(question.context[start:])
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…"
-
-
-def _stored(file: Path) -> dict[str, Analysis]:
-    """What was kept of an earlier look at the run."""
-    if not file.is_file():
-        return {}
-    stored = read_json(file)
-    if stored.get("version") != VERSION:
-        return {}
-    return {task: _restored(values) for task, values in stored["tasks"].items()}
-
-
-def _restored(values: dict[str, Any]) -> Analysis:
-    kinds = {"data": DataFile, "hardest": Row, "label_scores": LabelScore, "confused": Confused}
-    parts = {name: [kind(**value) for value in values[name]] for name, kind in kinds.items()}
-    return Analysis(**{**values, **parts})

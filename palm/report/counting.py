@@ -181,7 +181,7 @@ class TagCounts(Counts):
         for counts, these in ((self._right, found & expected), (self._given, found), (self._true, expected)):
             counts.update(entity.kind for entity in these)
         words = getattr(example, "words", [])
-        missed, invented = (_listed(these, words) for these in (expected - found, found - expected))
+        missed, invented = _listed(expected - found, words), _listed(found - expected, words)
         return Judged(missed, invented, predicted == gold)
 
     def label_scores(self) -> list[LabelScore]:
@@ -256,7 +256,14 @@ class AnswerCounts(Counts):
         predicted, answers = record["text"], truth["answers"]
         score = best(word_f1, predicted, answers) if answers else float(not predicted)
         is_exact = bool(best(exact, predicted, answers)) if answers else not predicted
-        self._kinds[_kind(predicted, answers, is_exact, score)] += 1
+        kind = "overlaps the true answer" if score > 0 else "another place"
+        if is_exact:
+            kind = "exactly right"
+        elif not answers:
+            kind = "an answer where there is none"
+        elif not predicted:
+            kind = "no answer where there is one"
+        self._kinds[kind] += 1
         true_length = min((len(words_of(answer)) for answer in answers), default=0)
         self._lengths.append((true_length, len(words_of(predicted)), score))
         gold = " | ".join(dict.fromkeys(answers)) or "(no answer)"
@@ -284,16 +291,6 @@ class AnswerCounts(Counts):
                 grouped(list(zip(windows, scores, strict=True)), (1, 2, 3, 5, 9)),
             ),
         ]
-
-
-def _kind(predicted: str, answers: Sequence[str], is_exact: bool, score: float) -> str:
-    if is_exact:
-        return "exactly right"
-    if not answers:
-        return "an answer where there is none"
-    if not predicted:
-        return "no answer where there is one"
-    return "overlaps the true answer" if score > 0 else "another place"
 
 
 def grouped(rows: Sequence[tuple[int, float]], bounds: Sequence[int]) -> list[tuple[str, int, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -63,7 +63,10 @@ def statistics(reader: Reader, path: Path, role: str, most: int = MOST_EXAMPLES)
     """
     examples = reader.read_true(path)
     found = list(islice(examples, most))
-    lengths = _lengths(reader, found)
+    parts = [rows.lengths for _, rows in encoded_chunks(reader, found, with_targets=False)]
+    lengths: np.ndarray[Any, np.dtype[np.int64]] = (
+        np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+    )
     limit = reader.settings.get("max_seq_len")
     return DataFile(
         role,
@@ -78,11 +81,6 @@ def statistics(reader: Reader, path: Path, role: str, most: int = MOST_EXAMPLES)
         int((lengths == limit).sum()),
         _labels(reader, found).most_common(MOST_LABELS),
     )
-
-
-def _lengths(reader: Reader, examples: Iterable[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    parts = [rows.lengths for _, rows in encoded_chunks(reader, examples, with_targets=False)]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
 def histogram(lengths: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[str, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +63,16 @@ def grouped_runs(runs: Sequence[Run]) -> list[Group]:
         key = json.dumps(settings, sort_keys=True, default=str) if settings else str(run.folder.resolve())
         found.setdefault(key, []).append(run)
     members = list(found.values())
-    differing = _differing([_settings(group[0]) for group in members])
-    return [Group(_name(group, differing, alone=len(members) == 1), group) for group in members]
+    each_settings = [_settings(group[0]) for group in members]
+    names = dict.fromkeys(name for settings in each_settings for name in settings)
+    shown = [{name: json.dumps(each.get(name), default=str) for name in names} for each in each_settings]
+    differing = [name for name in names if len({values[name] for values in shown}) > 1]
+    groups = []
+    for group, settings in zip(members, each_settings, strict=True):
+        told = [f"{name.rpartition(' ')[2]} {settings.get(name, 'default')}" for name in differing[:3]]
+        title = ", ".join(told) if settings and told else group[0].name
+        groups.append(Group(f"{title} ({len(group)} runs)" if len(group) > 1 else title, group))
+    return groups
 
 
 def band(group: Group, curve_of: Callable[[History], Curve | None]) -> Band | None:
@@ -95,16 +103,3 @@ def _settings(run: Run) -> dict[str, Any]:
         for each in values
         if each.name not in SAME_EXPERIMENT
     }
-
-
-def _differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of settings that are not the same everywhere."""
-    names = dict.fromkeys(name for each in settings for name in each)
-    return [name for name in names if len({json.dumps(each.get(name), default=str) for each in settings}) > 1]
-
-
-def _name(runs: Sequence[Run], differing: Sequence[str], alone: bool) -> str:
-    settings = _settings(runs[0])
-    told = [f"{name.rpartition(' ')[2]} {settings.get(name, 'default')}" for name in differing[:3]]
-    name = runs[0].name if alone or not told or not settings else ", ".join(told)
-    return f"{name} ({len(runs)} runs)" if len(runs) > 1 else name

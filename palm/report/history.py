@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from palm.core.errors import StorageError
-
-FILE, VERSION = "history.jsonl", 1
+from palm.engine.history import FILE, VERSION
 
 E = TypeVar("E")
 
@@ -250,12 +249,15 @@ def _built(kind: type[E], event: Mapping[str, Any], place: str) -> E:
     return kind(**values)
 
 
-def _fields(kind: type) -> tuple[list[str], set[str]]:
-    """The names of a kind's fields, and of those that it cannot do without."""
-    fields = dataclasses.fields(kind)
-    needed = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
-    return [field.name for field in fields], needed
-
-
-_FIELDS = {kind: _fields(kind) for kind in (*_EVENTS.values(), PlannedTask)}
-"""Computed once: a history may have a hundred thousand lines."""
+_FIELDS: dict[type, tuple[list[str], set[str]]] = {
+    kind: (
+        [each.name for each in dataclasses.fields(kind)],
+        {
+            each.name
+            for each in dataclasses.fields(kind)
+            if each.default is each.default_factory is dataclasses.MISSING
+        },
+    )
+    for kind in (*_EVENTS.values(), PlannedTask)
+}
+"""Kind -> its fields, and those that it cannot do without; once: a history may have 100 000 lines."""

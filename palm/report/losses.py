@@ -32,9 +32,16 @@ def example_losses(model: InferenceModel, examples: Iterable[Any]) -> Iterator[f
     while chunk := list(islice(examples, CHUNK_EXAMPLES)):
         usable = {number: ready for number, each in enumerate(chunk) if (ready := _usable(each)) is not None}
         rows = model.reader.encode(list(usable.values()), with_targets=True) if usable else None
-        found = _means(model, rows) if rows is not None and len(rows) else {}
+        totals: dict[int, list[float]] = {}  # example -> the losses of its rows
+        if rows is not None:
+            by_length = np.argsort(rows.lengths, kind="stable").tolist()  # little padding, as in prediction
+            for start in range(0, len(rows), model.batch_size):
+                indices = by_length[start : start + model.batch_size]
+                for index, loss in zip(indices, _row_losses(model, rows, indices), strict=True):
+                    totals.setdefault(int(rows["example"][index]), []).append(loss)
+        means = {example: math.fsum(values) / len(values) for example, values in totals.items()}
         places = {number: place for place, number in enumerate(usable)}
-        yield from (found.get(places[number]) if number in places else None for number in range(len(chunk)))
+        yield from (means.get(places[number]) if number in places else None for number in range(len(chunk)))
 
 
 def has_row_losses(model: InferenceModel) -> bool:
@@ -59,17 +66,6 @@ def _usable(example: Any) -> Any:
         return answerable(example)
     except DataError:
         return None
-
-
-def _means(model: InferenceModel, rows: Rows) -> dict[int, float]:
-    """Example -> the mean loss of its rows."""
-    totals: dict[int, list[float]] = {}
-    by_length = np.argsort(rows.lengths, kind="stable").tolist()  # little padding, as in prediction
-    for start in range(0, len(rows), model.batch_size):
-        indices = by_length[start : start + model.batch_size]
-        for index, loss in zip(indices, _row_losses(model, rows, indices), strict=True):
-            totals.setdefault(int(rows["example"][index]), []).append(loss)
-    return {example: math.fsum(values) / len(values) for example, values in totals.items()}
 
 
 @torch.inference_mode()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,13 +17,17 @@ from palm.core.storage import read_json, write_text
 from palm.core.version import __version__
 from palm.engine.evaluation import shown as shown_score
 from palm.engine.inference import DESCRIPTION
+from palm.engine.run_directory import CONFIGURATION
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
+from palm.report.comparison_page import COMPARISON, comparison_page
 from palm.report.curves import Curve
-from palm.report.data import DataFile
 from palm.report.history import Evaluated, History
-from palm.report.run import CONFIGURATION, Run, read_run
+from palm.report.run import Run, read_run
 from palm.report.svg import Bars, Chart, Line, shown
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 FILE = "report.html"
 
@@ -37,8 +41,10 @@ def write_report(
 ) -> Path:
     """Write a page that shows what a run was trained on, how it went, and where its models are wrong.
 
+    Of the folder of a comparison (see `palm.compare`) the page shows what was found, and predicts nothing.
+
     Args:
-        run: the run's folder, its `save_path`.
+        run: the run's folder, its `save_path`; or that of a comparison.
         output: the HTML file; `report.html` in the run's folder where None.
         predict: load the best model of every task (or its last) and predict its `dev_file`, unless that
             was done before; without, the page says nothing of single rows. What cannot be predicted is told
@@ -52,45 +58,71 @@ def write_report(
         PalmError: jinja2 is missing.
         StorageError: no history there, or `output` cannot be written.
     """
-    found = read_run(run)
-    file = found.folder / FILE if output is None else Path(output)
-    text = page(found, analyses_of(found, predict, trust))
+    folder = Path(run)
+    file = folder / FILE if output is None else Path(output)
+    if (folder / COMPARISON).is_file():
+        text = comparison_page(folder, environment())
+    else:
+        found = read_run(folder)
+        text = page(found, analyses_of(found, predict, trust))
     write_text(file, text)
     logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
     return file
 
 
-def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
-    """The page's HTML; every text of the run is escaped."""
+def environment(*packages: str) -> Environment:
+    """The templates of the report, and before them those of other packages; all texts are escaped.
+
+    Raises:
+        PalmError: jinja2 is missing.
+    """
     try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     except ImportError:
         raise PalmError("the report needs jinja2: pip install 'palm-torch[report]'") from None
-    environment = Environment(
-        loader=PackageLoader("palm.report", "template"),
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader(name, "template") for name in (*packages, "palm.report")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    history = run.history
-    environment.filters |= {"shown": shown, "score": _score, "value": _value, "duration": _duration}
-    return environment.get_template("page.html").render(
-        run=run,
-        history=history,
-        ending=_ending(history),
-        encoder=next((each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""),
-        tasks=[_task(run, task, analyses[task]) for task in history.tasks],
-        loss_charts=list(_loss_charts(history)),
-        score_charts=list(_score_charts(history)),
-        update_charts=list(_update_charts(history)),
-        mix_chart=_mix_chart(history),
-        mix=list(_mix(history)),
-        pace_charts=list(_pace_charts(history)),
-        memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
-        commands=list(_commands(run)),
-        versions=_versions(run),
-        made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    made.filters |= {"shown": shown, "score": _score, "value": shown_value, "duration": _duration}
+    return made
+
+
+def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
+    """The page's HTML; every text of the run is escaped."""
+    history, end = run.history, run.history.end
+    ending = f"not finished: the last that is known is global step {history.last_step:,}"
+    if end is not None:
+        ending = f"{end.reason} after {end.step:,} steps ({history.start.total_steps:,} planned)"
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            run=run,
+            history=history,
+            ending=ending,
+            encoder=next(
+                (each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""
+            ),
+            tasks=[_task(run, task, analyses[task]) for task in history.tasks],
+            loss_charts=list(_loss_charts(history)),
+            score_charts=list(_score_charts(history)),
+            update_charts=list(_update_charts(history)),
+            mix_chart=_mix_chart(history),
+            mix=list(_mix(history)),
+            pace_charts=[
+                Chart(curve.name, curve.name, [Line(curve, number)])
+                for number, curve in enumerate(curves.paces(history))
+                if any(value for _, value in curve.points)
+            ],
+            memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
+            commands=list(_commands(run)),
+            versions=versions_of(run),
+            made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        )
     )
 
 
@@ -136,8 +168,18 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> TaskOnPage:
     steps = int(realised[-1][1]) if len(realised) > 1 else _last_task_step(history, task)
     evaluated = [each for each in history.evaluations if each.scores.get(task)]
     best = _best(evaluated, task)
-    scores = [] if best is None else _last_and_best(evaluated[-1], best, task)
+    scores = []
+    if best is not None:
+        last = evaluated[-1].scores[task]
+        scores = [(name, value, best.scores[task].get(name)) for name, value in last.items()]
     found, missing = (analysis, "") if isinstance(analysis, Analysis) else (None, analysis)
+    lengths = []
+    for file in () if found is None else found.data:
+        if file.histogram:
+            low, median, most, high = file.tokens
+            title = f"Lengths of {'training' if file.role == 'train' else 'dev'} rows"
+            note = f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}"
+            lengths.append(Bars(title, "rows", "tokens", file.histogram, note))
     return TaskOnPage(
         task,
         history.tasks.index(task),
@@ -155,7 +197,7 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> TaskOnPage:
         ],
         found,
         missing,
-        [] if found is None else [_lengths(file) for file in found.data if file.histogram],
+        lengths,
     )
 
 
@@ -167,29 +209,6 @@ def _best(evaluated: Sequence[Evaluated], task: str) -> Evaluated | None:
     """The best evaluation of a task, as the run itself decided."""
     best = [each for each in evaluated if task in each.best]
     return best[-1] if best else evaluated[-1] if evaluated else None
-
-
-def _last_and_best(
-    last: Evaluated, best: Evaluated, task: str
-) -> list[tuple[str, float | None, float | None]]:
-    return [(name, value, best.scores[task].get(name)) for name, value in last.scores[task].items()]
-
-
-def _lengths(file: DataFile) -> Bars:
-    low, median, most, high = file.tokens
-    return Bars(
-        f"Lengths of {'training' if file.role == 'train' else 'dev'} rows",
-        "rows",
-        "tokens",
-        file.histogram,
-        f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}",
-    )
-
-
-def _ending(history: History) -> str:
-    if history.end is None:
-        return f"not finished: the last that is known is global step {history.last_step:,}"
-    return f"{history.end.reason} after {history.end.step:,} steps ({history.start.total_steps:,} planned)"
 
 
 def _loss_charts(history: History) -> Iterator[Chart]:
@@ -263,16 +282,10 @@ def _mix(history: History) -> Iterator[tuple[str, int, int, float, float]]:
         yield task, steps[task], plan.expected_steps, *shares
 
 
-def _pace_charts(history: History) -> Iterator[Chart]:
-    for number, curve in enumerate(curves.paces(history)):
-        if curve.points and any(value for _, value in curve.points):
-            yield Chart(curve.name, curve.name, [Line(curve, number)])
-
-
 def _commands(run: Run) -> Iterator[tuple[str, str]]:
     """What can be done with the run, and the command for it."""
     folder = quote(str(run.folder))
-    if run.sections:
+    if run.is_configured:
         again = quote(str(run.folder / CONFIGURATION))
         yield "Repeat the run", f"palm train {again} --save_path NEW_FOLDER"
         if run.checkpoints and (run.history.end is None or run.history.end.reason != "finished"):
@@ -284,7 +297,7 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
     yield "Make this page anew", f"palm report {folder}"
 
 
-def _versions(run: Run) -> dict[str, str]:
+def versions_of(run: Run) -> dict[str, str]:
     """What the run was made with, as far as its history and its models tell."""
     told = {"palm": run.history.start.palm or "unknown"}
     for model in run.models[:1]:
@@ -297,7 +310,7 @@ def _score(value: float | None) -> str:
     return "–" if value is None else shown_score(value)
 
 
-def _value(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """A setting as its file would have it."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {each}" for name, each in value.items())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,17 +32,32 @@ class Panel:
 
     Args:
         task: its name.
-        what: `loss`, or the metric's name.
-        raw: the points of a run, where the curve is a smoothed one.
-        curve: of a run; None where it has none.
-        more: a further curve of a run, drawn dashed, and its name.
+        metric: its name; None for the loss.
     """
 
     task: str
-    what: str
-    curve: Callable[[History], Curve | None]
-    raw: Callable[[History], Curve | None] | None = None
-    more: tuple[str, Callable[[History], Curve | None]] | None = None
+    metric: str | None = None
+
+    @property
+    def what(self) -> str:
+        """What the curve shows."""
+        return self.metric or "loss"
+
+    def curve(self, history: History) -> Curve | None:
+        """That of a run, a loss smoothed; None where it has none."""
+        if self.metric is None:
+            loss = self.raw(history)
+            return None if loss is None else loss.smoothed()
+        scores = curves.scores(history).get(self.task, ())
+        return next((curve for curve in scores if curve.name == self.metric), None)
+
+    def raw(self, history: History) -> Curve | None:
+        """The loss of a run, step by step."""
+        return curves.losses(history).get(self.task)
+
+    def dev_loss(self, history: History) -> Curve | None:
+        """The loss of a run on its dev data, drawn dashed beside the other."""
+        return curves.dev_losses(history).get(self.task)
 
 
 def plot(*runs: str | Path) -> Figure:
@@ -96,51 +110,26 @@ def _panels(groups: Sequence[Group]) -> Iterator[list[Panel]]:
     for task in dict.fromkeys(task for history in histories for task in history.tasks):
         found = [curve.name for history in histories for curve in curves.scores(history).get(task, ())]
         metrics = list(dict.fromkeys(found))[:MOST_METRICS]
-        loss = Panel(
-            task,
-            "loss",
-            partial(_smoothed, task),
-            partial(_loss, task),
-            ("dev loss", partial(_dev_loss, task)),
-        )
-        yield [loss, *(Panel(task, name, partial(_score, task, name)) for name in metrics)]
-
-
-def _loss(task: str, history: History) -> Curve | None:
-    return curves.losses(history).get(task)
-
-
-def _smoothed(task: str, history: History) -> Curve | None:
-    loss = _loss(task, history)
-    return None if loss is None else loss.smoothed()
-
-
-def _dev_loss(task: str, history: History) -> Curve | None:
-    return curves.dev_losses(history).get(task)
-
-
-def _score(task: str, name: str, history: History) -> Curve | None:
-    return next((curve for curve in curves.scores(history).get(task, ()) if curve.name == name), None)
+        yield [Panel(task), *(Panel(task, name) for name in metrics)]
 
 
 def _draw(axes: Axes, panel: Panel, groups: Sequence[Group]) -> None:
     for number, group in enumerate(groups):
         colour = COLOURS[number % len(COLOURS)]
-        for run in group.runs if panel.raw is not None else ():
-            raw = panel.raw(run.history)  # type: ignore[misc]
+        for run in group.runs if panel.metric is None else ():
+            raw = panel.raw(run.history)
             if raw is not None and raw.points:
                 axes.plot(*zip(*raw.points, strict=True), ".", color=colour, alpha=0.25, markersize=3)
-        marker = "" if panel.raw is not None else "o"
+        marker = "" if panel.metric is None else "o"
         _draw_band(axes, band(group, panel.curve), group.name, color=colour, marker=marker, markersize=3)
-        if panel.more is not None:
-            name, curve = panel.more
-            label = name if len(groups) == 1 else f"{group.name}, {name}"
-            _draw_band(axes, band(group, curve), label, color=colour, linestyle="--")
+        if panel.metric is None:
+            label = "dev loss" if len(groups) == 1 else f"{group.name}, dev loss"
+            _draw_band(axes, band(group, panel.dev_loss), label, color=colour, linestyle="--")
     axes.set_title(f"{panel.task}: {panel.what}", fontsize="medium")
     axes.set_xlabel("global step")
     axes.set_ylabel(panel.what)
     axes.grid(alpha=0.25)
-    if len(groups) == 1 and panel.raw is not None and len(axes.get_legend_handles_labels()[1]) > 1:
+    if len(groups) == 1 and panel.metric is None and len(axes.get_legend_handles_labels()[1]) > 1:
         axes.legend(fontsize="small")
 
 
@@ -195,7 +184,7 @@ def _chart(
 ) -> tuple[str, list[tuple[str, str, Sequence[curves.Point]]]] | None:
     """A title, and lines with their names and markers; None where no run has the curve."""
     lines: list[tuple[str, str, Sequence[curves.Point]]] = []
-    parts = [("", panel.curve), *([(f", {panel.more[0]}", panel.more[1])] if panel.more else [])]
+    parts = [("", panel.curve), *([(", dev loss", panel.dev_loss)] if panel.metric is None else [])]
     for group in groups:
         for suffix, curve in parts:
             found = band(group, curve)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from palm.config.problems import Problems
 from palm.config.values import guessed
 from palm.core.errors import StorageError
 from palm.core.storage import is_sealed, numbered
+from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.run_directory import CONFIGURATION, RECIPE
 from palm.report.history import History, read_history
-
-CONFIGURATION = "resolved_config.yaml"
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Run:
     Args:
         folder: its `save_path`.
         history: what happened.
-        sections: `global`, the tasks and `backbone` -> their settings, as resolved; empty where the run was
-            not made from a configuration.
+        sections: `global`, the tasks and `backbone` -> their resolved settings; empty where nothing tells.
         models: those that it saved, per task the best first.
         checkpoints: their global steps.
+        is_configured: whether a configuration made it, and can make it again; otherwise a program did.
     """
 
     folder: Path
@@ -65,6 +65,7 @@ class Run:
     sections: Mapping[str, Sequence[Value]] = field(default_factory=dict)
     models: Sequence[Model] = ()
     checkpoints: Sequence[int] = ()
+    is_configured: bool = False
 
     @property
     def name(self) -> str:
@@ -93,25 +94,20 @@ def read_run(folder: str | Path) -> Run:
     history = read_history(folder)
     if not folder.is_dir():
         raise StorageError(f"{folder} is a file; name the folder of the run, its save_path")
-    return Run(
-        folder,
-        history,
-        _sections(folder / CONFIGURATION),
-        list(_models(folder, history.tasks)),
-        sorted(numbered(folder, "step_")),
-    )
-
-
-def _models(folder: Path, tasks: Sequence[str]) -> Iterator[Model]:
-    for task in tasks:
-        on_the_way = sorted(numbered(folder / task, "infer_model.step").items(), reverse=True)
+    models = []
+    for task in history.tasks:
+        on_the_way = sorted(numbered(folder / task, ON_THE_WAY).items(), reverse=True)
         places = {
-            "best": folder / task / "best_model",
-            "last": folder / task / "infer_model",
-            "best of the run": folder / "best" / task,
+            "best": folder / task / BEST,
+            "last": folder / task / LAST,
+            "best of the run": folder / BEST_OF_RUN / task,
             **{f"after step {number}": path for number, path in on_the_way},
         }
-        yield from (Model(task, kind, path) for kind, path in places.items() if is_sealed(path))
+        models += [Model(task, kind, path) for kind, path in places.items() if is_sealed(path)]
+    file = folder / CONFIGURATION
+    is_configured = file.is_file()
+    sections = _sections(file if is_configured else folder / RECIPE)
+    return Run(folder, history, sections, models, sorted(numbered(folder, "step_")), is_configured)
 
 
 def _sections(file: Path) -> dict[str, list[Value]]:

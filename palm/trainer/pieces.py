@@ -50,15 +50,11 @@ def yield_pieces(
         )
     size = batch_size // num_pieces
     for number in range(-(-len(data[0]) // size)):
+        rows = slice(number * size, (number + 1) * size)
         yield [
-            _piece(field, strategy, number, size) for field, strategy in zip(data, strategies, strict=True)
+            field if strategy == "c" else field[rows if strategy == "s" else number]
+            for field, strategy in zip(data, strategies, strict=True)
         ]
-
-
-def _piece(field: Any, strategy: str, number: int, size: int) -> Any:
-    if strategy == "s":
-        return field[number * size : (number + 1) * size]
-    return field if strategy == "c" else field[number]
 
 
 def data_feeder(

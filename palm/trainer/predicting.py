@@ -75,10 +75,10 @@ def predicted(backbone: Backbone, head: Head, batch: Tensors, precision: str) ->
 def delivered(
     reader: Reader, records: Iterable[Record], output_dir: str | Path | None
 ) -> Sequence[Any] | Predictions:
-    """Records in the form of 2.x, in a list or written to files."""
+    """Records in the form of 2.x, in memory or written to files."""
     results = reader.results(records)
     if output_dir is None:
-        return list(results)
+        return reader.in_memory(results)
     folder = Path(output_dir)
     written = reader.write(results, folder)
     if isinstance(written, Mapping):

@@ -15,7 +15,7 @@ from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
 from palm.core.storage import is_sealed, verify
-from palm.distributed import exhaust, from_first, num_ranks
+from palm.distributed import exhaust, from_first, is_first, num_ranks
 from palm.downloader import pretrained_directory
 from palm.engine.events import Event, Logged
 from palm.engine.inference import WEIGHTS, InferenceModel, load_weights
@@ -23,8 +23,9 @@ from palm.engine.loop import Training
 from palm.engine.model import share_parameters
 from palm.engine.task import Task, wiring_problems
 from palm.paradigm import Head
+from palm.paradigm.results import has_own_results
 from palm.pretrained import load_pretrain
-from palm.reader import Predictions, Reader
+from palm.reader import Predictions, Reader, base_reader
 from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
 from palm.trainer.predicting import delivered, logged_steps, predicted, prediction_batches
 
@@ -135,11 +136,23 @@ class Trainer(TrainerBase):
         loaded = reader.loaded
         if reader.get_registered_backbone() is None:
             raise PalmError(f"trainer {self.name!r}: call register_with(backbone) on its reader first")
+        batch_size = loaded.batch_size
+        if for_train and batch_size is not None:
+            # A reader's batch_size is that of all devices together, as in PaddlePALM 2.x.
+            if batch_size % num_ranks():
+                raise ConfigError(
+                    [f"load_data: batch_size {batch_size} should be a multiple of the {num_ranks()} devices"]
+                )
+            batch_size //= num_ranks()
+        if isinstance(reader, base_reader.Reader):
+            for name in {**forward.head.targets_attr, **forward.head.inputs_attr}:
+                if name not in forward.backbone.outputs_attr:
+                    reader.require_attr(name)
         task = Task(
             self.name,
             reader,
             forward.head,
-            batch_size=_per_device(loaded.batch_size) if for_train else loaded.batch_size,
+            batch_size=batch_size,
             max_tokens_per_batch=loaded.max_tokens_per_batch,
             train_file=loaded.path,
             shuffle=loaded.shuffle,
@@ -222,9 +235,33 @@ class Trainer(TrainerBase):
             StorageError: `output_dir` cannot be written.
         """
         model = self.predictor("predict")
+        if has_own_results(model.head):
+            return self._postprocessed(model, output_dir)
         with self.averaged():
             records = chain.from_iterable(logged_steps(model, print_steps))
             return from_first(lambda: delivered(model.reader, records, output_dir), lambda: exhaust(records))
+
+    def _postprocessed(self, model: InferenceModel, output_dir: str | Path | None) -> Sequence[Any]:
+        """Predict the file with a head that does as in PaddlePALM 2.x with results what it wants."""
+        head = model.head
+        head.reset()
+        for batch in self.predict_batches():
+            outputs = self.predict_one_batch(batch)
+            head.batch_postprocess({name: value.numpy() for name, value in outputs.items()})
+        wanted = head.epoch_inputs_attrs.get("reader")
+        post_inputs = {"reader": model.reader.get_epoch_outputs()} if wanted else {}
+        folder = output_dir if is_first() else None
+        results: Sequence[Any] = head.epoch_postprocess(post_inputs, output_dir=folder)
+        return results
+
+    def reset_buffer(self) -> None:
+        """Make the head that predicts forget the results that it has kept.
+
+        Raises:
+            PalmError: `build_predict_forward` was not called.
+        """
+        call = "build_predict_forward(backbone, head)"
+        needed(self.predict_forward, self.name, call, "reset_buffer").head.reset()
 
     def predict_one_batch(self, batch: Tensors) -> Tensors:
         """The outputs of the head for a batch, on the CPU.
@@ -372,18 +409,3 @@ class Trainer(TrainerBase):
 
     def _tell_finish(self, event: Event) -> None:
         """Nothing: the only target's end is that of the training."""
-
-
-def _per_device(batch_size: int | None) -> int | None:
-    """The rows of each device: a reader's `batch_size` is that of all together, as in PaddlePALM 2.x.
-
-    Raises:
-        ConfigError: it cannot be shared out evenly.
-    """
-    if batch_size is None:
-        return None
-    if batch_size % num_ranks():
-        raise ConfigError(
-            [f"load_data: batch_size {batch_size} should be a multiple of the {num_ranks()} devices"]
-        )
-    return batch_size // num_ranks()

@@ -2,27 +2,53 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from palm.backbone.dropout import Dropout, drop_threshold, dropout, dropout_scale
+from palm.backbone.block_attention import attend_by_blocks
+from palm.backbone.dropout import Dropout, draw_mask, dropout, successes
+from palm.backbone.packing import Scope, Sequences
 
 
-@pytest.mark.parametrize(("probability", "bytes_"), [(0.1, 26), (0.5, 128), (0.001, 1), (0.999, 255)])
-def test_the_probability_is_the_nearest_of_256_and_neither_0_nor_1(probability: float, bytes_: int) -> None:
-    assert drop_threshold(probability) == bytes_
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.3, 0.001, 0.999, 1 / 512])
+def test_ten_million_draws_drop_with_the_asked_probability(probability: float) -> None:
+    torch.manual_seed(0)
+    count = 10**7
+    stays = draw_mask(torch.Size([count]), probability, torch.float32)
+    dropped = 1 - int(stays.count_nonzero()) / count
+    # Four standard errors of a binomial mean; 26 of 256 for 0.1, the nearest byte, is 16 of them away.
+    assert dropped == pytest.approx(probability, abs=4 * (probability * (1 - probability) / count) ** 0.5)
+
+
+def test_attention_drops_with_the_asked_probability() -> None:
+    heads, tokens = 4, 100
+    sequences = Sequences(torch.arange(0, 51 * tokens, tokens, dtype=torch.int32), tokens)
+    parts = torch.zeros(2, 50 * tokens, heads, 1)  # all weights are 1 / tokens
+    torch.manual_seed(1)
+    gathered = attend_by_blocks(*parts, torch.ones(50 * tokens, heads, 1), Scope(sequences, sequences), 0.1)
+    dropped, count = 1 - 0.9 * gathered.double().mean().item(), 50 * tokens * tokens * heads
+    assert dropped == pytest.approx(0.1, abs=4 * (0.1 * 0.9 / count) ** 0.5)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_as_many_as_announced_are_zero_and_the_others_are_scaled_exactly(dtype: torch.dtype) -> None:
+def test_what_stays_is_divided_by_the_probability_of_staying(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    dropped = dropout(torch.ones(1000, 1003, dtype=dtype), 0.1)
-    # 26 of 256; four standard deviations of a binomial mean over a million draws
-    share = (dropped == 0).double().mean().item()
-    assert share == pytest.approx(26 / 256, abs=4 * (0.1 * 0.9 / 1003000) ** 0.5)
-    assert dropped.unique().tolist() == [0, torch.tensor(256 / 230, dtype=dtype).item()]
-    assert dropout_scale(0.1) * (1 - 26 / 256) == 1
+    assert dropout(torch.ones(1000, dtype=dtype), 0.1).unique().tolist() == [
+        0,
+        torch.tensor(1 / (1 - 0.1), dtype=dtype).item(),
+    ]
+
+
+def test_successes_are_independent_trials() -> None:
+    torch.manual_seed(0)
+    found = np.stack([np.isin(np.arange(8), successes(8, 0.25)) for _ in range(20_000)])  # [draws, trials]
+    assert np.abs(found.mean(0) - 0.25).max() < 4 * (0.25 * 0.75 / 20_000) ** 0.5
+    together = np.corrcoef(found.T.astype(float))[~np.eye(8, dtype=bool)]
+    assert np.abs(together).max() < 4 / 20_000**0.5
+    assert len(successes(100, 0.0)) == 0
+    assert len(successes(10**5, 1e-9)) == 0
 
 
 def test_rows_and_columns_are_dropped_independently() -> None:
@@ -41,7 +67,7 @@ def test_the_gradient_passes_where_the_values_passed() -> None:
     dropped.sum().backward()
     assert values.grad is not None
     assert torch.equal(values.grad != 0, dropped != 0)
-    assert set(values.grad.unique().tolist()) == {0.0, torch.tensor(dropout_scale(0.4)).bfloat16().item()}
+    assert set(values.grad.unique().tolist()) == {0.0, torch.tensor(1 / 0.6).bfloat16().item()}
 
 
 def test_torchs_seed_decides_and_every_call_draws_anew() -> None:

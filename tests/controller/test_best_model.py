@@ -11,6 +11,7 @@ import pytest
 
 import palm
 from helpers import tiny
+from helpers.saved import forge
 from palm.controller import Controller
 from palm.core.errors import DataError, StorageError
 from palm.core.storage import read_json
@@ -45,7 +46,22 @@ def test_a_best_model_knows_its_step_and_a_last_one_is_as_before(run: tuple[Path
     trained = palm.load_model(out / "cls" / "best_model").trained
     assert set(trained) == {"step", "scores"}
     assert list(trained["scores"]) == ["accuracy", "macro_f1"]
-    assert "trained" not in read_json(out / "cls" / "infer_model" / "config.json")
+    assert read_json(out / "cls" / "best_model" / "config.json")["training"]["best"] is True
+    assert read_json(out / "cls" / "infer_model" / "config.json")["training"]["best"] is False
+    assert palm.load_model(out / "cls" / "infer_model").trained == {}
+
+
+def test_a_best_model_of_an_earlier_palm_still_tells_its_step_and_scores(
+    run: tuple[Path, list[str]], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(run[0] / "out" / "cls" / "best_model", tmp_path / "model")
+    known = palm.load_model(folder).trained
+
+    def as_before(config: dict[str, Any]) -> dict[str, Any]:
+        training = {name: value for name, value in config["training"].items() if name != "best"}
+        return {**config, "training": training, "trained": known}
+
+    assert palm.load_model(forge(folder, "config.json", as_before)).trained == known
 
 
 def test_predictions_and_scores_are_of_the_best_model_which_is_told(

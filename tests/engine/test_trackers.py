@@ -9,6 +9,8 @@ import pytest
 
 from helpers.watching import controller, timeless
 from palm.core.errors import ConfigError
+from palm.engine.events import Event
+from palm.engine.loop import Step
 from palm.engine.trackers import TRACKERS, tracker_problems
 
 
@@ -43,6 +45,42 @@ def test_tensorboard_has_the_curves_of_the_history(tmp_path: Path) -> None:
     }
     assert "learning_rate: 0.001" in texts["configuration/text_summary"]
     assert "| cls | accuracy | " in texts["results/text_summary"]
+
+
+class Breaks:
+    """A callback that fails at a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Step) and event.number == self.step:
+            raise RuntimeError("broken")
+
+
+@needs("tensorboard")
+@needs("mlflow")
+def test_a_resumed_run_goes_on_with_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    trackers = ["tensorboard", "mlflow"]
+    with pytest.raises(RuntimeError, match="broken"):
+        controller(tmp_path, trackers=trackers).train(callbacks=[Breaks(27)])
+    controller(tmp_path, trackers=trackers, resume="auto").train()
+    found = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
+    found.Reload()
+    history = curve(tmp_path, "cls", "loss")
+    points = [(event.step, event.value) for event in found.Scalars("cls/loss")]
+    assert [step for step, _ in points] == list(history)  # none twice
+    assert [value for _, value in points] == pytest.approx(list(history.values()), rel=1e-6)
+    client = MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("palm").experiment_id])  # type: ignore[union-attr]
+    logged = {point.step: point.value for point in client.get_metric_history(run.info.run_id, "cls/loss")}
+    assert logged == pytest.approx(history)
+    assert run.info.status == "FINISHED"
 
 
 @needs("mlflow")

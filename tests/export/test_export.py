@@ -385,7 +385,7 @@ class OddHead(Classify):
             "BertForTokenClassification: transformers has no CRF",
         ),
         (MaskLM(16, 1833, "relu"), "its head has hidden_act 'relu', transformers 'gelu'"),
-        (OddHead(3, 16), "Hugging Face has no model with 'test_export.OddHead'; known: cls"),
+        (OddHead(3, 16), f"Hugging Face has no model with '{__name__}.OddHead'; known: cls"),
     ],
     ids=["CRF", "activation", "own class"],
 )

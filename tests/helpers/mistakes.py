@@ -149,7 +149,6 @@ def ranges() -> Iterator[Mistake]:
         ({"warmup_proportion": 1}, "warmup_proportion should be at least 0 and below 1, not 1.0"),
         ({"warmup_proportion": -0.1}, "warmup_proportion should be at least 0 and below 1, not -0.1"),
         ({"ema_decay": 1, "use_ema": True}, "ema_decay should be at least 0 and below 1, not 1.0"),
-        ({"use_ema": True}, "use_ema needs ema_decay, for instance 0.999"),
         ({"early_stopping_by": "run"}, "early_stopping_by should be task or all, not 'run'"),
         ({"early_stopping_patience": 3}, "early_stopping_patience needs a task with a dev_file"),
         ({"keep_last_n": 0}, "keep_last_n should be 1 or more, or -1 for all, not 0"),

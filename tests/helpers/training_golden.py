@@ -2,7 +2,8 @@
 
 `golden/optimizer.npz` is made of `0.2.1/optimizer` of the recorded material: the batches and first
 parameters whole; loss, rate and gradient norm of every step; and of the parameters after steps 1, 2,
-5, 10 and 20 some 64 numbers each, spread evenly. Names and orientation are the original's.
+5, 10 and 20 some 64 numbers each, spread evenly. Names and orientation are the original's. Whole
+tensors are compared where the recorded material is at hand.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from helpers.shared import GOLDEN
+from helpers.shared import GOLDEN, RECORDED_0
 from palm.backbone import BERT
 from palm.optimizer import AdamW, clip
 from palm.paradigm import Classify
@@ -54,11 +55,10 @@ def training(model: nn.ModuleDict, run: str, weight_decay: float, hat: bool) -> 
     Args:
         hat: put epsilon where the original has it, in Kingma's "epsilon-hat" place.
     """
-    optimizer = AdamW(1e-3, weight_decay).build(model.named_parameters())
+    optimizer = AdamW(1e-3, weight_decay, epsilon_hat=hat).build(model.named_parameters())
     for step, rate in enumerate(RECORDED[f"{run}/lr"]):
         for group in optimizer.param_groups:
             group["lr"] = float(rate)
-            group["eps"] = 1e-8 / (1 - 0.999 ** (step + 1)) ** 0.5 if hat else 1e-8
         inputs = batch(step)
         optimizer.zero_grad()
         loss = model["head"].loss(model["head"](model["backbone"](inputs)), inputs)
@@ -68,16 +68,37 @@ def training(model: nn.ModuleDict, run: str, weight_decay: float, hat: bool) -> 
         yield loss.item(), norm.item()
 
 
+def by_their_names(model: nn.ModuleDict) -> dict[str, Tensor]:
+    """The parameters under the original's names, in its orientation."""
+    head = model["head"].state_dict()
+    ours = from_ours(model["backbone"].state_dict(), "paddlepalm")
+    return ours | {"t/cls_out_w": head["out.weight"].T, "t/cls_out_b": head["out.bias"]}
+
+
+def whole_differences(model: nn.ModuleDict, run: str, step: int) -> dict[str, float]:
+    """As `differences`, over every number of every tensor, from the recorded material itself."""
+    ours = by_their_names(model)
+    with np.load(RECORDED_0 / "optimizer" / f"{run}.npz", allow_pickle=False) as recorded:
+        theirs = {
+            name.removeprefix(f"param{step}/").removeprefix("__paddlepalm_"): recorded[name]
+            for name in recorded
+            if name.startswith(f"param{step}/")
+        }
+    assert theirs.keys() == ours.keys()
+    return {
+        name: float(np.abs(value.numpy() - theirs[name]).max())
+        for name, value in ours.items()
+        if not name.endswith("key_fc.b_0")
+    }
+
+
 def differences(model: nn.ModuleDict, recorded: str) -> dict[str, float]:
     """Largest difference of each parameter to the recorded ones, by the original's names.
 
     The bias of attention keys has a gradient of zero, and moves by rounding errors alone: left out.
     """
-    head = model["head"].state_dict()
-    ours = from_ours(model["backbone"].state_dict(), "paddlepalm")
-    ours |= {"t/cls_out_w": head["out.weight"].T, "t/cls_out_b": head["out.bias"]}
     found = {}
-    for name, value in ours.items():
+    for name, value in by_their_names(model).items():
         if not name.endswith("key_fc.b_0"):
             some = value.reshape(-1)[:: max(1, value.numel() // 64)].numpy()
             found[name] = float(np.abs(some - RECORDED[f"{recorded}/{name}"]).max())

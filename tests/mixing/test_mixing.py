@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 import palm
 from helpers import tiny
@@ -29,6 +31,7 @@ from palm.mixing import (
     TaskProgress,
     Temperature,
 )
+from palm.mixing.base import first_target
 from palm.mixing.draws import draw_task, plan_steps
 
 SMALL = TaskProgress(name="small", mix_ratio=1.0, rows=100, steps_per_epoch=10)
@@ -43,6 +46,13 @@ class OnlyFirst(Mixing):
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         return [1.0] + [0.0] * (len(tasks) - 1)
+
+
+class SmallFirst(Mixing):
+    """Another, whose shares change on the way."""
+
+    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
+        return [1 / (task.rows + task.step) for task in tasks]
 
 
 @pytest.fixture
@@ -61,7 +71,7 @@ def relative(weights: Sequence[float]) -> list[float]:
 @pytest.mark.parametrize("step", range(0, 400, 7))
 def test_by_mix_ratio_nothing_changes(step: int) -> None:
     tasks = [replace(SMALL, mix_ratio=ratio) for ratio in (1.0, 0.29, 0.5)]
-    assert MixRatio().draw(3, step, tasks) == draw_task(3, step, [1.0, 0.29, 0.5])
+    assert MixRatio(mixing_draws="independent").draw(3, step, tasks) == draw_task(3, step, [1.0, 0.29, 0.5])
     tasks = [replace(task, steps_per_epoch=100) for task in tasks]
     planned = [plan_steps(1, ratio, 100) for ratio in (1.0, 0.29, 0.5)]
     assert MixRatio().expected_steps(tasks, 0, 1) == planned == [100, 28, 50]
@@ -137,9 +147,9 @@ def test_dev_scores_draw_by_the_gap() -> None:
 @pytest.mark.parametrize(
     ("mixing", "shares"),
     [
-        (Proportional(), [10, 1000]),
-        (Temperature(2.0), [10, 100]),
-        (Annealed(), [10, 1000]),
+        (Proportional(mixing_draws="independent"), [10, 1000]),
+        (Temperature(2.0, mixing_draws="independent"), [10, 100]),
+        (Annealed(mixing_draws="independent"), [10, 1000]),
     ],
 )
 def test_draws_have_the_frequencies_of_the_shares(mixing: Mixing, shares: list[float]) -> None:
@@ -173,7 +183,7 @@ def test_what_a_strategy_cannot_do_is_said(make: Any, message: str) -> None:
         {"mixing": "temperature", "mixing_temperature": 4},
         {"mixing": "annealed"},
         {"mixing": "round_robin"},
-        {"mixing": "test_mixing.OnlyFirst", "target_tag": [1, 0]},
+        {"mixing": f"{__name__}.OnlyFirst", "target_tag": [1, 0]},
     ],
     ids=lambda settings: settings["mixing"],
 )
@@ -319,3 +329,103 @@ def test_tasks_have_batch_sizes_and_lengths_of_their_own(folder: Path) -> None:
 def test_factors_are_above_zero(folder: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=f"task 'cls': {name}: 0.0 should be a number above 0"):
         controller(folder, "cls", **{name: 0})
+
+
+# Planned draws
+
+
+def drawn(mixing: Mixing, tasks: Sequence[TaskProgress], seed: int = 1) -> list[int]:
+    """The order in which a run draws tasks until its targets have had their steps."""
+    tasks, order = list(tasks), []
+    while any(task.is_target and task.step < task.expected_steps for task in tasks):
+        order.append(mixing.draw(seed, len(order), tasks))
+        tasks[order[-1]] = replace(tasks[order[-1]], step=tasks[order[-1]].step + 1)
+    return order
+
+
+def planned(mixing: Mixing, tasks: Sequence[TaskProgress], epochs: float) -> list[TaskProgress]:
+    counts = mixing.expected_steps(tasks, first_target(tasks), epochs)
+    return [replace(task, expected_steps=count) for task, count in zip(tasks, counts, strict=True)]
+
+
+STRATEGIES = [
+    MixRatio(),
+    Proportional(),
+    Temperature(3.0),
+    Annealed(),
+    RoundRobin(),
+    DevScore(),
+    SmallFirst(),
+]
+
+
+@pytest.mark.parametrize("mixing", STRATEGIES, ids=lambda mixing: type(mixing).__name__)
+@settings(deadline=None, max_examples=20)
+@given(
+    ratios=st.lists(st.floats(0.05, 3.0), min_size=2, max_size=4),
+    targets=st.lists(st.booleans(), min_size=4, max_size=4),
+    sizes=st.lists(st.integers(5, 40), min_size=4, max_size=4),
+    epochs=st.floats(1.1, 4.0),
+    seed=st.integers(0, 100),
+)
+def test_every_task_gets_exactly_its_planned_steps_and_the_run_no_more(
+    mixing: Mixing, ratios: list[float], targets: list[bool], sizes: list[int], epochs: float, seed: int
+) -> None:
+    tasks = [
+        TaskProgress(name=str(k), mix_ratio=ratio, rows=8 * sizes[k], steps_per_epoch=sizes[k], is_target=t)
+        for k, (ratio, t) in enumerate(zip(ratios, [*targets[: len(ratios) - 1], True], strict=False))
+    ]
+    try:
+        tasks = planned(mixing, tasks, epochs)
+    except ConfigError:  # annealed, with less than an epoch of the main task
+        return
+    assume(all(task.expected_steps for task in tasks if task.is_target))  # otherwise no run begins
+    order = drawn(mixing, tasks, seed)
+    assert [order.count(k) for k in range(len(tasks))] == [task.expected_steps for task in tasks]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_targets_with_a_warm_up_never_train_at_rate_0_but_in_the_schedules_own_steps(seed: int) -> None:
+    tasks = planned(MixRatio(), [SMALL, replace(SMALL, name="other")], 20)
+    schedule = palm.lr_sched.TriangularScheduler(40, 400)
+    order = drawn(MixRatio(), tasks, seed)
+    assert Counter(order) == {0: 200, 1: 200}
+    assert [step for step in range(len(order)) if schedule(step) == 0] == [0]
+    ends = [max(step for step, k in enumerate(order) if k == task) for task in (0, 1)]
+    assert min(ends) >= 400 - 20  # within the last epoch of both
+    free = [draw_task(seed, step, [1.0, 1.0]) for step in range(1000)]
+    assert [MixRatio(mixing_draws="independent").draw(seed, k, tasks) for k in range(1000)] == free
+
+
+def test_all_tasks_keep_step_with_the_main_one_and_longer_runs_begin_alike() -> None:
+    tasks = [SMALL, replace(SMALL, mix_ratio=0.5, is_target=False), replace(SMALL, mix_ratio=0.25)]
+    short, long = (drawn(MixRatio(), planned(MixRatio(), tasks, epochs)) for epochs in (2, 7))
+    assert long[: len(short)] == short
+    for epoch in range(1, 7):  # 10, 5 and 2.5 steps an epoch
+        steps = 10 * epoch + 5 * epoch + int(2.5 * epoch)
+        assert [long[:steps].count(k) for k in range(3)] == [10 * epoch, 5 * epoch, int(2.5 * epoch)]
+    assert long[:17] != long[17:34]
+
+
+def test_annealed_draws_by_size_at_first_and_nearly_equally_at_last() -> None:
+    tasks = planned(Annealed(), [SMALL, replace(LARGE, rows=1000, steps_per_epoch=100)], 5)
+    order, ends, epoch = drawn(Annealed(), tasks), [], 0
+    for step, k in enumerate(order):
+        epoch += k == 0
+        if k == 0 and epoch % 10 == 0:
+            ends.append(order[:step].count(1))
+    # 10 steps of the small task an epoch, and 10 · 10^alpha of the large one: alpha = 1, 0.8 … 0.2
+    assert ends[-1] == pytest.approx(sum(10 * 10**alpha for alpha in (1, 0.8, 0.6, 0.4, 0.2)), abs=10)
+    assert ends[0] > 3 * (ends[-1] - ends[-2])
+
+
+def test_readers_with_epochs_of_their_own_mix_from_the_first_step_to_the_last() -> None:
+    tasks = [replace(SMALL, expected_steps=100), replace(SMALL, expected_steps=300)]
+    order = drawn(MixRatio(), tasks)
+    assert Counter(order) == {0: 100, 1: 300}
+    assert abs(order[:200].count(0) - 50) < 25
+
+
+def test_an_unknown_way_to_draw_is_told() -> None:
+    with pytest.raises(ConfigError, match="mixing_draws: 'random' should be one of planned, independent"):
+        MixRatio(mixing_draws="random")  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from palm.backbone import BERT, ERNIE, Backbone
 from palm.controller import Controller
 from palm.core.contract import Tensors
 from palm.core.errors import ConfigError, PalmError
-from palm.optimizer import AdamWDL, Lamb, clip, layerwise_lr_decay, trust_ratio
+from palm.optimizer import Adam, AdamW, AdamWDL, Lamb, clip, layerwise_lr_decay, trust_ratio
 
 SHAPES = {"a.weight": (4, 3), "a.bias": (3,), "b.weight": (3, 5), "norm.weight": (5,), "zero.weight": (2, 2)}
 
@@ -245,3 +245,67 @@ def test_every_optimizer_takes_every_kind_of_clipping_from_a_configuration(
     sizes = [g.norm().item() if kind == "norm" else g.abs().max().item() for g in found]
     assert max(sizes) == pytest.approx(1e-3)
     assert sum(size == pytest.approx(1e-3) for size in sizes) > 3
+
+
+def test_epsilon_hat_moves_a_tiny_gradient_as_the_original_does() -> None:
+    weight = nn.Parameter(torch.tensor([[1.0]]))
+    optimizer = AdamW(0.1, weight_decay=0.5, epsilon=1e-4, epsilon_hat=True).build([("weight", weight)])
+    weight.grad = torch.tensor([[1e-2]])
+    optimizer.step()
+    # m = 1e-3, v = 1e-7: the rate is corrected by sqrt(0.001) / 0.1, and epsilon joins the uncorrected root.
+    step = 0.1 * 0.001**0.5 / 0.1 * 1e-3 / (1e-7**0.5 + 1e-4)
+    assert weight.item() == pytest.approx(1 - 0.1 * 0.5 - step, rel=1e-6)
+
+
+def test_epsilon_hat_is_a_setting_of_yaml_and_of_adam(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    settings = {**tiny.config(tmp_path), "epsilon_hat": True}
+    training = Controller(settings, argv=[]).training()
+    assert type(training.optimizer).__name__ == "EpsilonHatRule"
+    assert Adam(None, 1e-3, epsilon_hat=True).settings["epsilon_hat"] is True
+
+
+def test_adamwdl_takes_its_published_positions() -> None:
+    published = AdamWDL(0.002, 0.8, 0.99, 1e-7, None, 0.03, None, 1.0, False, False, 0.9, 24, None, {}, "w")
+    own = {"learning_rate": 0.002, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7, "weight_decay": 0.03}
+    assert {name: published.settings[name] for name in own} == own
+    assert (published.grad_clip, published.layerwise_decay) == (1.0, 0.9)
+    assert AdamWDL(0.001, 0.9, 0.999, 1e-8).settings == AdamWDL().settings
+
+
+def test_a_lazy_adamwdl_is_refused() -> None:
+    with pytest.raises(ConfigError, match="lazy_mode is not offered"):
+        AdamWDL(lazy_mode=True)
+
+
+def test_lamb_takes_its_published_keywords_and_positions() -> None:
+    named = Lamb(
+        learning_rate=1e-3,
+        weight_decay_rate=0.05,
+        beta_1=0.8,
+        beta_2=0.99,
+        epsilon=1e-7,
+        exclude_from_weight_decay=["LayerNorm", "bias"],
+        name="LAMBOptimizer",
+    )
+    placed = Lamb(1e-3, 0.05, 0.8, 0.99, 1e-7, ["LayerNorm", "bias"], "LAMBOptimizer")
+    assert placed.settings == named.settings
+    assert (named.weight_decay, named.betas) == (0.05, (0.8, 0.99))
+    wide = nn.Parameter(torch.ones(2, 2))
+    assert [named.decays(name, wide) for name in ("out.weight", "out.bias", "LayerNorm.weight")] == [
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"exclude_from_weight_decay": ["("]}, r"exclude_from_weight_decay: '\(' is no regular expression"),
+        ({"exclude_from_weight_decay": [], "apply_decay_param_fun": str.isalpha}, "not both"),
+    ],
+)
+def test_what_lamb_refuses(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Lamb(1e-3, **settings)

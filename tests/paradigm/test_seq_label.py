@@ -18,11 +18,12 @@ import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.controller import Controller
+from palm.core.descriptions import described, rebuilt
 from palm.core.errors import ConfigError, DataError, WiringError
 from palm.engine.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.loop import Training
 from palm.metrics.entities import entity_scores
-from palm.paradigm import SequenceLabel
+from palm.paradigm import HEADS, SequenceLabel
 from palm.paradigm.seq_label import words_first
 from palm.reader import SequenceLabelReader
 from palm.reader.text.words import word_windows, words_of
@@ -325,3 +326,36 @@ def test_a_resumed_run_repeats_the_losses_of_an_uninterrupted_one(tmp_path: Path
     save_checkpoint(first, folder / "step_9")
     load_checkpoint(second, folder / "step_9")
     assert before + [step.loss.item() for step in second.steps()] == uninterrupted
+
+
+def test_the_component_door_has_the_crf_and_the_defaults_of_2_x() -> None:
+    published = {"use_crf": True, "crf_learning_rate_factor": 1e-3, "emission_l2": 1e-4}
+    for head in (palm.head.SequenceLabel(5, 16), palm.head.SequenceLabel(5, 16, 0.1, 1e-3, 0.02, "train")):
+        assert published.items() <= head.settings.items()
+        assert head.rate_factors == {"crf.weight": 1e-3}
+        assert head.l2_decays == {"out.weight": 1e-4}
+    assert palm.head.SequenceLabel(5, 16, learning_rate=0.5).rate_factors == {"crf.weight": 0.5}
+
+
+@pytest.mark.parametrize("use_crf", [False, True])
+def test_a_setting_of_ones_own_has_the_defaults_of_yaml(use_crf: bool) -> None:
+    head = palm.head.SequenceLabel(5, 16, use_crf=use_crf)
+    assert head.settings == SequenceLabel(5, 16, use_crf=use_crf).settings
+    assert (head.rate_factors, head.l2_decays) == ({}, {})
+    assert SequenceLabel(5, 16).crf is None
+
+
+def test_the_published_head_is_saved_as_seq_label(tmp_path: Path) -> None:
+    head = palm.head.SequenceLabel(5, 16, learning_rate=0.5)
+    saved = described(HEADS, head, tmp_path)
+    assert saved["name"] == "seq_label"
+    again = rebuilt(HEADS, saved, tmp_path)
+    assert (type(again), again.settings) == (SequenceLabel, head.settings)
+
+
+def test_a_factor_without_a_crf_is_told_to_have_no_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = config(write_tagged(tmp_path), use_crf=False) | {"crf_learning_rate_factor": 0.1}
+    Controller(settings, argv=[]).training()
+    assert "crf_learning_rate_factor has no effect: use_crf is off" in caplog.text

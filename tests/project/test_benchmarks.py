@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,3 +43,22 @@ def test_the_cpu_benchmark_runs_on_a_tiny_encoder() -> None:
     assert rows[:3] == ["|", "| palm", "| palm fp32"]
     assert len(rows) == (6 if HAS_PEER else 3)
     assert any("steps among three tasks took" in line for line in lines)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="compares with transformers")
+def test_the_comparison_over_seeds_runs_on_a_tiny_encoder(tmp_path: Path) -> None:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    words = ["good", "bad", "film", "book"]
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertForSequenceClassification(BertConfig(vocab_size=9, **sizes)).save_pretrained(tmp_path)
+    (tmp_path / "data" / "sst2").mkdir(parents=True)
+    rows = "label\ttext_a\n" + "1\tgood film\n0\tbad book\n" * 4
+    for name in ("train", "dev", "test"):
+        (tmp_path / "data" / "sst2" / f"{name}.tsv").write_text(rows)
+    told = ("--model", str(tmp_path), "--data", str(tmp_path / "data"), "--tasks", "sst2")
+    lines = lines_of("dropout_accuracy.py", *told, "--seeds", "1", "2", "--epochs", "1", "--batch_size", "4")
+    assert [json.loads(line)["program"] for line in lines[:4]] == ["palm", "hugging_face"] * 2
+    assert lines[-1].startswith("| sst2 | ")
+    assert lines[-1].endswith(" of 2 |")

@@ -16,12 +16,27 @@ from palm.paradigm import HEADS
 from palm.reader import READERS
 
 PACKAGES = {
-    "reader": ["ClassifyReader", "MatchReader", "SequenceLabelReader", "MRCReader", "MaskLMReader"],
-    "backbone": ["BERT", "ERNIE", "RoBERTa", "DistilBERT", "ELECTRA"],
-    "head": ["Classify", "Match", "SequenceLabel", "MRC", "MaskLM", "Regression"],
-    "optimizer": ["Adam", "AdamW", "AdamWDL", "Lamb", "ParameterGroups", "layerwise_lr_decay"],
+    "reader": [
+        "base_reader",
+        "ClassifyReader",
+        "MatchReader",
+        "SequenceLabelReader",
+        "MRCReader",
+        "MaskLMReader",
+    ],
+    "backbone": ["base_backbone", "BERT", "ERNIE", "RoBERTa", "DistilBERT", "ELECTRA"],
+    "head": ["base_head", "Classify", "Match", "SequenceLabel", "MRC", "MaskLM", "Regression"],
+    "optimizer": [
+        "base_optimizer",
+        "Adam",
+        "AdamW",
+        "AdamWDL",
+        "Lamb",
+        "ParameterGroups",
+        "layerwise_lr_decay",
+    ],
     "lr_sched": [
-        *("TriangularSchedualer", "WarmupSchedualer"),
+        *("base_schedualer", "Schedualer", "TriangularSchedualer", "WarmupSchedualer"),
         *("TriangularScheduler", "WarmupScheduler", "NoamScheduler", "LinearScheduler", "CosineScheduler"),
         *("PolynomialScheduler", "SlantedTriangularScheduler"),
     ],
@@ -71,6 +86,7 @@ TRAINER = {
     "get_one_batch": "phase='train'",
     "predict": "output_dir=None, print_steps=1000",
     "predict_one_batch": "batch",
+    "reset_buffer": "",
     "set_as_aux": "",
 }
 SEVERAL = {
@@ -88,6 +104,8 @@ READER = {
     "max_tokens_per_batch=None",
     "register_with": "backbone",
     "get_registered_backbone": "",
+    "require_attr": "attr_name",
+    "get_epoch_outputs": "",
     "clone": "phase='train'",
 }
 
@@ -118,8 +136,19 @@ def test_palm_offers_these_names() -> None:
             "PalmError",
         ),
         *("StorageError", "Task", "Trainer", "TrainingError", "WiringError", "__version__", "backbone"),
-        *("convert", "distribute", "downloader", "export", "head", "inspect_directory", "load_backbone"),
-        *("load_model", "lr_sched", "metrics", "mixing", "optimizer", "plot", "reader", "write_report"),
+        *("compare", "convert", "distribute", "downloader", "export", "head", "inspect_directory"),
+        "load_backbone",
+        *(
+            "load_model",
+            "lr_sched",
+            "metrics",
+            "mixing",
+            "optimizer",
+            "plot",
+            "reader",
+            "sweep",
+            "write_report",
+        ),
     ]
     assert all(hasattr(palm, name) for name in palm.__all__)
 

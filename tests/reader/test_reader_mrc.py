@@ -337,7 +337,7 @@ def test_records_come_in_the_order_of_the_questions(reader: MRCReader) -> None:
 def test_prediction_needs_no_answers(reader: MRCReader, tmp_path: Path) -> None:
     path = write_squad(tmp_path, (CONTEXT, [{"id": 7, "question": "who"}, asked("q2", "who", ("x", -1))]))
 
-    assert [(q.id, len(q.answers)) for q in reader.read(path, with_targets=False)] == [("7", 0), ("q2", 1)]
+    assert [(q.id, q.answers) for q in reader.read(path, with_targets=False)] == [("7", ()), ("q2", ())]
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,6 @@ def test_prediction_needs_no_answers(reader: MRCReader, tmp_path: Path) -> None:
             '{"data": [{"paragraphs": [{"context": "a"}]}]}',
             r"article 1, paragraph 1: no 'qas'; there is 'context'",
         ),
-        ('{"data": [{"paragraphs": [{"context": " ", "qas": []}]}]}', r"paragraph 1: the context is empty"),
         (
             '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "x", "question": 5}]}]}]}',
             r"squad.json: question 'x': 'question' should be a string, not 5",

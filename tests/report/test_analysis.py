@@ -183,7 +183,7 @@ def test_the_loss_of_tags_is_that_of_the_words_of_a_text(tmp_path: Path) -> None
     folder = tiny.write_files(tmp_path)
     _, file = cases(folder)[1]
     reader = palm.reader.SequenceLabelReader(folder / "vocab.txt", 24, {"O": 0, "B-x": 1, "I-x": 2})
-    model = model_of(folder, reader, palm.head.SequenceLabel(n_classes=3, hidden_size=WIDTH))
+    model = model_of(folder, reader, palm.head.SequenceLabel(n_classes=3, hidden_size=WIDTH, use_crf=False))
     examples = list(reader.read_true(file))
     words = [len(example.words) for example in examples]
     rows = reader.encode(examples, with_targets=True)

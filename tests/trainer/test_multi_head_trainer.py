@@ -116,6 +116,7 @@ def test_both_tasks_are_saved_for_prediction_and_predict_through_the_other_door(
         f"ckpt.{last}",
         "history.jsonl",
         f"pred.{last}",
+        "recipe.yaml",
     ]
     with_prediction(trainer, folder)
     ours = trainer.predict()["intent"]

@@ -97,6 +97,7 @@ def test_the_eight_steps_train_and_predict(folder: Path, caplog: pytest.LogCaptu
         "ckpt.step40",
         "ckpt.step80",
         "history.jsonl",
+        "recipe.yaml",
     ]
 
     written = (folder / "predict" / "predictions.json").read_text(encoding="utf-8").splitlines()
@@ -436,7 +437,9 @@ def test_mlm_and_mrc_predict_in_the_forms_of_2_x(folder: Path) -> None:
     reader.load_data(folder / "mrc.json", 8)
     reader.register_with(backbone)
     mrc.fit_reader(reader, phase="predict")
+    in_memory = mrc.predict()
     answers = mrc.predict(folder / "answers")
+    assert in_memory == dict(answers)
     assert set(answers) == {f"q{k}" for k in range(40)}
     assert json.loads((folder / "answers" / "predictions.json").read_text(encoding="utf-8")) == dict(answers)
     nbest = json.loads((folder / "answers" / "nbest_predictions.json").read_text(encoding="utf-8"))

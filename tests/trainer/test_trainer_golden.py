@@ -3,99 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 
 import palm
 from helpers import tiny
 from helpers.article import write_files
 from helpers.shared import RECORDED_2, needs_shared
-from palm.pretrained.names import from_ours, to_ours
+from helpers.trainer_golden import arrays, batch_of, ernie, head_parameters, largest_difference, load
 
 pytestmark = needs_shared
 
 LATER = RECORDED_2
-HEAD_NAMES = {
-    "cls_out_w": "out.weight",
-    "fc_0.w_0": "out.weight",
-    "cls_out_b": "out.bias",
-    "crfw": "crf.weight",
-}
-
-
-class HatAdam(palm.optimizer.Adam):
-    """Adam with epsilon where the original has it, in Kingma's "epsilon-hat" place."""
-
-    def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.AdamW:
-        optimizer = super().build(named_parameters)
-        steps = count(1)
-
-        def place(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            step = next(steps)
-            for group in optimizer.param_groups:
-                group["eps"] = 1e-8 / (1 - 0.999**step) ** 0.5
-
-        optimizer.register_step_pre_hook(place)
-        return optimizer
-
-
-def arrays(file: Path, start: str) -> dict[str, Tensor]:
-    with np.load(file, allow_pickle=False) as recorded:
-        return {k.removeprefix(start): torch.from_numpy(recorded[k]) for k in recorded if k.startswith(start)}
-
-
-def batch_of(file: Path, start: str) -> dict[str, Tensor]:
-    batch = arrays(file, start)
-    mask = batch["input_mask"].squeeze(-1).bool()
-    return {**batch, "input_mask": mask, "word_mask": mask}
-
-
-def load(parameters: dict[str, Tensor], backbone: nn.Module, **heads: nn.Module) -> None:
-    """The recorded parameters into our components; a head's begin with its task's name."""
-    own = {name: value for name, value in parameters.items() if name.split(".")[0] not in heads}
-    backbone.load_state_dict(to_ours(own).weights)
-    for task, head in heads.items():
-        head.load_state_dict(head_parameters(parameters, task))
-
-
-def head_parameters(parameters: dict[str, Tensor], task: str) -> dict[str, Tensor]:
-    """A head's recorded parameters, by our names."""
-    named = {
-        k.removeprefix(f"{task}.").removeprefix(f"{task}."): v
-        for k, v in parameters.items()
-        if k.startswith(f"{task}.")
-    }
-    ours = {HEAD_NAMES[name]: value for name, value in named.items()}
-    return {name: value.t() if name == "out.weight" else value for name, value in ours.items()}
-
-
-def largest_difference(
-    parameters: dict[str, Tensor], backbone: nn.Module, head: nn.Module, task: str
-) -> float:
-    """The largest one of any parameter, but for the bias of attention keys, which rounding moves."""
-    state = backbone.state_dict()
-    ours = from_ours(state, "paddlepalm")
-    differences = [
-        (ours[name] - value).abs().max().item()
-        for name, value in parameters.items()
-        if name in ours and not name.endswith("key_fc.b_0")
-    ]
-    assert len(differences) == len(state) - 1
-    mine = head.state_dict()
-    return max(
-        differences + [(mine[n] - v).abs().max().item() for n, v in head_parameters(parameters, task).items()]
-    )
-
-
-def ernie(config: dict[str, Any]) -> Any:
-    return palm.backbone.ERNIE.from_config({**config, "layer_norm_eps": 1e-6})
 
 
 # With decay: it multiplies the updated value there and the one before the step here, which differ by
@@ -122,7 +44,9 @@ def test_twenty_steps_of_one_task_follow_the_original(
     trainer = palm.Trainer("c", precision="fp32")
     loss_var = trainer.build_forward(backbone, head)
     trainer.build_backward(
-        HatAdam(loss_var, told["lr"], grad_clip=grad_clip), told["weight_decay"], **averages
+        palm.optimizer.Adam(loss_var, told["lr"], grad_clip=grad_clip, epsilon_hat=True),
+        told["weight_decay"],
+        **averages,
     )
     trainer.fit_reader(any_reader(tmp_path, backbone))
 
@@ -161,7 +85,8 @@ def test_two_tasks_begin_as_in_the_original_and_the_head_that_is_not_drawn_rests
     slot.build_forward(backbone, slot_head)
     intent.build_forward(backbone, intent_head)
     trainer = palm.MultiHeadTrainer([slot, intent], precision="fp32")
-    trainer.build_backward(HatAdam(trainer.build_forward(), told["lr"]), told["weight_decay"])
+    adam = palm.optimizer.Adam(trainer.build_forward(), told["lr"], epsilon_hat=True)
+    trainer.build_backward(adam, told["weight_decay"])
     write_files(tmp_path)
     slot_reader = palm.reader.SequenceLabelReader(tmp_path / "vocab.txt", 16, tmp_path / "label_map.json")
     slot_reader.load_data(tmp_path / "slot.tsv", 4)
@@ -183,3 +108,46 @@ def test_two_tasks_begin_as_in_the_original_and_the_head_that_is_not_drawn_rests
         {**batch_of(folder / "traj.npz", "batch2."), "__task_id": torch.tensor([0])}
     )
     assert (task, outputs["slot.loss"].item()) == (0, pytest.approx(told["losses"][1], abs=0.02))
+
+
+def published_tagger(
+    start: str, folder: Path
+) -> tuple[palm.Trainer, palm.head.SequenceLabel, dict[str, Any]]:
+    """A trainer of the published head on the recorded parameters, without decay; and what was told."""
+    recorded = LATER / "multitask_traj"
+    told = json.loads((recorded / "golden.json").read_text(encoding="utf-8"))
+    backbone, head = ernie(told["config"]), palm.head.SequenceLabel(5, 16, 0.0, 1e-3, 0.02, "train")
+    own = {k: v for k, v in arrays(recorded / "traj.npz", start).items() if not k.startswith("intent.")}
+    load(own, backbone, slot=head)
+    trainer = palm.Trainer("slot", precision="fp32")
+    adam = palm.optimizer.Adam(trainer.build_forward(backbone, head), told["lr"], epsilon_hat=True)
+    trainer.build_backward(adam)
+    write_files(folder)
+    reader = palm.reader.SequenceLabelReader(folder / "vocab.txt", 16, folder / "label_map.json")
+    reader.load_data(folder / "slot.tsv", 4)
+    reader.register_with(backbone)
+    trainer.fit_reader(reader)
+    return trainer, head, {**told, "kept": 1 - told["lr"] * told["weight_decay"]}
+
+
+def test_emissions_without_a_gradient_move_by_their_l2_decay_as_in_the_original(tmp_path: Path) -> None:
+    trainer, head, told = published_tagger("init.", tmp_path)
+    for parameter in head.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    trainer._training("step").optimizer.step()
+    after = head_parameters(arrays(LATER / "multitask_traj" / "traj.npz", "step1."), "slot")
+    # There the step was one of the other task, and every weight matrix decayed besides.
+    torch.testing.assert_close(head.out.weight, after["out.weight"] / told["kept"], rtol=0, atol=2e-8)
+    torch.testing.assert_close(head.crf.weight, after["crf.weight"] / told["kept"], rtol=0, atol=1e-7)
+
+
+def test_the_crf_has_a_thousandth_of_the_rate_as_in_the_original(tmp_path: Path) -> None:
+    trainer, head, told = published_tagger("step1.", tmp_path)
+    before = head.crf.weight.detach().clone()
+    loss = trainer.train_one_step(batch_of(LATER / "multitask_traj" / "traj.npz", "batch2."))["slot.loss"]
+    assert loss.item() == pytest.approx(told["losses"][1], abs=2e-6)
+    after = head_parameters(arrays(LATER / "multitask_traj" / "traj.npz", "step2."), "slot")
+    theirs = after["crf.weight"] / told["kept"] - before
+    # It was Adam's second step there, after one on a gradient of zero.
+    second = (1 - 0.999**2) ** 0.5 / (1 - 0.9**2) * 0.1 / 0.001**0.5
+    torch.testing.assert_close((head.crf.weight - before) * second, theirs, rtol=0, atol=2e-8)

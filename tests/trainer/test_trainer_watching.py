@@ -11,6 +11,8 @@ from helpers import tiny
 from helpers.watching import timeless
 from palm.engine.events import Event
 from palm.engine.loop import Step
+from palm.report.page import write_report
+from palm.report.run import read_run
 
 
 @pytest.fixture
@@ -127,3 +129,29 @@ def test_early_stopping_and_trackers_need_what_they_work_on(folder: Path) -> Non
         single(folder).train(early_stopping_patience=2)
     with pytest.raises(palm.ConfigError, match="no tracker is called 'x'"):
         single(folder).train(trackers=["x"])
+
+
+def test_the_report_has_the_settings_of_a_trainer(folder: Path) -> None:
+    trainer = single(folder)
+    trainer.set_saver(folder / "out", 10)
+    trainer.train()
+    run = read_run(folder / "out")
+    assert not run.is_configured
+    values = {title: {each.name: each.value for each in values} for title, values in run.sections.items()}
+    assert list(values) == ["global", "task cls", "backbone"]
+    expected = {
+        "global": {
+            "optimizer": "adam",
+            "learning_rate": 1e-3,
+            "lr_scheduler": "constant",
+            "backbone": "bert",
+        },
+        "task cls": {"reader": "cls", "paradigm": "cls", "batch_size": 4, "max_seq_len": 24, "n_classes": 4},
+        "backbone": tiny.BACKBONE,
+    }
+    for title, settings in expected.items():
+        assert {name: values[title].get(name) for name in settings} == settings
+    assert values["task cls"]["vocab_path"] == str(folder / "vocab.txt")
+    text = write_report(folder / "out", predict=False).read_text(encoding="utf-8")
+    assert "What the program that trained it was made of" in text
+    assert "palm train" not in text

@@ -51,17 +51,16 @@ class MLflow:
         place = (self.folder / "artifacts").resolve().as_uri()
         experiment = self.client.create_experiment(name, place) if known is None else known.experiment_id
         own = self.folder.resolve().parent
-        run = self._earlier(experiment, own) or self.client.create_run(
-            experiment, tags={FOLDER: str(own)}, run_name=own.name
+        mine = f"tags.`{FOLDER}` = '{own}'"
+        # A resumed run goes on with the one that it had.
+        earlier = self.client.search_runs([experiment], mine, max_results=1) if self.step else []
+        run = (
+            earlier[0]
+            if earlier
+            else self.client.create_run(experiment, tags={FOLDER: str(own)}, run_name=own.name)
         )
         self.run: str = run.info.run_id
         self.client.log_text(self.run, settings_text(event.configuration), "resolved_config.yaml")
-
-    def _earlier(self, experiment: str, folder: Path) -> Any:
-        """The run that a resumed run goes on with; None where there is none."""
-        mine = f"tags.`{FOLDER}` = '{folder}'"
-        found = self.client.search_runs([experiment], mine, max_results=1) if self.step else []
-        return found[0] if found else None
 
 
 def observer(name: str, folder: Path) -> MLflow:

@@ -6,8 +6,8 @@ import math
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,16 +31,38 @@ _NOT_WEIGHTS = re.compile(r"/adam_[mv]$|/Adam(?:_1)?$|^_CHECKPOINTABLE_OBJECT_GR
 """The optimizer's memory, twice as large as the weights, and a description that is no tensor."""
 
 
-@dataclass
 class _Entry:
-    """Where a variable lies."""
+    """Where a variable lies.
 
-    dtype: int = 0
-    shape: list[int] = field(default_factory=list)
-    shard: int = 0
-    offset: int = 0
-    size: int = 0
-    checksum: int | None = None
+    Args:
+        message: a BundleEntryProto.
+    """
+
+    def __init__(self, message: bytes) -> None:
+        self.shape: list[int] = []
+        found: dict[int, Any] = {}
+        for number, value in fields(message):
+            found[number] = value
+            if number == 2 and isinstance(value, bytes):
+                dims = [dim for place, dim in fields(value) if place == 2 and isinstance(dim, bytes)]
+                self.shape = [next((int(size) for one, size in fields(dim) if one == 1), 0) for dim in dims]
+        self.dtype, self.shard, self.offset, self.size = (found.get(number, 0) for number in (1, 3, 4, 5))
+        self.checksum: int | None = found.get(6)
+
+    def tensor(self, name: str, file: Path, headers: bool) -> Tensor:
+        """The variable; of `headers`, without its numbers."""
+        count = math.prod(self.shape)
+        dtype = np.dtype(_DTYPES[self.dtype])
+        if count * dtype.itemsize != self.size or file.stat().st_size < self.offset + self.size:
+            raise ValueError(f"{file.name} is cut short")
+        if headers:
+            kind = torch.bfloat16 if self.dtype == _BFLOAT16 else torch.from_numpy(np.empty(0, dtype)).dtype
+            return torch.empty(self.shape, dtype=kind, device="meta")
+        numbers = np.fromfile(file, dtype, count, offset=self.offset)
+        if self.checksum is not None and masked_crc32c(numbers.view(np.uint8)) != self.checksum:
+            raise ValueError(f"{name} in {file.name} differs from its checksum")
+        values = torch.from_numpy(numbers).reshape(self.shape)
+        return values.view(torch.bfloat16) if self.dtype == _BFLOAT16 else values
 
 
 def read_checkpoint(index: Path, headers: bool = False) -> dict[str, Tensor]:
@@ -58,7 +80,7 @@ def read_checkpoint(index: Path, headers: bool = False) -> dict[str, Tensor]:
     with reading(index, " as a TensorFlow checkpoint"):
         table = _table(read_bytes(index, MAX_INDEX))
         shards = next((value for number, value in fields(table.pop(b"", b"")) if number == 1), 1)
-        entries = {name.decode(): _entry(value) for name, value in table.items()}
+        entries = {name.decode(): _Entry(value) for name, value in table.items()}
         names = weights_among(entries, _NOT_WEIGHTS, index)
         left: dict[Path, int] = {}
         found = {}
@@ -68,7 +90,7 @@ def read_checkpoint(index: Path, headers: bool = False) -> dict[str, Tensor]:
             left[file] = left.get(file, file.stat().st_size) - entry.size
             if left[file] < 0:  # so that no number is read twice, and again
                 raise ValueError(f"{file.name} is cut short, or its variables overlap")
-            found[name] = _tensor(name, entry, file, headers)
+            found[name] = entry.tensor(name, file, headers)
         return found
 
 
@@ -121,31 +143,3 @@ def _block(data: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
         key = key[:shared] + block[at : at + own]
         yield key, block[at + own : at + own + length]
         at += own + length
-
-
-def _entry(message: bytes) -> _Entry:
-    """A BundleEntryProto."""
-    entry = _Entry()
-    places = {1: "dtype", 3: "shard", 4: "offset", 5: "size", 6: "checksum"}
-    for number, value in fields(message):
-        if number in places:
-            setattr(entry, places[number], value)
-        elif number == 2 and isinstance(value, bytes):
-            dims = [dim for place, dim in fields(value) if place == 2 and isinstance(dim, bytes)]
-            entry.shape = [next((int(size) for one, size in fields(dim) if one == 1), 0) for dim in dims]
-    return entry
-
-
-def _tensor(name: str, entry: _Entry, file: Path, headers: bool) -> Tensor:
-    count = math.prod(entry.shape)
-    dtype = np.dtype(_DTYPES[entry.dtype])
-    if count * dtype.itemsize != entry.size or file.stat().st_size < entry.offset + entry.size:
-        raise ValueError(f"{file.name} is cut short")
-    if headers:
-        kind = torch.bfloat16 if entry.dtype == _BFLOAT16 else torch.from_numpy(np.empty(0, dtype)).dtype
-        return torch.empty(entry.shape, dtype=kind, device="meta")
-    numbers = np.fromfile(file, dtype, count, offset=entry.offset)
-    if entry.checksum is not None and masked_crc32c(numbers.view(np.uint8)) != entry.checksum:
-        raise ValueError(f"{name} in {file.name} differs from its checksum")
-    values = torch.from_numpy(numbers).reshape(entry.shape)
-    return values.view(torch.bfloat16) if entry.dtype == _BFLOAT16 else values

@@ -102,8 +102,22 @@ def read_torch(file: Path, headers: bool = False) -> dict[str, Tensor]:
     with reading(file, " as tensors alone"):
         if zipfile.is_zipfile(file):
             return _read_zip(file, headers)
-        with file.open("rb") as stream:
-            return _read_old(Stream(stream, file.stat().st_size), file, headers)
+        # The format before torch 1.6: pickles one after another, then the numbers of every storage.
+        with file.open("rb") as opened:
+            stream = Stream(opened, file.stat().st_size)
+            magic, _, system = (loaded(stream, COMMON) for _ in range(3))
+            if magic != MAGIC or not system["little_endian"]:
+                raise ValueError("it is no file of torch, or its numbers have their highest byte first")
+            views = _views(loaded(stream, _KNOWN, _stored), file)
+            storages = {view.storage.key: view.storage for view in views.values()}
+            found: dict[str, Tensor] = {}
+            for key in [] if headers else loaded(stream, COMMON):
+                count = int.from_bytes(stream.read(8), "little")
+                if key not in storages or count != storages[key].count:
+                    raise ValueError("it holds other numbers than it names")
+                dtype = storages[key].dtype
+                found[key] = _numbers(bytearray(stream.read(count * dtype.itemsize)), dtype)
+            return _tensors(views, lambda storage: found[storage.key], headers)
 
 
 def _read_zip(file: Path, headers: bool) -> dict[str, Tensor]:
@@ -143,22 +157,6 @@ def _checked(file: Path, entry: zipfile.ZipInfo) -> Any:
     if len(data) < entry.file_size or (entry.CRC and zlib.crc32(data.data) != entry.CRC):
         raise ValueError(f"{entry.filename} differs from its checksum")
     return data
-
-
-def _read_old(stream: Stream, file: Path, headers: bool) -> dict[str, Tensor]:
-    magic, _, system = (loaded(stream, COMMON) for _ in range(3))
-    if magic != MAGIC or not system["little_endian"]:
-        raise ValueError("it is no file of torch, or its numbers have their highest byte first")
-    views = _views(loaded(stream, _KNOWN, _stored), file)
-    storages = {view.storage.key: view.storage for view in views.values()}
-    found: dict[str, Tensor] = {}
-    for key in [] if headers else loaded(stream, COMMON):
-        count = int.from_bytes(stream.read(8), "little")
-        if key not in storages or count != storages[key].count:
-            raise ValueError("it holds other numbers than it names")
-        dtype = storages[key].dtype
-        found[key] = _numbers(bytearray(stream.read(count * dtype.itemsize)), dtype)
-    return _tensors(views, lambda storage: found[storage.key], headers)
 
 
 def _views(content: object, file: Path) -> Views:

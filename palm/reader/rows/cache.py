@@ -16,6 +16,7 @@ from pathlib import Path
 from palm.core.errors import DataError, StorageError
 from palm.core.locking import locked
 from palm.core.logging import logger
+from palm.reader.rows.bad_rows import BadRows
 from palm.reader.rows.cache_key import key_of
 from palm.reader.rows.chunks import RowEncoder, training_parts
 from palm.reader.rows.rows import Rows
@@ -121,7 +122,10 @@ def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Ro
                 cache.folder,
                 error,
             )
-    return Rows.concatenate(list(training_parts(reader, path)))
+    bad = BadRows(path, reader.on_bad_row, joint=True)
+    rows = Rows.concatenate(list(training_parts(reader, path, bad)))
+    rows.bad = bad.records, bad.count
+    return rows
 
 
 def _rows_with_messages(entry: Path) -> Rows | None:
@@ -148,13 +152,14 @@ def _keep(reader: RowEncoder, path: Path, entry: Path) -> None:
     try:
         with RowsWriter(part) as writer, _warnings() as warnings:
             done, reported = 0, time.monotonic()
-            for rows in training_parts(reader, path):
+            bad = BadRows(path, reader.on_bad_row, joint=True)
+            for rows in training_parts(reader, path, bad):
                 writer.append(rows)
                 done += len(rows)
                 if time.monotonic() - reported >= REPORT_SECONDS:
                     reported = time.monotonic()
                     logger.info("%s: %d rows encoded, once for this run and later ones", path, done)
-            writer.finish(warnings)
+            writer.finish(warnings, (bad.records, bad.count))
         if key_of(reader, path) != entry.name:
             raise DataError(f"{path}: the file has changed while it was read; start again")
         try:

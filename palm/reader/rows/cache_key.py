@@ -12,7 +12,7 @@ import tokenizers
 from palm.core.checksum import checksum
 from palm.reader.rows.chunks import RowEncoder
 
-FORMAT = 1
+FORMAT = 2
 """How rows are laid down on disk."""
 
 _HASH = "blake2b"

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from palm.core.errors import DataError
 from palm.core.logging import logger
+from palm.reader.rows.bad_rows import BadRows
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
 
@@ -22,6 +23,8 @@ class RowEncoder(Protocol):
     vocab_path: Path
     settings: dict[str, Any]
     facts: TextFacts | None
+    on_bad_row: str
+    bad_rows: BadRows | None
 
     @property
     def companions(self) -> tuple[Path, ...]: ...
@@ -38,21 +41,28 @@ def encoded_chunks(
         yield chunk, reader.encode(chunk, with_targets)
 
 
-def training_parts(reader: RowEncoder, path: Path) -> Iterator[Rows]:
+def training_parts(reader: RowEncoder, path: Path, bad: BadRows) -> Iterator[Rows]:
     """All rows of a training file, a chunk at a time.
 
+    Args:
+        reader: of the file.
+        path: the file.
+        bad: is filled with the rows that cannot be used.
+
     Raises:
-        DataError: a row that cannot be used, or no rows.
+        DataError: rows that cannot be used, all in one, unless they may be left out; or no rows.
     """
     empty = True
-    facts = reader.facts = TextFacts()
+    facts, reader.bad_rows = TextFacts(), bad
+    reader.facts = facts
     try:
         for _, rows in encoded_chunks(reader, reader.read(path, with_targets=True), with_targets=True):
-            if len(rows):
+            if len(rows) and not bad.is_refused:
                 empty = False
                 yield rows
     finally:
-        reader.facts = None
+        reader.facts = reader.bad_rows = None
+    bad.finish()
     for line in facts.warnings(path, reader.vocab_path):
         logger.warning("%s", line)
     if empty:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from palm.reader.text.tokenizer import Tokenizer
 
 MAX_UNKNOWN = 0.1
 """The share of unknown tokens up to which nothing is said. Texts in another language than their vocabulary's,
 or in capitals for a vocabulary of lower-case words, have several times as many."""
+
+
+class Remark(NamedTuple):
+    """What the user may not have meant: its kind in one word, what was found, and what to do."""
+
+    code: str
+    found: str
+    remedy: str
 
 
 class TextFacts:
@@ -46,30 +55,40 @@ class TextFacts:
         before = self.cut.get(what, (0, 0, setting))
         self.cut[what] = (before[0] + count, before[1] + total, setting)
 
-    def warnings(self, path: Path, vocab_path: Path) -> Iterator[str]:
-        """A line for everything that the user may not have meant, with its remedy."""
+    def remarks(self, vocab_path: Path) -> Iterator[Remark]:
+        """Everything that the user may not have meant, with its remedy."""
         if self.capitals:
-            yield (
-                f"{path}: {_share(self.capitals, self.texts)} texts have capital letters, and the vocabulary "
-                f"{vocab_path} has words in lower case only; set do_lower_case: True"
+            yield Remark(
+                "case",
+                f"{_share(self.capitals, self.texts)} texts have capital letters, and the vocabulary "
+                f"{vocab_path} has words in lower case only",
+                "set do_lower_case: True",
             )
         elif self.unknown > MAX_UNKNOWN * self.tokens:
-            yield (
-                f"{path}: {_share(self.unknown, self.tokens)} tokens are unknown to the vocabulary "
-                f"{vocab_path}; is it one for these texts, and do_lower_case what it needs?"
+            yield Remark(
+                "unknown",
+                f"{_share(self.unknown, self.tokens)} tokens are unknown to the vocabulary {vocab_path}",
+                "is it one for these texts, and do_lower_case what it needs?",
             )
         if self.empty:
-            share = _share(self.empty, self.texts)
-            yield f"{path}: of {share} texts no token is left; look for stray characters in them"
+            found = f"of {_share(self.empty, self.texts)} texts no token is left"
+            yield Remark("empty", found, "look for stray characters in them")
         for what, (count, total, setting) in self.cut.items():
             if count:
-                share = _share(count, total)
-                yield f"{path}: {share} {what} are too long and lose their end; raise {setting}"
+                found = f"{_share(count, total)} {what} are too long and lose their end"
+                yield Remark("truncation", found, f"raise {setting}")
         if self.gaps:
-            yield (
-                f"{path}: doc_stride is above the window of {self.window} tokens, so that the windows of "
-                f"{self.gaps} contexts do not overlap, and answers at their edges are lost; lower doc_stride"
+            yield Remark(
+                "gaps",
+                f"doc_stride is above the window of {self.window} tokens, so that the windows of "
+                f"{self.gaps} contexts do not overlap, and answers at their edges are lost",
+                "lower doc_stride",
             )
+
+    def warnings(self, path: Path, vocab_path: Path) -> Iterator[str]:
+        """A line for every remark on a file."""
+        for remark in self.remarks(vocab_path):
+            yield f"{path}: {remark.found}; {remark.remedy}"
 
 
 def _share(count: int, total: int) -> str:

@@ -73,7 +73,12 @@ class Rows:
     Args:
         columns: name -> column.
         digest: what `digest` gives, where it is known.
+
+    Attributes:
+        bad: the first of the file's rows that were left out or repaired, and how many there were.
     """
+
+    bad: tuple[Sequence[dict[str, Any]], int] = ((), 0)
 
     def __init__(self, columns: Mapping[str, Column], digest: str | None = None) -> None:
         self.columns = dict(columns)
@@ -100,6 +105,17 @@ class Rows:
         if self._digest is None:
             self._digest = digest_of({name: column.facts for name, column in self.columns.items()})
         return self._digest
+
+    def select(self, indices: Sequence[int]) -> Rows:
+        """These rows alone, in this order."""
+        return Rows(
+            {
+                name: Column.scalar(column.values[indices], column.values.dtype)
+                if column.offsets is None
+                else Column.ragged([column[index] for index in indices])
+                for name, column in self.columns.items()
+            }
+        )
 
     @classmethod
     def concatenate(cls, parts: Sequence[Rows]) -> Rows:

@@ -56,11 +56,12 @@ class RowsWriter:
                 offsets.append(column.offsets[1:] + values.count)
             values.append(column.values)
 
-    def finish(self, messages: Sequence[str]) -> None:
+    def finish(self, messages: Sequence[str], bad: tuple[Sequence[dict[str, Any]], int] = ((), 0)) -> None:
         """Close the files and write down what they hold.
 
         Args:
             messages: what was logged about the rows, to be logged again.
+            bad: `Rows.bad`.
 
         Raises:
             OSError: the folder cannot be written.
@@ -69,7 +70,12 @@ class RowsWriter:
             name: {"values": values.close(), "offsets": None if offsets is None else offsets.close()}
             for name, (values, offsets) in self._columns.items()
         }
-        manifest = {"digest": digest_of(columns), "columns": columns, "messages": list(messages)}
+        manifest = {
+            "digest": digest_of(columns),
+            "columns": columns,
+            "messages": list(messages),
+            "bad": [list(bad[0]), bad[1]],
+        }
         (self.folder / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
 
     def __enter__(self) -> RowsWriter:
@@ -128,7 +134,10 @@ def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
         }
         if manifest["digest"] != digest_of(manifest["columns"]):
             raise StorageError(f"{MANIFEST} does not fit its own digest")
-        return Rows(columns, manifest["digest"]), [str(message) for message in manifest["messages"]]
+        rows = Rows(columns, manifest["digest"])
+        records, count = manifest["bad"]
+        rows.bad = list(records), int(count)
+        return rows, [str(message) for message in manifest["messages"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"{MANIFEST} or a file that it lists cannot be read ({error})") from error
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from palm.core.errors import DataError
+from palm.reader.rows.bad_rows import MendableError
 from palm.reader.text.json_stream import list_elements
+
+SHOWN = 3
+"""How many ids a message shows."""
 
 _PARSED = {"question", "context", "id"}
 _KINDS = {list: "a list", str: "a string", int: "a whole number", (str, int): "a string"}
@@ -20,11 +25,11 @@ class Answer:
 
     Args:
         text: its characters.
-        start: where in the context it begins, in characters.
+        start: where in the context it begins, in characters; None where the file does not say.
     """
 
     text: str
-    start: int
+    start: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +51,102 @@ class SquadQuestion:
     place: str
 
 
-def read_questions(path: Path) -> Iterator[SquadQuestion]:
-    """The questions of a file, lazily, one article in memory at a time.
+class QuestionPart(NamedTuple):
+    """A question as the file has it, and the paragraph that it belongs to."""
+
+    qa: Any
+    paragraph: Any
+    place: str
+
+
+def question_parts(path: Path, refuse: Callable[[DataError], object]) -> Iterator[QuestionPart]:
+    """The questions of a file before they are looked at, lazily, one article in memory at a time.
+
+    Args:
+        path: the file.
+        refuse: called with what is wrong with an article or a paragraph, which is left out.
 
     Raises:
-        DataError: not JSON, not of SQuAD's form, or an id twice.
+        DataError: not JSON, or no questions.
     """
-    seen: set[str] = set()
+    empty = True
+
+    def left_out(error: DataError) -> None:
+        nonlocal empty
+        empty = False
+        refuse(error)
+
     for number, article in enumerate(list_elements(path, "data"), start=1):
-        for question in _questions_of(article, f"{path}: article {number}", path):
-            if question.id in seen:
-                raise DataError(f"{question.place}: a question of this id came before; ids must be unique")
-            seen.add(question.id)
-            yield question
-    if not seen:
+        place = f"{path}: article {number}"
+        for paragraph, where in _parts(article, "paragraphs", place, "paragraph", left_out):
+            for qa, _ in _parts(paragraph, "qas", where, "question", left_out):
+                empty = False
+                yield QuestionPart(qa, paragraph, where)
+    if empty:
         raise DataError(f"{path}: the file has no questions")
+
+
+class QuestionMaker:
+    """Makes questions of the parts of one file.
+
+    Args:
+        path: the file.
+        answers: what is needed of them: their places too ('standing'), their texts ('texts'), or nothing.
+            Nothing but that is looked at, and only for training must question and context have text.
+
+    Attributes:
+        empty: ids of the first questions whose text is empty, where they may be.
+        num_empty: how many there were.
+    """
+
+    def __init__(self, path: Path, answers: Literal["standing", "texts", "none"]) -> None:
+        self.path, self.answers = path, answers
+        self.empty: list[str] = []
+        self.num_empty = 0
+        self._seen: set[str] = set()
+
+    def __call__(self, part: QuestionPart) -> SquadQuestion:
+        """The question of a part.
+
+        Raises:
+            DataError: not of SQuAD's form, an id twice, or an empty text; with the question's id.
+        """
+        name = str(_field(part.qa, "id", (str, int), part.place))
+        place = f"{self.path}: question {name!r}"
+        if name in self._seen:
+            raise DataError(f"{place}: a question of this id came before; ids must be unique")
+        self._seen.add(name)
+        if self.answers == "standing":
+            context = _text(part.paragraph, "context", part.place)
+            text = _text(part.qa, "question", place)
+        else:
+            context = _field(part.paragraph, "context", str, part.place)
+            text = _field(part.qa, "question", str, place)
+            if not text.strip() or not context.strip():
+                self.num_empty += 1
+                self.empty += [name] if len(self.empty) < SHOWN else []
+        answers = () if self.answers == "none" else tuple(self._answers(part.qa, place))
+        return SquadQuestion(name, text, context, answers, place)
+
+    def _answers(self, qa: Any, place: str) -> Iterator[Answer]:
+        for answer in [] if qa.get("answers") is None else _field(qa, "answers", list, place):
+            text, start = _field(answer, "text", str, place), answer.get("answer_start")
+            if self.answers == "standing" and start is not None:
+                start = _field(answer, "answer_start", int, place)
+            yield Answer(text, start)
+
+
+def _parts(
+    owner: Any, key: str, place: str, noun: str, refuse: Callable[[DataError], object]
+) -> Iterator[tuple[Any, str]]:
+    """The elements of a list in a file, each with its place."""
+    try:
+        parts = _field(owner, key, list, place)
+    except DataError as error:
+        refuse(error)
+        return
+    for number, part in enumerate(parts, start=1):
+        yield part, f"{place}, {noun} {number}"
 
 
 def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
@@ -89,6 +175,7 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
 
     Raises:
         DataError: there is none; with what stands there instead.
+        MendableError: the text of one stands elsewhere: at one place, or nearest to where it should.
     """
     if not question.answers:
         raise DataError(f"{question.place}: no answers; training needs one for every question")
@@ -96,35 +183,31 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
     standing = tuple(
         answer
         for answer in question.answers
-        if answer.text and answer.start >= 0 and context.startswith(answer.text, answer.start)
+        if answer.text and answer.start is not None and answer.start >= 0
+        if context.startswith(answer.text, answer.start)
     )
     if standing:
         return replace(question, answers=standing)
     text, start = question.answers[0].text, question.answers[0].start
     if not text:
         raise DataError(f"{question.place}: the answer is empty")
-    there = context[max(0, start) :][: len(text)]
-    elsewhere = context.find(text)
-    hint = f"it stands at {elsewhere}" if elsewhere >= 0 else "the context does not contain it"
-    raise DataError(
-        f"{question.place}: the answer {text!r} should stand at {start}, where there is {there!r}; {hint}"
-    )
+    elsewhere = places_of(text, context)
+    hint = f"it stands at {elsewhere[0]}" if elsewhere else "the context does not contain it"
+    wrong = f"{question.place}: the answer {text!r} "
+    if start is None:
+        wrong += f"has no answer_start; {hint}"
+    else:
+        wrong += f"should stand at {start}, where there is {context[max(0, start) :][: len(text)]!r}; {hint}"
+    if not elsewhere or (start is None and len(elsewhere) > 1):
+        raise DataError(wrong)
+    place = min(elsewhere, key=lambda found: abs(found - (start or 0)))
+    mended = replace(question, answers=(Answer(text, place),))
+    raise MendableError(wrong, mended, f"answer_start {start} -> {place}")
 
 
-def _questions_of(article: Any, place: str, path: Path) -> Iterator[SquadQuestion]:
-    for number, paragraph in enumerate(_field(article, "paragraphs", list, place), start=1):
-        where = f"{place}, paragraph {number}"
-        context = _text(paragraph, "context", where)
-        for qa in _field(paragraph, "qas", list, where):
-            name = str(_field(qa, "id", (str, int), where))
-            asked = f"{path}: question {name!r}"
-            text = _text(qa, "question", asked)
-            given = [] if qa.get("answers") is None else _field(qa, "answers", list, asked)
-            answers = tuple(
-                Answer(_field(answer, "text", str, asked), _field(answer, "answer_start", int, asked))
-                for answer in given
-            )
-            yield SquadQuestion(name, text, context, answers, asked)
+def places_of(text: str, context: str) -> list[int]:
+    """Where a text begins in a context, ascending; places may overlap."""
+    return [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
 
 
 def _text(owner: Any, name: str, place: str) -> str:

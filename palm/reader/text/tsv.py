@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,9 @@ class TableRow(NamedTuple):
     place: str
 
 
-def read_table(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
+def read_table(
+    path: Path, columns: Sequence[str], refuse: Callable[[DataError], object] | None = None
+) -> Iterator[TableRow]:
     """The rows of a TSV file, lazily.
 
     The first line names the columns, in any order; columns that nobody asked for are passed on unread.
@@ -28,43 +30,61 @@ def read_table(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
     Args:
         path: a UTF-8 file.
         columns: those that the header must have.
+        refuse: called with what is wrong with a row, which is left out; None to raise it.
 
     Raises:
-        DataError: no such file, no rows, a missing column, a row with another number of cells.
+        DataError: no such file, no rows, a missing column; a row that is not UTF-8 or has another number of
+            cells.
     """
+    refuse = _raise if refuse is None else refuse
     lines = _lines(path)
-    header = _header(next(lines, ""), columns, path)
+    header = _header(_text(next(lines, b""), f"{path}:1"), columns, path)
     number, blank = 1, 0
-    for number, line in enumerate(lines, start=2):
-        place = f"{path}:{number}"
-        if not line.strip() and "\t" not in line:  # an editor's blank line at the end is no row
+    for number, content in enumerate(lines, start=2):
+        if not content.strip() and b"\t" not in content:  # an editor's blank line at the end is no row
             blank = blank or number
             continue
         if blank:
-            raise DataError(_wrong_width(f"{path}:{blank}", "", 1, header))
-        cells = line.split("\t")
-        if len(cells) != len(header):
-            raise DataError(_wrong_width(place, line, len(cells), header))
-        yield TableRow(dict(zip(header, cells, strict=True)), place)
+            refuse(DataError(_wrong_width(f"{path}:{blank}", "", 1, header)))
+            blank = 0
+        try:
+            row = _row(content, header, f"{path}:{number}")
+        except DataError as error:
+            refuse(error)
+        else:
+            yield row
     if number == 1 or blank == 2:
         raise DataError(
             f"{path}: the file ends after its header ({', '.join(header)}); expected rows below it"
         )
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _raise(error: DataError) -> None:
+    raise error
+
+
+def _row(content: bytes, header: Sequence[str], place: str) -> TableRow:
+    line = _text(content, place)
+    cells = line.split("\t")
+    if len(cells) != len(header):
+        raise DataError(_wrong_width(place, line, len(cells), header))
+    return TableRow(dict(zip(header, cells, strict=True)), place)
+
+
+def _text(content: bytes, place: str) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        found = content[error.start : error.start + 1]
+        raise DataError(f"{place}: {found!r} is not UTF-8 text; save the file as UTF-8") from error
+
+
+def _lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 content = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
-                try:
-                    text = content.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-                except UnicodeDecodeError as error:
-                    found = content[error.start : error.start + 1]
-                    raise DataError(
-                        f"{path}:{number}: {found!r} is not UTF-8 text; save the file as UTF-8"
-                    ) from error
-                yield text
+                yield content.removesuffix(b"\n").removesuffix(b"\r")
     except OSError as error:
         raise DataError(f"{path}: cannot read the data file ({error.strerror})") from error
 

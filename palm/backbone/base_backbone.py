@@ -1,0 +1,38 @@
+"""Encoders as programs of PaddlePALM 2.x write them: declarations as properties, and `build`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection
+
+from palm.backbone import base
+from palm.core.component import checked_phase
+from palm.core.contract import Tensors
+
+
+class Backbone(base.Backbone):
+    """The base class of encoders in PaddlePALM 2.x.
+
+    A subclass has the properties `inputs_attr` and `outputs_attr` (name -> `[shape, dtype]`) and the method
+    `build`. What Paddle's layers create inside `build`, a torch module creates in its constructor.
+
+    Args:
+        phase: 'train' or 'predict'.
+    """
+
+    def __init__(self, phase: str = "train") -> None:
+        super().__init__()
+        checked_phase(phase)
+        self._phase = phase
+
+    @property
+    def phase(self) -> str:
+        return self._phase
+
+    @abstractmethod
+    def build(self, inputs: Tensors, scope_name: str = "") -> Tensors:
+        """The declared outputs of the declared inputs, tensors in the place of Paddle's variables."""
+
+    def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:  # noqa: ARG002
+        """What `build` gives; it computes all outputs, whoever reads them."""
+        return self.build({name: inputs[name] for name in self.inputs_attr})

@@ -1,0 +1,275 @@
+"""The data of one task: its files, what is wrong within each, and what is wrong between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from palm.check.digests import Matches, contradictory, repeated, shared
+from palm.check.examples import Role, place_of, shown
+from palm.check.files import FileCheck, FileReading
+from palm.check.problems import Problem
+from palm.controller.plan import TaskPlan
+from palm.core.errors import PalmError
+from palm.reader import Reader
+
+MOST_EXAMPLES = 3
+"""Rows that are shown of each finding."""
+
+MANY = 0.01
+"""The share of rows that repeat others, or lose their end, from which on it is a warning."""
+
+ODD_UNKNOWN = 0.01
+"""The share of unknown tokens that is worth a note; a tenth is worth a warning (see `TextFacts`)."""
+
+DOMINANT, RARE = 0.5, 20
+"""A label is dominant if it has half of the rows, and 20 times as many as the rarest."""
+
+OUTSIDE = "O"
+"""The label of words outside of all entities, which always dominates."""
+
+ROLES: dict[str, Role] = {"train_file": "train", "dev_file": "dev", "pred_file": "pred"}
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Examples that stand in the training file and in another.
+
+    Args:
+        role: of the other file.
+        exact: examples of it whose texts stand in the training file, letter by letter.
+        normalised: the same, letter case, punctuation and blanks not counted.
+    """
+
+    role: Role
+    exact: int
+    normalised: int
+
+
+@dataclass
+class TaskData:
+    """What a task's files hold, and what is wrong with them.
+
+    Args:
+        files: those that could be read.
+        leaks: a value for each file beside the training file.
+        missing_labels: names of the label_map that no training row has.
+        unseen_labels: labels of the dev file that no training row has.
+        problems: everything found.
+    """
+
+    files: list[FileCheck] = field(default_factory=list)
+    leaks: list[Leak] = field(default_factory=list)
+    missing_labels: list[str] = field(default_factory=list)
+    unseen_labels: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def data_of(plan: TaskPlan) -> TaskData:
+    """Read all files of a task once, and compare them."""
+    task = DataCheck(plan.name)
+    try:
+        reader = plan.reader[0](**plan.reader[1])
+    except PalmError as error:
+        task.add("error", "reader", str(error))
+        return task.found
+    for setting, role in ROLES.items():
+        path = plan.task.get(setting)
+        if path is not None and path.is_file():
+            task.read(reader, path, role)
+    task.compare()
+    return task.found
+
+
+class DataCheck:
+    """Reads the files of a task and gathers what is wrong.
+
+    Args:
+        task: its name.
+
+    Attributes:
+        found: so far.
+    """
+
+    def __init__(self, task: str) -> None:
+        self.task, self.found = task, TaskData()
+        self.readings: dict[Role, FileReading] = {}
+
+    def add(
+        self, severity: Any, code: str, message: str, remedy: str = "", examples: Iterable[str] = ()
+    ) -> None:
+        """Enter a finding."""
+        self.found.problems.append(Problem(severity, code, self.task, message, remedy, tuple(examples)))
+
+    def read(self, reader: Reader, path: Path, role: Role) -> None:
+        """Read a file, and enter what is wrong within it."""
+        if (
+            role != "train"
+            and (train := self.readings.get("train")) is not None
+            and path.samefile(train.path)
+        ):
+            self.add(
+                "warning" if role == "dev" else "note",
+                "same_file",
+                f"the {role}_file is the training file, {path}",
+                f"give a {role}_file of other rows" if role == "dev" else "",
+            )
+            return
+        reading = FileReading(reader, path, role)
+        try:
+            reading.run()
+        except PalmError as error:
+            self.add("error", "data", str(error), "mend the file; it was not looked at further")
+            return
+        self._look_at_bad_rows(reading)
+        self.readings[role] = reading
+        digests, name = reading.digests, path.name
+        again, nearly = repeated(digests.exact, MOST_EXAMPLES), repeated(digests.normalised, 0)
+        clash = contradictory(digests, MOST_EXAMPLES)
+        self.found.files.append(reading.check(again.count, nearly.count, clash.count))
+        pairs = reading.examples_at(
+            {number for each in (again, clash) for pair in each.pairs for number in pair}
+        )
+        total = max(1, len(digests))
+        if again.count:
+            self.add(
+                "warning" if again.count >= MANY * total else "note",
+                "duplicates",
+                f"{name}: {_share(again.count, total)} rows repeat an earlier one"
+                + (f", {nearly.count} but for case and punctuation" if nearly.count > again.count else ""),
+                "remove them, or they count double" + (" in every score" if role != "train" else ""),
+                _told(again, pairs, pairs),
+            )
+        if clash.count:
+            self.add(
+                "warning",
+                "contradictions",
+                f"{name}: {_share(clash.count, total)} rows have the text of another row and another label",
+                "decide which label is right; the model can only learn one of them",
+                _told(clash, pairs, pairs),
+            )
+        self._look_at_texts(reading)
+        self._look_at_labels(reading)
+
+    def _look_at_bad_rows(self, reading: FileReading) -> None:
+        bad, name = reading.bad, reading.path.name
+        lines = [
+            f"{name}:{each['line']}: {each['problem']}" if each["line"] else each["problem"]
+            for each in bad.records[: 2 * MOST_EXAMPLES]
+        ]
+        if bad.is_refused:
+            remedy = "correct them, or set on_bad_row: skip" if reading.role != "pred" else "correct them"
+            self.add("error", "data", f"{name}: rows that cannot be used: {bad.count}", remedy, lines)
+        elif bad.count:
+            done = f"{bad.count - bad.repaired} are left out and {bad.repaired} repaired"
+            self.add(
+                "warning", "bad_rows", f"{name}: {bad.count} rows cannot be used as they are", done, lines
+            )
+
+    def _look_at_texts(self, reading: FileReading) -> None:
+        facts, name = reading.facts, reading.path.name
+        codes = set()
+        for code, message, remedy in facts.remarks(reading.reader.vocab_path):
+            few = code == "truncation" and all(count < MANY * total for count, total, _ in facts.cut.values())
+            codes.add(code)
+            self.add("note" if few else "warning", code, f"{name}: {message}", remedy)
+        if not codes & {"case", "unknown"} and facts.unknown > ODD_UNKNOWN * facts.tokens:
+            words = ", ".join(repr(word) for word, _ in reading.unknown_words.most_common(5))
+            told = f"{name}: {_share(facts.unknown, facts.tokens)} tokens are [UNK]; most often {words}"
+            self.add("note", "unknown", told, "look whether the task needs these words")
+
+    def _look_at_labels(self, reading: FileReading) -> None:
+        counts, name = reading.labels, reading.path.name
+        if reading.role != "train" or not counts:
+            return
+        once = sorted(label for label, count in counts.items() if count == 1)
+        if once:
+            self.add(
+                "warning",
+                "rare_label",
+                f"{name}: {_several(once)} seen once in {sum(counts.values())}",
+                "add rows of such a label, or merge it with another",
+            )
+        names = reading.names
+        self.found.missing_labels = missing = [label for label in names.values() if label not in counts]
+        if missing:
+            self.add(
+                "warning",
+                "missing_label",
+                f"{name}: {_several(missing)} in the label_map and in no row",
+                "the model never learns such a label: add rows, or take it out of the label_map",
+            )
+        kinds = {label: count for label, count in counts.items() if label != OUTSIDE or len(counts) == 1}
+        common, most = max(kinds.items(), key=lambda item: item[1])
+        total, least = sum(kinds.values()), min(kinds.values())
+        if len(kinds) > 1 and most >= DOMINANT * total and most >= RARE * least:
+            self.add(
+                "note",
+                "imbalance",
+                f"{name}: {common!r} is the label of {_share(most, total)}, the rarest has {least}",
+                "who always guesses it is right as often: look at macro_f1 (metrics:) beside accuracy",
+            )
+
+    def compare(self) -> None:
+        """Enter what is wrong between the training file and the others."""
+        train = self.readings.get("train")
+        if train is None:
+            return
+        for role, other in self.readings.items():
+            if other is train:
+                continue
+            exact = shared(train.digests.exact, other.digests.exact, MOST_EXAMPLES)
+            nearly = shared(train.digests.normalised, other.digests.normalised, MOST_EXAMPLES)
+            self.found.leaks.append(Leak(role, exact.count, nearly.count))
+            if nearly.count:
+                seen = nearly if not exact.count else exact
+                examples = _told(
+                    seen,
+                    train.examples_at({number for number, _ in seen.pairs}),
+                    other.examples_at({number for _, number in seen.pairs}),
+                )
+                self.add(
+                    "warning", "leak", _leaked(role, other, train, exact, nearly), LEAK_REMEDY[role], examples
+                )
+            unseen = [label for label in other.labels if label not in train.labels]
+            if role == "dev" and train.labels and unseen:
+                self.found.unseen_labels = unseen
+                self.add(
+                    "warning",
+                    "unseen_label",
+                    f"{other.path.name}: {_several(unseen)} in no training row",
+                    "rows of such a label are always wrong: add training rows, or take them out",
+                )
+
+
+LEAK_REMEDY: dict[Role, str] = {
+    "dev": "take them out of the training file, or scores are better than the model",
+    "pred": "take them out of the training file if the predictions are to be scored",
+}
+
+
+def _leaked(role: Role, other: FileReading, train: FileReading, exact: Matches, nearly: Matches) -> str:
+    share = _share(exact.count, len(other.digests))
+    told = f"{other.path.name} ({role}): {share} rows also stand in {train.path.name}"
+    more = nearly.count - exact.count
+    return f"{told}, {more} more but for case and punctuation" if more else told
+
+
+def _told(found: Matches, firsts: Mapping[int, Any], seconds: Mapping[int, Any]) -> Iterator[str]:
+    """A line for each pair that is shown."""
+    for first, second in found.pairs:
+        yield f"{shown(seconds[second])}  (as {place_of(firsts[first])})"
+
+
+def _several(labels: Sequence[str]) -> str:
+    """`label 'a' is` or `3 labels are`, with the first names."""
+    if len(labels) == 1:
+        return f"the label {labels[0]!r} is"
+    names = ", ".join(map(repr, labels[:5])) + (", …" if len(labels) > 5 else "")
+    return f"{len(labels)} labels ({names}) are"
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count} of {total} ({100 * count / max(1, total):.1f} %)"

@@ -1,0 +1,125 @@
+"""Rows as digests of a few bytes: which repeat, which contradict each other, which stand in two files."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+import zlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Digests = npt.NDArray[np.uint64]
+
+NO_LABEL = 0
+"""The digest of a row without a label."""
+
+_BETWEEN = re.compile(r"[\W_]+")
+
+
+def normalised(text: str) -> str:
+    """The text as a careless copy would still have it: compatible characters, one case, words alone."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    return _BETWEEN.sub(" ", text.casefold()).strip()
+
+
+@dataclass
+class RowDigests:
+    """The rows of one file, 20 bytes each: text as it stands, normalised text, label.
+
+    64 bits tell a hundred million rows apart but for one chance in 3,000; the 32 bits of a label are only
+    compared between rows of the same text.
+    """
+
+    # An `array` grows in place, by an eighth at a time; lists of numbers would take eight times the memory.
+    _exact: array[int] = field(default_factory=lambda: array("Q"))
+    _normalised: array[int] = field(default_factory=lambda: array("Q"))
+    _labels: array[int] = field(default_factory=lambda: array("I"))
+
+    def add(self, texts: Sequence[str], label: Any = None) -> None:
+        """Take the next row in.
+
+        Args:
+            texts: its texts, in order.
+            label: whatever it is labelled with; None where it has no label.
+        """
+        self._exact.append(_digest("\x1f".join(texts)))
+        self._normalised.append(_digest("\x1f".join(map(normalised, texts))))
+        self._labels.append(NO_LABEL if label is None else zlib.crc32(repr(label).encode()) | 1)
+
+    def __len__(self) -> int:
+        return len(self._exact)
+
+    @property
+    def exact(self) -> Digests:
+        """Of the texts as they stand, uint64[rows]."""
+        return np.frombuffer(self._exact, dtype=np.uint64)
+
+    @property
+    def normalised(self) -> Digests:
+        """Of the normalised texts, uint64[rows]."""
+        return np.frombuffer(self._normalised, dtype=np.uint64)
+
+    @property
+    def labels(self) -> npt.NDArray[np.uint32]:
+        """Of the labels, uint32[rows]."""
+        return np.frombuffer(self._labels, dtype=np.uint32)
+
+
+def _digest(text: str) -> int:
+    content = text.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True)
+class Matches:
+    """Rows that have a partner.
+
+    Args:
+        count: how many there are.
+        pairs: the first few of them, each behind its partner: row numbers from 0.
+    """
+
+    count: int
+    pairs: Sequence[tuple[int, int]] = ()
+
+
+def repeated(digests: Digests, most: int) -> Matches:
+    """The rows that repeat an earlier one; each pair is (the first of its kind, the repetition)."""
+    order = np.argsort(digests, kind="stable")
+    ordered = digests[order]
+    repeats = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
+    shown = np.sort(order[repeats])[:most] if len(repeats) else repeats
+    firsts = order[np.searchsorted(ordered, digests[shown])]
+    return Matches(len(repeats), list(zip(firsts.tolist(), shown.tolist(), strict=True)))
+
+
+def contradictory(rows: RowDigests, most: int) -> Matches:
+    """The rows of whose text there is another row with another label; pairs of rows that contradict."""
+    digests, labels = rows.exact, rows.labels
+    order = np.lexsort((labels, digests))
+    texts, ordered = digests[order], labels[order]
+    starts = np.flatnonzero(np.concatenate([[True], texts[1:] != texts[:-1]])) if len(texts) else order
+    sizes = np.diff(np.append(starts, len(texts)))
+    # Labels are sorted within a text: they differ where the last is not the first.
+    differ = (sizes > 1) & (ordered[starts] != ordered[starts + sizes - 1]) & (ordered[starts] != NO_LABEL)
+    one, other = order[starts[differ]], order[(starts + sizes)[differ] - 1]
+    pairs = np.sort(np.stack([one, other], axis=1), axis=1)
+    shown = pairs[np.argsort(pairs[:, 0], kind="stable")[:most]].tolist()
+    return Matches(int(sizes[differ].sum()), [(first, second) for first, second in shown])
+
+
+def shared(train: Digests, other: Digests, most: int) -> Matches:
+    """The rows of `other` that also stand in `train`; each pair is (row of `train`, row of `other`)."""
+    order = np.argsort(train, kind="stable")
+    ordered = train[order]
+    places = np.minimum(np.searchsorted(ordered, other), max(len(ordered) - 1, 0))
+    found = np.flatnonzero(ordered[places] == other) if len(ordered) else np.zeros(0, np.int64)
+    shown = found[:most]
+    return Matches(len(found), list(zip(order[places[shown]].tolist(), shown.tolist(), strict=True)))

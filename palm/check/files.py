@@ -1,0 +1,236 @@
+"""One data file, read once from beginning to end in flat memory: what it holds, and digests of its rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from palm.check.digests import RowDigests
+from palm.check.examples import Role, examples_of, place_of, shortened, texts_of, truths_of
+from palm.reader import Reader
+from palm.reader.rows.bad_rows import BadRows
+from palm.reader.rows.chunks import encoded_chunks
+from palm.reader.rows.facts import TextFacts
+from palm.reader.rows.rows import Rows
+from palm.reader.text.tokenizer import Tokenizer
+from palm.report.data import histogram
+
+FIRST_ROWS = 3
+"""Rows that are shown as the model sees them."""
+
+MOST_UNKNOWN_TEXTS = 500
+"""Texts in which unknown words are looked up: cutting a text with its characters takes longer."""
+
+MOST_WORDS, MOST_LABELS = 10, 200
+
+
+@dataclass(frozen=True)
+class Label:
+    """A label and how often it occurs."""
+
+    name: str
+    count: int
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """What a file holds; JSON-ready.
+
+    Args:
+        role: what the run does with it: `train`, `dev` or `pred`.
+        path: where it is.
+        bytes: its size.
+        examples: how many it has.
+        rows: what they became: as many, or more where long texts are cut into windows.
+        repeated: examples whose texts stand earlier in the file.
+        nearly_repeated: the same, letter case, punctuation and blanks not counted.
+        contradictory: examples of whose text there is another with another label.
+        labels: every label and how often it occurs, the most frequent first, up to 200.
+        num_labels: how many labels occur.
+        label_range: the least, the mean and the largest of labels that are numbers.
+        unanswered: questions without an answer.
+        tokens: of a row: the shortest, the mean, the median, 95 % are no longer, 99 %, the longest.
+        histogram: ranges of tokens and how many rows are in each.
+        truncated: what is too long (`rows`, `questions`) -> how many lose their end.
+        unknown: tokens that the vocabulary cannot write, of all tokens.
+        unknown_share: the share.
+        rows_with_unknown: rows that have one.
+        unknown_words: the most frequent of them in the first 500 texts that have any.
+        first_rows: the first rows as the model sees them.
+    """
+
+    role: Role
+    path: str
+    bytes: int
+    examples: int
+    rows: int
+    repeated: int
+    nearly_repeated: int
+    contradictory: int
+    labels: Sequence[Label]
+    num_labels: int
+    label_range: Sequence[float]
+    unanswered: int
+    tokens: Mapping[str, float]
+    histogram: Sequence[tuple[str, int]]
+    truncated: Mapping[str, int]
+    unknown: int
+    unknown_share: float
+    rows_with_unknown: int
+    unknown_words: Sequence[tuple[str, int]]
+    first_rows: Sequence[str]
+
+
+class FileReading:
+    """Reads one file and counts; `run` has to be called once.
+
+    Args:
+        reader: of the task; it counts texts for this reading meanwhile.
+        path: the file.
+        role: what the run does with it.
+
+    Attributes:
+        digests: of its examples.
+        bad: its rows that cannot be used.
+        facts: what its texts are for the vocabulary.
+        labels: label -> how often it occurs.
+        lengths: number of tokens -> how many rows have it.
+        names: label id -> name, where labels have names.
+    """
+
+    def __init__(self, reader: Reader, path: Path, role: Role) -> None:
+        self.reader, self.path, self.role = reader, path, role
+        self.digests, self.facts = RowDigests(), TextFacts()
+        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row, joint=True)
+        self.labels: Counter[str] = Counter()
+        self.lengths: Counter[int] = Counter()
+        self.unanswered = self.rows_with_unknown = self.unknown_texts = 0
+        self.first_rows: list[str] = []
+        self.unknown_words: Counter[str] = Counter()
+        self.values: list[float] = []  # least, sum, largest of labels that are numbers
+        self.names: Mapping[int, str] = getattr(getattr(reader, "labels", None), "names", {})
+        tokenizer = getattr(reader, "tokenizer", None)
+        self._tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else None
+
+    def run(self) -> None:
+        """Read the file; rows that cannot be used go to `bad`.
+
+        Raises:
+            DataError: it is no file of this form.
+        """
+        found = examples_of(self.reader, self.path, self.role)
+        examples = tqdm(found, f"reading {self.path.name}", leave=False, disable=None, unit=" rows")
+        self.reader.facts, self.reader.bad_rows = self.facts, self.bad
+        try:
+            for chunk, rows in encoded_chunks(self.reader, examples, with_targets=self.role == "train"):
+                self._take_examples(chunk)
+                lengths, counts = np.unique(rows.lengths, return_counts=True)
+                for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
+                    self.lengths[length] += count
+                self._show_first(chunk, rows)
+                self._look_for_unknown(chunk, rows)
+        finally:
+            self.reader.facts = self.reader.bad_rows = None
+
+    def _take_examples(self, chunk: Sequence[Any]) -> None:
+        for example, truth in zip(chunk, truths_of(self.reader, chunk, self.role), strict=True):
+            self.digests.add(texts_of(example), tuple(map(str, truth.values())) or None)
+            if isinstance(truth.get("label"), int):
+                self.labels[self.names.get(truth["label"], str(truth["label"]))] += 1
+            elif "labels" in truth:
+                self.labels.update(truth["labels"])
+            elif isinstance(value := truth.get("value"), float):
+                least, total, largest = self.values or (value, 0.0, value)
+                self.values = [min(least, value), total + value, max(largest, value)]
+            elif "answers" in truth:
+                self.unanswered += not truth["answers"]
+
+    def _show_first(self, chunk: Sequence[Any], rows: Rows) -> None:
+        if self._tokenizer is None:
+            return
+        for row in range(min(FIRST_ROWS - len(self.first_rows), len(rows))):
+            example = chunk[int(rows["example"][row])]
+            truth = next(iter(truths_of(self.reader, [example], self.role)))
+            if isinstance(truth.get("label"), int):
+                truth = {"label": self.names.get(truth["label"], truth["label"])}
+            text = " ".join(self._tokenizer.tokens(rows["token_ids"][row]))
+            told = "; ".join(f"{name}: {_listed(value)}" for name, value in truth.items())
+            self.first_rows.append(f"{place_of(example)} {text}" + (f"  ({told})" if told else ""))
+
+    def _look_for_unknown(self, chunk: Sequence[Any], rows: Rows) -> None:
+        """Count the rows with unknown tokens, and the words behind these in the first texts that have any."""
+        tokenizer, column = self._tokenizer, rows["token_ids"]
+        if tokenizer is None or column.offsets is None or not len(rows):
+            return
+        places = np.flatnonzero(column.values == tokenizer.unk_id)
+        found = np.unique(np.searchsorted(column.offsets, places, side="right") - 1)
+        self.rows_with_unknown += len(found)
+        wanted = np.unique(rows["example"].values[found])[: MOST_UNKNOWN_TEXTS - self.unknown_texts]
+        self.unknown_texts += len(wanted)
+        texts = [text for number in wanted.tolist() for text in texts_of(chunk[number])]
+        for text, pieces in zip(texts, tokenizer.encode_with_offsets(texts) if texts else [], strict=True):
+            for place in np.flatnonzero(pieces.ids == tokenizer.unk_id).tolist():
+                self.unknown_words[text[pieces.starts[place] : pieces.ends[place]]] += 1
+
+    def check(self, repeated: int, nearly_repeated: int, contradictory: int) -> FileCheck:
+        """What was counted.
+
+        Args:
+            repeated: see `FileCheck`, like the others.
+            nearly_repeated: likewise.
+            contradictory: likewise.
+        """
+        examples = len(self.digests)
+        sizes = np.array(sorted(self.lengths), dtype=np.int64)
+        lengths = np.repeat(sizes, [self.lengths[size] for size in sizes.tolist()])
+        least, total, largest = self.values or (0.0, 0.0, 0.0)
+        return FileCheck(
+            role=self.role,
+            path=str(self.path),
+            bytes=self.path.stat().st_size,
+            examples=examples,
+            rows=len(lengths),
+            repeated=repeated,
+            nearly_repeated=nearly_repeated,
+            contradictory=contradictory,
+            labels=[Label(*each) for each in self.labels.most_common(MOST_LABELS)],
+            num_labels=len(self.labels),
+            label_range=[least, total / examples, largest] if self.values else [],
+            unanswered=self.unanswered,
+            tokens=_spread(lengths),
+            histogram=histogram(lengths),
+            truncated={what: count for what, (count, _, _) in self.facts.cut.items()},
+            unknown=self.facts.unknown,
+            unknown_share=self.facts.unknown / self.facts.tokens if self.facts.tokens else 0.0,
+            rows_with_unknown=self.rows_with_unknown,
+            unknown_words=self.unknown_words.most_common(MOST_WORDS),
+            first_rows=self.first_rows,
+        )
+
+    def examples_at(self, numbers: set[int]) -> dict[int, Any]:
+        """The examples of these numbers, from 0; the file is read again up to the last of them."""
+        if not numbers:
+            return {}
+        until: Iterator[Any] = islice(examples_of(self.reader, self.path, self.role), max(numbers) + 1)
+        return {number: example for number, example in enumerate(until) if number in numbers}
+
+
+def _spread(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
+    """The quantiles of sorted lengths by name; nothing where there are none."""
+    if not len(lengths):
+        return {}
+    quantiles = {"least": 0.0, "median": 0.5, "95 %": 0.95, "99 %": 0.99, "most": 1.0}
+    found = {name: int(np.quantile(lengths, share, method="lower")) for name, share in quantiles.items()}
+    return {**found, "mean": round(float(lengths.mean()), 1)}
+
+
+def _listed(value: Any) -> str:
+    return shortened(" ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))

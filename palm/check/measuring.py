@@ -1,0 +1,154 @@
+"""Time and memory of a run, from a few real steps of each task: its fullest batches and some usual ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from statistics import median
+
+import torch
+
+from palm.check.planning import RunPlan
+from palm.distributed.group import exhaust
+from palm.engine.evaluation import count_examples, model_of
+from palm.engine.loop import Training
+from palm.engine.meter import memory_bytes
+from palm.engine.task import Task
+
+EVALUATED = 2048
+"""Dev examples that are predicted to know how long an evaluation takes."""
+
+SETTLING = 10.0
+"""Seconds of further steps after which memory is read, where it grows with every new number of tokens."""
+
+
+@dataclass(frozen=True)
+class TaskPace:
+    """How fast a task goes.
+
+    Args:
+        task: its name.
+        usual: seconds of a step on usual batches, the median.
+        fullest: seconds of the step with the most tokens.
+        tokens_per_second: of usual steps.
+        evaluation: seconds to predict all of its dev data once; 0 without any.
+        memory_bytes: the most memory so far, when its steps had been measured.
+    """
+
+    task: str
+    usual: float
+    fullest: float
+    tokens_per_second: float
+    evaluation: float
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run takes.
+
+    Args:
+        seconds: of the whole run: its steps, its evaluations, and what its first step needs once.
+        training: of its steps.
+        evaluating: of its evaluations.
+        evaluations: how many there are.
+        starting: what the first step took beyond the others.
+        memory_bytes: the most memory: of tensors on a GPU, of the process on a CPU; None where nobody tells.
+        tasks: by task.
+    """
+
+    seconds: float
+    training: float
+    evaluating: float
+    evaluations: int
+    starting: float
+    memory_bytes: int | None
+    tasks: Sequence[TaskPace]
+
+
+def measured(training: Training, plan: RunPlan, every: int, every_epoch: bool) -> Cost:
+    """Train a few steps of each task and predict some of its dev rows; the run is spoilt by it.
+
+    Args:
+        training: a run before its first step.
+        plan: its plan.
+        every: it is evaluated every so many steps; 0 or less: not for their sake.
+        every_epoch: it is evaluated at the end of every epoch of the main task.
+
+    Raises:
+        DataError: dev data that cannot be used, with its file and line.
+        TrainingError: a loss that is not a number.
+        torch.cuda.OutOfMemoryError: the fullest batch does not fit.
+    """
+    device = training.recipe.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    first = _seconds(training, training.tasks[0], plan.tasks[0].batches.usual[0])
+    paces = []
+    for task, steps in zip(training.tasks, plan.tasks, strict=True):
+        _seconds(training, task, steps.batches.usual[0])  # kernels are chosen, buffers made
+        fullest = _seconds(training, task, steps.batches.fullest)
+        usual = median(_seconds(training, task, step) for step in steps.batches.usual)
+        per_step = steps.batches.tokens * steps.gradient_accumulation_steps
+        seconds = _evaluation(training, task)
+        paces.append(TaskPace(task.name, usual, fullest, per_step / usual, seconds, memory_bytes(device)))
+    if device.type == "cpu" and training.model.precision == "bf16":
+        # What a CPU needs for bf16 grows with every new number of tokens: of 997 MB that a run of 828 steps
+        # had at its end, 631 MB were there after 50 steps. In fp32, the same run stays at 348 MB.
+        until = time.perf_counter() + SETTLING
+        while time.perf_counter() < until and training.step < plan.steps:
+            training.next_step()
+    drawn = [each.planned if each.drawn is None else each.drawn for each in plan.tasks]
+    steps_time = sum(count * pace.usual for count, pace in zip(drawn, paces, strict=True))
+    evaluations = (
+        num_evaluations(plan, every, every_epoch) if any(task.dev_file for task in training.tasks) else 0
+    )
+    evaluating = evaluations * sum(pace.evaluation for pace in paces)
+    starting = max(0.0, first - paces[0].usual)
+    return Cost(
+        seconds=steps_time + evaluating + starting,
+        training=steps_time,
+        evaluating=evaluating,
+        evaluations=evaluations,
+        starting=starting,
+        memory_bytes=memory_bytes(device),
+        tasks=paces,
+    )
+
+
+def num_evaluations(plan: RunPlan, every: int, every_epoch: bool) -> int:
+    """How often a run is evaluated, the one after its last step included."""
+    regular = range(every, plan.steps + 1, every) if every > 0 else ()
+    if plan.epoch_ends or not every_epoch:
+        return len({*regular, *(plan.epoch_ends if every_epoch else ()), plan.steps})
+    main = next(each for each in plan.tasks if each.task == plan.main)
+    return len(regular) + (main.planned // main.steps_per_epoch if every_epoch else 0) + 1
+
+
+def _seconds(training: Training, task: Task, step: int) -> float:
+    batches = task.batches(step)
+    _wait(training)
+    began = time.perf_counter()
+    training.step_on(task, batches)
+    _wait(training)
+    return time.perf_counter() - began
+
+
+def _wait(training: Training) -> None:
+    """Until the device has done all that it was told."""
+    if training.recipe.device.type == "cuda":
+        torch.cuda.synchronize(training.recipe.device)
+
+
+def _evaluation(training: Training, task: Task) -> float:
+    """Seconds to predict a task's dev data, from its first examples; 0 where it has none."""
+    if task.dev_file is None:
+        return 0.0
+    model = model_of(training, task)
+    found = list(islice(task.reader.read_true(task.dev_file), EVALUATED))
+    began = time.perf_counter()
+    exhaust(model.steps(found, losses={}))
+    _wait(training)
+    return (time.perf_counter() - began) * count_examples(task) / max(1, len(found))

@@ -1,0 +1,44 @@
+"""A check as one HTML file, in the style of the report: no network, no script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from palm.check.planning import spread_of_draws
+from palm.check.result import Check
+from palm.check.text import duration, labels_of, size, verdict
+from palm.core.storage import write_text
+from palm.report.curves import Curve
+from palm.report.page import environment
+from palm.report.svg import Bars, Chart, Line
+
+
+def write_page(check: Check, file: Path) -> None:
+    """Write a check as a page.
+
+    Raises:
+        PalmError: jinja2 is missing.
+        StorageError: the file cannot be written.
+    """
+    write_text(file, page(check))
+
+
+def page(check: Check) -> str:
+    """The page's HTML; every text of the data is escaped."""
+    templates = environment("palm.check")
+    templates.filters |= {"size": size, "took": duration, "labels": labels_of}
+    charts = [
+        Bars(f"{task.task}: lengths of {file.role} rows", "rows", "tokens", file.histogram)
+        for task in check.data
+        for file in task.files
+        if file.histogram
+    ]
+    return templates.get_template("check.html").render(
+        check=check,
+        verdict=verdict(check),
+        spread={} if check.plan is None else spread_of_draws(check.plan),
+        rate=None
+        if check.plan is None
+        else Chart("Learning rate", "rate", [Line(Curve("learning rate", check.plan.rates), 7)]),
+        length_charts=charts,
+    )

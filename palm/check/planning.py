@@ -1,0 +1,231 @@
+"""What a run would do, step by step: its steps, its draws, its learning rate, its padding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from palm.backbone.encoder import Encoder
+from palm.engine.loop import Training
+from palm.engine.stream import TaskStream
+from palm.engine.task import Task
+
+MOST_DRAWS = 200_000
+"""Steps whose tasks are drawn as the run will draw them; of a longer run, the draws are expected ones."""
+
+MOST_BATCHES = 2_000
+"""Batches of a task that are looked at, for how full they are."""
+
+RATE_POINTS = 60
+"""Of the learning-rate curve."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How full the batches of a task are.
+
+    Args:
+        count: how many were looked at, from the first on.
+        rows: of a batch, on average.
+        tokens: of a batch, on average, padding not counted.
+        padding: the share of its places that hold padding.
+        fullest: the step, from 0, whose batches have the most tokens.
+        usual: steps with about the average number of tokens.
+    """
+
+    count: int
+    rows: float
+    tokens: float
+    padding: float
+    fullest: int
+    usual: Sequence[int]
+
+
+@dataclass(frozen=True)
+class TaskSteps:
+    """A task's part of the run; JSON-ready.
+
+    Args:
+        task: its name.
+        is_target: whether it gets an exact number of steps.
+        mix_ratio: how often it is drawn, relative to the others, before the mixing strategy has its say.
+        rows: training rows.
+        batch_size: rows per batch; None where batches are of so many tokens.
+        max_tokens_per_batch: tokens per batch.
+        gradient_accumulation_steps: batches per step.
+        steps_per_epoch: steps of one pass over its rows.
+        planned: the steps that are planned for it.
+        drawn: the steps that it will have when the run ends, drawn in advance; None where draws follow dev
+            scores, or the run is longer than `MOST_DRAWS` steps.
+        epochs: passes over its own rows that this makes.
+        batches: how full its batches are.
+    """
+
+    task: str
+    is_target: bool
+    mix_ratio: float
+    rows: int
+    batch_size: int | None
+    max_tokens_per_batch: int | None
+    gradient_accumulation_steps: int
+    steps_per_epoch: int
+    planned: int
+    drawn: int | None
+    epochs: float
+    batches: Batches
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The whole run.
+
+    Args:
+        tasks: each task's part.
+        total_planned: the sum of the planned steps, the horizon of the learning rate.
+        total_drawn: the steps of the run; None as in `TaskSteps`.
+        main: the task whose epochs are counted, the first target.
+        num_epochs: passes over its rows.
+        rates: (global step from 1, learning rate), some 60 of them.
+        epoch_ends: the global steps that end an epoch of the main task, as far as draws are known.
+        packs: whether the encoder computes real tokens only, so that padding costs nothing in it.
+        devices: how many share the work.
+    """
+
+    tasks: Sequence[TaskSteps]
+    total_planned: int
+    total_drawn: int | None
+    main: str
+    num_epochs: float
+    rates: Sequence[tuple[int, float]]
+    epoch_ends: Sequence[int]
+    packs: bool
+    devices: int
+
+    @property
+    def steps(self) -> int:
+        """Steps of the run, as well as they are known."""
+        return self.total_planned if self.total_drawn is None else self.total_drawn
+
+
+def plan_of(training: Training, num_epochs: float, devices: int) -> RunPlan:
+    """What a run would do, from its first step on.
+
+    Args:
+        training: a run before its first step.
+        num_epochs: its setting.
+        devices: how many share the work.
+    """
+    drawn, epoch_ends = draws_of(training) or (None, [])
+    mixing = training.recipe.mixing
+    if drawn is None and mixing.mixing_draws == "planned" and not mixing.follows_scores:
+        drawn = {task.name: task.expected_steps for task in training.tasks}  # too many to be drawn here
+    tasks = [_task_steps(task, None if drawn is None else drawn[task.name]) for task in training.tasks]
+    total = training.total_steps
+    last = sum(drawn.values()) if drawn is not None else total
+    # A peak may lie between the points that are shown.
+    factors = {
+        int(step): training.recipe.schedule(int(step)) for step in np.linspace(0, max(last - 1, 0), 2000)
+    }
+    steps = [*factors][:: -(-len(factors) // RATE_POINTS)]
+    steps = sorted({*steps, max(factors, key=lambda step: factors[step]), max(factors)})
+    rate = max(training.base_rates)
+    return RunPlan(
+        tasks=tasks,
+        total_planned=total,
+        total_drawn=None if drawn is None else sum(drawn.values()),
+        main=next(task.name for task in training.tasks if task.is_target),
+        num_epochs=num_epochs,
+        rates=[(step + 1, rate * factors[step]) for step in steps],
+        epoch_ends=epoch_ends,
+        packs=isinstance(training.model.backbone, Encoder),
+        devices=devices,
+    )
+
+
+def draws_of(training: Training) -> tuple[dict[str, int], list[int]] | None:
+    """What the run will have drawn when all targets have their steps; None where nobody can know that yet.
+
+    Which task a step trains is a function of the seed and the step alone, so this is no estimate: unless it
+    stops early, the run has exactly these.
+
+    Returns:
+        Task -> its steps; and the global steps, from 1, that end an epoch of the main task.
+    """
+    mixing, seed = training.recipe.mixing, training.recipe.seed
+    if mixing.follows_scores or training.total_steps > MOST_DRAWS:
+        return None
+    main = next(task for task in training.tasks if task.is_target)
+    steps = {task.name: 0 for task in training.tasks}
+    progress = [task.progress(0) for task in training.tasks]
+    epoch_ends: list[int] = []
+    for number in range(2 * MOST_DRAWS):
+        if all(steps[task.name] >= task.expected_steps for task in training.tasks if task.is_target):
+            return steps, epoch_ends
+        index = mixing.draw(seed, number, progress)
+        task = training.tasks[index]
+        steps[task.name] += 1
+        progress[index] = task.progress(steps[task.name])
+        if task is main and steps[task.name] % main.steps_per_epoch == 0:
+            epoch_ends.append(number + 1)
+    return None
+
+
+def _task_steps(task: Task, drawn: int | None) -> TaskSteps:
+    assert task.stream is not None
+    steps = task.expected_steps if drawn is None else drawn
+    return TaskSteps(
+        task=task.name,
+        is_target=task.is_target,
+        mix_ratio=task.mix_ratio,
+        rows=len(task.stream.rows),
+        batch_size=task.batch_size if task.max_tokens_per_batch is None else None,
+        max_tokens_per_batch=task.max_tokens_per_batch,
+        gradient_accumulation_steps=task.gradient_accumulation_steps,
+        steps_per_epoch=task.steps_per_epoch,
+        planned=task.expected_steps,
+        drawn=drawn,
+        epochs=round(steps / task.steps_per_epoch, 2),
+        batches=_batches(task.stream, task.gradient_accumulation_steps, steps),
+    )
+
+
+def _batches(stream: TaskStream, per_step: int, steps: int) -> Batches:
+    """The first batches of a task, as many as it will see, but no more than `MOST_BATCHES`."""
+    count = max(1, min(steps, MOST_BATCHES // per_step))
+    lengths = stream.rows.lengths
+    rows, tokens, places = np.zeros((3, count))
+    for step in range(count):
+        for number in range(step * per_step, (step + 1) * per_step):
+            here = lengths[[row for _, row in stream.picks(number)]]
+            rows[step] += len(here)
+            tokens[step] += here.sum()
+            places[step] += len(here) * here.max()
+    by_nearness = np.argsort(np.abs(tokens - tokens.mean()), kind="stable")
+    return Batches(
+        count=count * per_step,
+        rows=round(float(rows.mean()) / per_step, 1),
+        tokens=round(float(tokens.mean()) / per_step, 1),
+        padding=round(1 - float(tokens.sum() / places.sum()), 4),
+        fullest=int(np.argmax(tokens)),
+        usual=by_nearness[:MEASURED].tolist(),
+    )
+
+
+MEASURED = 8
+"""Usual steps of a task that are measured."""
+
+
+def spread_of_draws(plan: RunPlan) -> Mapping[str, float]:
+    """Task -> by how many steps its draws differ from seed to seed (one standard deviation).
+
+    Only where steps are drawn independently, a task that helps has more or fewer than its planned ones.
+    """
+    total = max(1, plan.total_planned)
+    return {
+        each.task: math.sqrt(each.planned * (1 - each.planned / total))
+        for each in plan.tasks
+        if not each.is_target
+    }

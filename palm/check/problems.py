@@ -1,0 +1,52 @@
+"""What a check finds, how bad it is, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning", "note"]
+"""error: the run would stop, or could not start. warning: it would run, and its numbers would mislead or
+rows be wasted. note: good to know."""
+
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding.
+
+    Args:
+        severity: how bad it is.
+        code: its kind in one word, the same in every version: `leak`, `truncation` ...
+        task: whose it is; empty for the whole run.
+        message: where and what, with numbers.
+        remedy: what to do.
+        examples: a few rows that show it.
+    """
+
+    severity: Severity
+    code: str
+    task: str
+    message: str
+    remedy: str = ""
+    examples: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        whose = f"{self.task}: " if self.task else ""
+        text = f"{self.severity:7}  {whose}{self.message}"
+        if self.remedy:
+            text += f"\n         -> {self.remedy}"
+        return "".join([text, *(f"\n            {line}" for line in self.examples)])
+
+
+def by_severity(problems: Iterable[Problem]) -> list[Problem]:
+    """The worst first, otherwise in the order found."""
+    return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
+
+
+def counted(problems: Iterable[Problem]) -> dict[Severity, int]:
+    """How many there are of each severity."""
+    found = [problem.severity for problem in problems]
+    return {severity: found.count(severity) for severity in SEVERITIES}

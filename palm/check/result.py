@@ -1,0 +1,118 @@
+"""What a check found, as one value: to print, as JSON, or for a page."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from palm.check.data import Leak
+from palm.check.files import FileCheck
+from palm.check.measuring import Cost
+from palm.check.planning import RunPlan
+from palm.check.problems import Problem, by_severity, counted
+from palm.check.saving import Saving
+from palm.core.version import __version__
+
+VERSION = 1
+"""Of the JSON."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """How the parts of a task fit together.
+
+    Args:
+        task: its name.
+        reader: its reader, as the configuration names it.
+        backbone: the shared encoder.
+        paradigm: its head.
+        reads: what the head reads -> its form.
+        targets: what its loss compares with -> its form.
+        shares_head_with: tasks with the same head.
+        metrics: how it is scored; empty where it is not.
+    """
+
+    task: str
+    reader: str
+    backbone: str
+    paradigm: str
+    reads: Mapping[str, str]
+    targets: Mapping[str, str]
+    shares_head_with: Sequence[str]
+    metrics: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Computing:
+    """What the run computes with, and why.
+
+    Args:
+        device: its name.
+        why: it was chosen.
+        devices: how many share the work.
+        precision: fp32 or bf16.
+        why_precision: that was chosen.
+        parameters: of encoder and heads together.
+        trained: of these, those that are not frozen.
+    """
+
+    device: str
+    why: str
+    devices: int
+    precision: str
+    why_precision: str
+    parameters: int
+    trained: int
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """The data of a task: its files, what leaks between them, labels without rows."""
+
+    task: str
+    files: Sequence[FileCheck]
+    leaks: Sequence[Leak]
+    missing_labels: Sequence[str]
+    unseen_labels: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A run before the run.
+
+    Args:
+        name: the configuration.
+        problems: everything found, the worst first.
+        data: by task.
+        wiring: by task; empty where the configuration is wrong.
+        computing: None likewise, as what follows.
+        plan: its steps.
+        cost: its time and memory; None also where nothing was measured.
+        saving: what it writes.
+        seconds: what the check took.
+    """
+
+    name: str
+    problems: Sequence[Problem]
+    data: Sequence[TaskFiles] = ()
+    wiring: Sequence[Wiring] = ()
+    computing: Computing | None = None
+    plan: RunPlan | None = None
+    cost: Cost | None = None
+    saving: Saving | None = None
+    seconds: float = 0.0
+    counts: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "problems", by_severity(self.problems))
+        object.__setattr__(self, "counts", counted(self.problems))
+
+    def is_fine(self, strict: bool = False) -> bool:
+        """Whether there is no error; with `strict`, no warning either."""
+        return not (self.counts["error"] or (strict and self.counts["warning"]))
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, JSON-ready."""
+        return {"format": "palm-check", "version": VERSION, "palm": __version__, **dataclasses.asdict(self)}

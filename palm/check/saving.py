@@ -1,0 +1,122 @@
+"""What a run writes and where, what is there already, and whether it fits."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from palm.check.planning import RunPlan
+from palm.check.problems import Problem
+from palm.controller.settings import RunSettings
+from palm.core.directories import foreign_files
+from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.loop import Training
+from palm.engine.run_directory import CONFIGURATION, RECORD, RunDirectory
+
+
+@dataclass(frozen=True)
+class Place:
+    """Something that the run writes.
+
+    Args:
+        path: below `save_path`; `*` stands for a step.
+        when: the moment.
+        bytes: about how much, all copies that are kept together.
+        exists: whether it is there already.
+    """
+
+    path: str
+    when: str
+    bytes: int
+    exists: bool
+
+
+@dataclass(frozen=True)
+class Saving:
+    """All that the run writes.
+
+    Args:
+        save_path: the folder.
+        places: in it.
+        bytes: all together, about.
+        free_bytes: of the disk.
+        there: checkpoints and models of earlier runs.
+    """
+
+    save_path: str
+    places: Sequence[Place]
+    bytes: int
+    free_bytes: int
+    there: Sequence[str]
+
+
+def saving_of(training: Training, plan: RunPlan, settings: RunSettings, directory: RunDirectory) -> Saving:
+    """What a run writes; nothing is touched."""
+    folder = settings.save_path
+    places = [
+        Place(path, when, size, next(folder.glob(path), None) is not None)
+        for path, when, size in _places(training, plan, settings)
+    ]
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    total, free = sum(place.bytes for place in places), shutil.disk_usage(existing).free
+    return Saving(str(folder), places, total, free, directory.results())
+
+
+def saving_problems(saving: Saving, directory: RunDirectory) -> Iterator[Problem]:
+    """Why the run could not write what it is to write."""
+    if (refused := directory.refusal()) is not None:
+        message, _, remedy = refused.partition(". ")
+        yield Problem("error", "save_path", "", message, remedy)
+    elif saving.there and directory.overwrite:
+        names = ", ".join(saving.there[:3]) + (" …" if len(saving.there) > 3 else "")
+        yield Problem("note", "save_path", "", f"{saving.save_path}: {names} would be replaced (overwrite)")
+    if directory.path.exists() and not directory.path.is_dir():
+        yield Problem("error", "save_path", "", f"{directory.path} is a file", "give another save_path")
+    for place in saving.places:
+        model = directory.path / place.path
+        if (
+            model.name in (LAST, BEST)
+            and model.is_dir()
+            and any(model.iterdir())
+            and (found := foreign_files(model))
+        ):
+            told = f"{model} holds files that palm did not write ({', '.join(found[:3])})"
+            yield Problem("error", "save_path", "", told, "move them elsewhere, or give another save_path")
+    if saving.bytes > saving.free_bytes:
+        needed, free = saving.bytes / 1e9, saving.free_bytes / 1e9
+        told = f"{saving.save_path}: the run writes about {needed:.1f} GB, and {free:.1f} GB are free"
+        yield Problem("error", "disk", "", told, "set keep_last_n, or give another save_path")
+
+
+def _places(training: Training, plan: RunPlan, settings: RunSettings) -> Iterator[tuple[str, str, int]]:
+    yield CONFIGURATION, "at the start", 0
+    yield RECORD, "at the start", 0
+    yield "history.jsonl", "from the start on", 0
+    encoder = _bytes(training.model.backbone)
+    evaluated = any(task.dev_file is not None for task in training.tasks)
+    every, keep = settings.save_infermodel_every_n_steps, settings.keep_last_n
+    for task in (task for task in training.tasks if task.is_target):
+        model = encoder + _bytes(task.head)
+        yield f"{task.name}/{LAST}", f"after its step {task.expected_steps}", model
+        if task.dev_file is not None:
+            yield f"{task.name}/{BEST}", "whenever its dev score is the best so far", model
+        if evaluated:
+            yield f"{BEST_OF_RUN}/{task.name}", "whenever the run's dev score is the best so far", model
+        if every > 0:
+            count = _kept(task.expected_steps // every, keep)
+            yield f"{task.name}/{ON_THE_WAY}*", f"every {every} of its steps, {count} are kept", count * model
+    if (every := settings.save_every_n_steps) > 0:
+        count = _kept(plan.steps // every, keep)
+        # Weights and, with Adam's two moments, twice as much for the optimizer.
+        yield "step_*", f"every {every} global steps, {count} are kept", count * 3 * _bytes(training.model)
+
+
+def _kept(count: int, keep: int) -> int:
+    return min(count, keep) if keep > 0 else count
+
+
+def _bytes(module: torch.nn.Module) -> int:
+    return sum(each.numel() * each.element_size() for each in module.state_dict().values())

@@ -1,0 +1,164 @@
+"""`palm compare`: the tasks of a configuration alone, together, and without each auxiliary, over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, get_args
+
+from palm.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
+from palm.comparison.setup import Setup, setup_of
+from palm.comparison.variants import Budget, Length, Variant
+from palm.controller.program import configured
+from palm.core.checks import choice_problems, count_problems, raise_any
+from palm.core.errors import PalmError
+from palm.core.logging import logger, set_verbosity, show_on_console
+from palm.core.storage import write_json, write_text
+from palm.engine.choosing import BEST
+from palm.engine.run_lock import only_run_in
+from palm.grid.folder import ROWS, Grid, GridRun
+from palm.grid.pool import Pool, Progress, Result, slots_of
+from palm.report.comparison_plot import plot_comparison
+
+OUTCOME, TABLE, PICTURE = "compare.json", "compare.txt", "compare.png"
+
+
+def compare(
+    config: str | Path | Mapping[str, Any],
+    task_dir: str | Path = ".",
+    *,
+    seeds: int = 5,
+    budget: Budget = "target",
+    test: Mapping[str, str | Path] | None = None,
+    model: str | None = None,
+    workers: int | None = None,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    keep_models: bool = False,
+    argv: Sequence[str] = (),
+) -> Outcome:
+    """Train every target alone, all tasks together, and without each auxiliary, and say what helps what.
+
+    Every run is a process of its own with a folder of its own. Started again after a kill, it goes on; with
+    more seeds, it trains what is missing.
+
+    Args:
+        config: the global YAML file, or the same settings as a mapping.
+        task_dir: the folder of the task files.
+        seeds: runs of every variant; 2 or more, seeds count up from `random_seed`.
+        budget: what is equal in all variants: `target`, the steps of each target, or `total`, the steps of
+            all tasks together.
+        test: target -> the file with labels that it is compared on; its `dev_file` where absent.
+        model: which model is scored: `best` on dev data, or `last`; where absent, `best` if all targets have
+            a test file beside their dev_file, else `last`, since the best of many looks at the same
+            rows would flatter whoever looked more often.
+        workers: runs at a time; one on every visible GPU, or one on a CPU, where absent.
+        output: the folder; `<save_path>_compare` where absent.
+        overwrite: remove the runs of another comparison there.
+        keep_models: keep the models and checkpoints of scored runs.
+        argv: command-line arguments that override settings.
+
+    Returns:
+        What was found; also in `compare.json` and `compare.txt` of the folder, and as a picture in
+        `compare.png` where matplotlib is installed.
+
+    Raises:
+        ConfigError: everything that is wrong with the configuration, in one report.
+        StorageError: the folder holds another comparison; says what differs.
+        PalmError: a run failed; what is done stays done.
+    """
+    show_on_console()
+    raise_any(
+        [
+            *count_problems(2, seeds=seeds),
+            *choice_problems(get_args(Budget), budget=budget),
+            *choice_problems(("best", "last"), model=model or "best"),
+        ]
+    )
+    given = configured(config, task_dir, list(argv), for_train=True, needs_tasks=True)
+    setup = setup_of(given, budget, test or {}, model)
+    settings = setup.settings
+    set_verbosity(settings.quiet, settings.verbose)
+    beside = settings.save_path.with_name(f"{settings.save_path.name}_compare")
+    folder = beside if output is None else Path(output)
+    with only_run_in(folder):
+        grid = Grid(folder)
+        grid.open("compare", setup.about(), overwrite)
+        ways = setup.ways()
+        logger.info("%s", setup.equal(ways))
+        chosen = range(settings.random_seed, settings.random_seed + seeds)
+        runs = setup.runs(ways, chosen)
+        results = _trained(grid, runs, config, slots_of(workers, settings.use_gpu), keep_models)
+        found = _outcome(grid, setup, ways, results, chosen)
+        _write(folder, found)
+    return found
+
+
+def _trained(
+    grid: Grid,
+    runs: Sequence[GridRun],
+    config: str | Path | Mapping[str, Any],
+    slots: Sequence[Mapping[str, str]],
+    keep_models: bool,
+) -> dict[str, Result]:
+    """Run -> its result, of all runs."""
+    results: dict[str, Result] = {}
+    progress = Progress({run.name: run.steps for run in runs})
+
+    def done(run: GridRun, result: Result, is_old: bool) -> None:
+        if result["state"] != "done":
+            raise PalmError(f"the run {run.name} has no result to compare: {result.get('why')}")
+        shown = ", ".join(f"{task} {_score(each)}" for task, each in result["test"].items())
+        progress.tell(run.name, result, is_old, shown)
+        results[run.name] = result
+
+    home = [] if isinstance(config, Mapping) else ["--of", str(config)]
+    Pool(grid, ["compare", "--one_run", *home], slots, keep_models).train(runs, done)
+    return results
+
+
+def _score(scored: Mapping[str, Any]) -> str:
+    name, value = next(iter(scored["scores"].items()))
+    return f"{name} {'–' if value is None else f'{value:.4f}'}"
+
+
+def _outcome(
+    grid: Grid,
+    setup: Setup,
+    ways: Sequence[tuple[Variant, Length]],
+    results: Mapping[str, Result],
+    seeds: Sequence[int],
+) -> Outcome:
+    rows = {
+        target: {
+            variant.name: [
+                read_rows(grid.folder(f"{variant.name}-seed{seed}") / ROWS / f"{target}.jsonl")
+                for seed in seeds
+            ]
+            for variant, _ in ways
+            if target in variant.tasks
+        }
+        for target in setup.tests
+    }
+    together = ways[0][0].name
+    described = {}
+    for target, path in setup.tests.items():
+        first = results[f"{together}-seed{seeds[0]}"]["test"][target]
+        number, kind = len(rows[target][together][0]), "best" if first["model"] == BEST else "last"
+        described[target] = Scoring(str(path), first["metric"], number, kind, setup.is_dev(target))
+    timed = [
+        (variant, length, mean(results[f"{variant.name}-seed{seed}"]["seconds"] for seed in seeds))
+        for variant, length in ways
+    ]
+    return outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways))
+
+
+def _write(folder: Path, found: Outcome) -> None:
+    """The outcome as JSON, as text, and as a picture if there is matplotlib."""
+    write_json(folder / OUTCOME, found.as_json())
+    write_text(folder / TABLE, f"{found}\n")
+    try:
+        plot_comparison(found.as_json()).savefig(folder / PICTURE, dpi=150)
+    except PalmError as error:
+        logger.info("no picture: %s", error)

@@ -1,0 +1,295 @@
+"""What a comparison found: scores of every variant, differences with their uncertainty, verdicts in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palm.comparison.resampling import Pair, resampled_scores
+from palm.comparison.statistics import LEVEL, Difference, Floats, holm, paired_difference
+from palm.comparison.variants import REFERENCE, Budget, Length, Variant
+from palm.core.errors import PalmError
+from palm.engine.evaluation import aligned
+from palm.metrics import METRICS, Metric
+
+FORMAT, VERSION = "palm-comparison", 1
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What a task is compared on.
+
+    Args:
+        file: with labels.
+        metric: the deciding number.
+        rows: of the file.
+        model: which model was scored, `best` or `last`.
+        is_dev: whether the file is the task's dev_file.
+    """
+
+    file: str
+    metric: str
+    rows: int
+    model: str
+    is_dev: bool
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a variant on a task's test rows.
+
+    Args:
+        per_seed: in the order of the seeds.
+        mean: of them.
+        deviation: their standard deviation.
+        standard_error: of the mean, `deviation / sqrt(seeds)`.
+    """
+
+    per_seed: Sequence[float]
+    mean: float
+    deviation: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A variant and what came of it.
+
+    Args:
+        name: of the variant.
+        said: how a verdict calls it.
+        tasks: that it trained.
+        num_epochs: of its main task.
+        steps: task -> planned steps.
+        total: planned steps of all tasks.
+        seconds: that a run took, on average.
+        scores: target -> its scores.
+    """
+
+    name: str
+    said: str
+    tasks: Sequence[str]
+    num_epochs: float
+    steps: Mapping[str, int]
+    total: int
+    seconds: float
+    scores: Mapping[str, Scores]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a target is better when all tasks are trained together than in another variant.
+
+    Args:
+        target: the task.
+        variant: the name of the other variant.
+        said: how a verdict calls it.
+        unit: of the difference.
+        difference: together - other variant; above 0, together is better.
+        p_corrected: the p-value for the number of comparisons.
+        verdict: of training together: `better`, `worse`, or `no difference`.
+    """
+
+    target: str
+    variant: str
+    said: str
+    unit: str
+    difference: Difference
+    p_corrected: float
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A comparison; `print` shows it as tables with its verdicts.
+
+    Args:
+        budget: what was equal: `target` or `total` steps.
+        equal: the same in words, with numbers.
+        seeds: of the runs of every variant.
+        tests: target -> what it was compared on.
+        variants: the ways of training.
+        answers: a comparison each.
+        verdicts: target -> all that was found of it, in words.
+        helpers: auxiliary -> target -> `helpful`, `harmful`, or `no difference`.
+    """
+
+    budget: Budget
+    equal: str
+    seeds: Sequence[int]
+    tests: Mapping[str, Scoring]
+    variants: Sequence[Trained]
+    answers: Sequence[Answer]
+    verdicts: Mapping[str, str]
+    helpers: Mapping[str, Mapping[str, str]]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, JSON-ready."""
+        return {"format": FORMAT, "version": VERSION, **json.loads(json.dumps(asdict(self)))}
+
+    def __str__(self) -> str:
+        head = ["variant", "tasks", "steps", "s/run", *(f"{t}: {self.tests[t].metric}" for t in self.tests)]
+        rows = [head]
+        for each in self.variants:
+            cells = [_mean_and_spread(each.scores.get(target)) for target in self.tests]
+            rows.append([each.name, ", ".join(each.tasks), str(each.total), f"{each.seconds:.0f}", *cells])
+        compared = [
+            ["task", "together against", "difference", "95 % interval", "p", "p corrected", "verdict"]
+        ]
+        for answer in self.answers:
+            found = answer.difference
+            interval = f"{found.low:+.2f} to {found.high:+.2f}"
+            numbers = [f"{found.mean:+.2f} {answer.unit}", interval, f"{found.p_value:.4f}"]
+            compared.append(
+                [answer.target, answer.said, *numbers, f"{answer.p_corrected:.4f}", answer.verdict]
+            )
+        tested = (
+            f"{task}: {on.rows} rows of {on.file}{' (dev_file)' if on.is_dev else ''}, {on.model} model"
+            for task, on in self.tests.items()
+        )
+        mean = f"Mean ± standard deviation over {len(self.seeds)} seeds."
+        verdicts = (f"{task}: {said}" for task, said in self.verdicts.items())
+        return "\n".join(
+            [self.equal, *tested, "", *aligned(rows), mean, "", *aligned(compared), "", *verdicts]
+        )
+
+
+def _mean_and_spread(scores: Scores | None) -> str:
+    return "" if scores is None else f"{scores.mean:.4f} ± {scores.deviation:.4f}"
+
+
+Rows = Mapping[str, Mapping[str, Sequence[Sequence[Pair]]]]
+"""Target -> variant -> per seed, prediction and truth of every test row."""
+
+
+def outcome_of(
+    variants: Sequence[tuple[Variant, Length, float]],
+    rows: Rows,
+    tests: Mapping[str, Scoring],
+    seeds: Sequence[int],
+    budget: Budget,
+    equal: str,
+    resamples: int = RESAMPLES,
+) -> Outcome:
+    """Everything that test rows tell of variants.
+
+    Args:
+        variants: with their lengths, and the seconds that a run took.
+        rows: as all runs predicted them.
+        tests: target -> what it was compared on.
+        seeds: two or more.
+        budget: what was equal.
+        equal: in words.
+        resamples: of the test rows.
+
+    Raises:
+        PalmError: runs that predicted other numbers of rows.
+    """
+    scores: dict[str, dict[str, Scores]] = {variant.name: {} for variant, _, _ in variants}
+    answers = []
+    for target, by_variant in rows.items():
+        metric = METRICS[tests[target].metric]
+        whole, resampled = _scored(metric, target, by_variant, resamples)
+        for name in by_variant:
+            scores[name][target] = _scores(whole[name])
+        for variant, _, _ in variants:
+            if variant.name != REFERENCE and variant.name in by_variant:
+                answers.append(_answer(target, variant, metric, whole, resampled))
+    corrected = holm([answer.difference.p_value for answer in answers])
+    answers = [_judged(answer, p) for answer, p in zip(answers, corrected, strict=True)]
+    trained = [
+        Trained(
+            *(variant.name, variant.said, list(variant.tasks), length.num_epochs, dict(length.steps)),
+            *(length.total, seconds, scores[variant.name]),
+        )
+        for variant, length, seconds in variants
+    ]
+    verdicts = {
+        target: "; ".join(_said(answer, len(seeds)) for answer in answers if answer.target == target)
+        for target in rows
+    }
+    return Outcome(budget, equal, list(seeds), tests, trained, answers, verdicts, _helpers(variants, answers))
+
+
+def _scored(
+    metric: type[Metric], target: str, by_variant: Mapping[str, Sequence[Sequence[Pair]]], resamples: int
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Variant -> its scores on all rows, float64[seeds], and on resampled ones, float64[resamples, seeds]."""
+    runs = [pairs for each in by_variant.values() for pairs in each]
+    if len({len(pairs) for pairs in runs}) > 1:
+        raise PalmError(f"task {target!r}: runs were scored on other numbers of rows; compare anew")
+    whole, resampled = resampled_scores(metric, runs, resamples, np.random.default_rng(0))
+    # As where the best model is chosen, a score that is not a number counts as 0.
+    whole, resampled = np.nan_to_num(whole, nan=0.0), np.nan_to_num(resampled, nan=0.0)
+    ends = np.cumsum([len(each) for each in by_variant.values()])[:-1]
+    parts = np.split(whole, ends), np.split(resampled, ends, axis=1)
+    return dict(zip(by_variant, parts[0], strict=True)), dict(zip(by_variant, parts[1], strict=True))
+
+
+def _scores(values: Floats) -> Scores:
+    deviation = float(values.std(ddof=1))
+    return Scores(values.tolist(), float(values.mean()), deviation, deviation / len(values) ** 0.5)
+
+
+def _answer(
+    target: str,
+    variant: Variant,
+    metric: type[Metric],
+    whole: Mapping[str, Floats],
+    resampled: Mapping[str, Floats],
+) -> Answer:
+    factor = 100 / metric.perfect if metric.higher_is_better else -1.0
+    unit = f"points of {metric.main}" if metric.higher_is_better else metric.main
+    found = paired_difference(
+        factor * (whole[REFERENCE] - whole[variant.name]),
+        factor * (resampled[REFERENCE] - resampled[variant.name]),
+        np.random.default_rng(0),
+    )
+    return Answer(target, variant.name, variant.said, unit, found, 1.0, "no difference")
+
+
+def _judged(answer: Answer, p_corrected: float) -> Answer:
+    verdict = "no difference"
+    if p_corrected < LEVEL:
+        verdict = "better" if answer.difference.mean > 0 else "worse"
+    return replace(answer, p_corrected=p_corrected, verdict=verdict)
+
+
+def _said(answer: Answer, seeds: int) -> str:
+    """The verdict in words; of the variant alone it is about training together, else about the variant."""
+    found, opposite = answer.difference, {"better": "worse", "worse": "better"}
+    is_alone = answer.said == "alone"
+    if answer.verdict == "no difference":
+        about = "together and alone: " if is_alone else f"{answer.said}: "
+        return f"{about}no difference that {seeds} seeds can show"
+    by = f"by {abs(found.mean):.1f} ± {found.high - found.mean:.1f} {answer.unit}"
+    if is_alone:
+        return f"together is {answer.verdict} {by}"
+    return f"{answer.said}: {opposite[answer.verdict]} {by}"
+
+
+def _helpers(
+    variants: Sequence[tuple[Variant, Length, float]], answers: Sequence[Answer]
+) -> dict[str, dict[str, str]]:
+    """What leaving out one task alone showed of it."""
+    everything = set(variants[0][0].tasks)
+    words = {"better": "helpful", "worse": "harmful", "no difference": "no difference"}
+    left_out = {variant.name: everything - {*variant.tasks} for variant, _, _ in variants}
+    found: dict[str, dict[str, str]] = {}
+    for answer in answers:
+        if len(left_out[answer.variant]) == 1:
+            (helper,) = left_out[answer.variant]
+            found.setdefault(helper, {})[answer.target] = words[answer.verdict]
+    return found
+
+
+def read_rows(path: Path) -> list[Pair]:
+    """Prediction and truth of every row that a run was scored on."""
+    with path.open(encoding="utf-8") as file:
+        return [(line["prediction"], line["truth"]) for line in map(json.loads, file)]

@@ -1,0 +1,98 @@
+"""A configuration taken apart into what the run and each task take, so that tasks can be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from palm.config import Config
+from palm.config.layers import json_ready
+from palm.controller.plan import Plan
+from palm.core.checksum import checksum
+
+Document = dict[str, dict[str, Any]]
+"""A configuration in itself: its sections `global`, `tasks` and `backbone`, JSON-ready, paths absolute."""
+
+PER_TASK = ("mix_ratio", "target_tag", "task_reuse_tag")
+"""Global settings with a value for every task, in their order."""
+
+NO_RESULT = (
+    *("save_path", "resume", "overwrite", "progress", "quiet", "verbose", "print_every_n_steps", "trackers"),
+    *("data_cache", "use_data_cache", "save_every_n_steps", "save_infermodel_every_n_steps", "keep_last_n"),
+)
+"""Global settings that change nothing in what a run learns."""
+
+UNREAD = ("pred_file", "pred_output_path", "pred_batch_size", "print_first_n")
+"""The same of a task."""
+
+
+def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -> Document:
+    """The configuration of a run of some of the tasks.
+
+    In the files a setting of the whole run may be there for one task alone, and be a mistake without it.
+    So every task gets all that it takes, and the run what itself takes. A task by itself has no mixing.
+
+    Args:
+        config: the configuration.
+        plan: what its components take.
+        tasks: the names of those that stay.
+        changes: global settings that replace the configuration's; None for the default.
+    """
+    own = {**plan.optimizer[1], **plan.groups, **plan.schedule}
+    run = {**plan.settings, **own, **(plan.mixing[1] if len(tasks) > 1 else {}), "task_instance": list(tasks)}
+    places = [config.tasks.index(task) for task in tasks]
+    for name in PER_TASK:
+        if run.get(name) is not None:
+            run[name] = [run[name][place] for place in places]
+    if len(tasks) == 1:
+        run |= {"mixing": None, "mix_ratio": None}
+    for name in ("best_by", "mixing_references"):
+        run[name] = _of_tasks(run.get(name), tasks)
+    run |= changes
+    plans = {each.name: each for each in plan.tasks}
+    found = {}
+    for task in tasks:
+        each = plans[task]
+        named = {name: config.value(name, task) for name in ("reader", "paradigm")}
+        found[task] = {name: value.value for name, value in named.items() if value is not None}
+        found[task] |= {**each.head[1], **each.reader[1], **each.task}
+    kept = {name: value for name, value in run.items() if value is not None}
+    # Global settings have precedence; where a task takes another value of one, it says so there, too.
+    single = {
+        f"{task}.{name}": value
+        for task, settings in found.items()
+        for name, value in settings.items()
+        if name in kept and kept[name] != value
+    }
+    whole: Document = json_ready({"global": kept | single, "tasks": found, "backbone": plan.backbone[1]})
+    return whole
+
+
+def _of_tasks(value: Any, tasks: Sequence[str]) -> Any:
+    """The part of a list of tasks, or of a mapping from tasks, that is about some; None if there is none."""
+    if isinstance(value, dict):
+        return {task: each for task, each in value.items() if task in tasks} or None
+    return None if value is None else [task for task in value if task in tasks] or None
+
+
+def that_count(settings: Document) -> dict[str, Any]:
+    """The settings on which the scores of a run depend; with another of them it is another run."""
+    kept = {name: value for name, value in settings["global"].items() if name not in NO_RESULT}
+    tasks = {
+        task: {name: value for name, value in own.items() if name not in UNREAD}
+        for task, own in settings["tasks"].items()
+    }
+    return {**kept, "tasks": tasks, "backbone": settings["backbone"]}
+
+
+def data_checksums(plan: Plan, more: Iterable[Path] = ()) -> dict[str, str]:
+    """File -> half of its SHA-256, of every data file that runs read.
+
+    Args:
+        plan: names training and dev files.
+        more: other files.
+    """
+    named = (each.task.get(name) for each in plan.tasks for name in ("train_file", "dev_file"))
+    paths = {path.absolute() for path in (*named, *more) if path is not None}
+    return {str(path): checksum(path)[:32] for path in sorted(paths)}

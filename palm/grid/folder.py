@@ -1,0 +1,157 @@
+"""The folder of a grid: a description that does not change, and for every run one that tells its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from palm.config import yaml_text
+from palm.core.directories import discard
+from palm.core.errors import StorageError
+from palm.core.storage import MANIFEST, read_object, write_json, write_text
+from palm.grid.document import Document
+
+DESCRIPTION, FORMAT, VERSION = "grid.json", "palm-grid", 1
+CONFIGURATION, JOB, RESULT, LOG, OUT, ROWS = (
+    "config.yaml",
+    "job.json",
+    "result.json",
+    "log.txt",
+    "out",
+    "rows",
+)
+
+OWN = (
+    *(CONFIGURATION, JOB, RESULT, LOG, ".worker.lock", f"{ROWS}/*.jsonl"),
+    *(f"{OUT}/{name}" for name in ("history.jsonl", "evaluation.jsonl", "run.json", "resolved_config.yaml")),
+)
+"""What a run's folder holds beside models and checkpoints, which have manifests."""
+
+SHOWN = 8
+"""Differences that a message names."""
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """One run of a grid.
+
+    Args:
+        name: of its folder.
+        settings: its configuration, but for where it is saved.
+        steps: that it will make, for the time that is left; 0 where that is not known.
+        test: task -> a file with labels that its model is scored on after training.
+        model: which model is scored: `best`, where there is one, or `last`.
+        observer: dotted path and settings of a callback, as in the setting `callbacks`.
+    """
+
+    name: str
+    settings: Document
+    steps: int = 0
+    test: Mapping[str, str] = field(default_factory=dict)
+    model: str = "best"
+    observer: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A folder of runs.
+
+    Args:
+        path: the folder.
+    """
+
+    path: Path
+
+    def open(self, kind: str, about: Mapping[str, Any], overwrite: bool = False) -> bool:
+        """Begin a grid, or go on with the same one.
+
+        Args:
+            kind: the command that makes it, such as `compare`.
+            about: everything that its runs depend on, JSON-ready.
+            overwrite: remove the runs of a grid that was begun with something else.
+
+        Returns:
+            Whether it was begun.
+
+        Raises:
+            StorageError: the folder holds another grid, and what differs; or it cannot be written.
+        """
+        file = self.path / DESCRIPTION
+        if file.is_file():
+            saved = read_object(file)
+            lines = list(_differences(saved.get("about", {}), about))
+            if saved.get("kind") != kind:
+                lines = [f"it was made by palm {saved.get('kind')}, not by palm {kind}"]
+            if not lines:
+                return False
+            if not overwrite:
+                more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+                raise StorageError(
+                    "\n  ".join([f"{self.path} was begun with other settings:", *lines[:SHOWN], *more])
+                    + "\nReplace its runs (--overwrite), or give another folder (--output)"
+                )
+            for folder in self.folders():
+                clear(folder)
+        description = {"format": FORMAT, "version": VERSION, "kind": kind, "about": about}
+        (self.path / "runs").mkdir(parents=True, exist_ok=True)
+        write_json(file, description)
+        return True
+
+    def folder(self, name: str) -> Path:
+        """Of one run."""
+        return self.path / "runs" / name
+
+    def folders(self) -> list[Path]:
+        """Of all runs that were begun."""
+        return sorted(job.parent for job in (self.path / "runs").glob(f"*/{JOB}"))
+
+    def prepare(self, run: GridRun, keep_models: bool) -> Path:
+        """Write what the process of a run reads; returns its folder."""
+        folder = self.folder(run.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        own = {"save_path": str((folder / OUT).absolute()), "resume": "auto", "overwrite": False}
+        settings = {**run.settings, "global": {**run.settings["global"], **own}}
+        write_text(folder / CONFIGURATION, yaml_text(settings))
+        job = {"test": run.test, "model": run.model, "observer": run.observer, "keep_models": keep_models}
+        write_json(folder / JOB, job)
+        return folder
+
+    def result(self, name: str) -> dict[str, Any] | None:
+        """What a run that is done wrote last; None as long as it is not."""
+        file = self.folder(name) / RESULT
+        return read_object(file) if file.is_file() else None
+
+
+def clear(folder: Path) -> None:
+    """Remove what palm wrote into the folder of a run, and nothing else."""
+    remove_models(folder)
+    for pattern in OWN:
+        for file in folder.glob(pattern):
+            file.unlink()
+
+
+def remove_models(folder: Path) -> None:
+    """Remove the models and checkpoints of a run, which are most of what it takes on the disk."""
+    for manifest in sorted((folder / OUT).rglob(MANIFEST)):
+        discard(manifest.parent)
+
+
+def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """What two descriptions do not share, a line each."""
+    before, after = dict(_flat(saved)), dict(_flat(now))
+    for name in dict.fromkeys([*before, *after]):
+        one, other = before.get(name), after.get(name)
+        if one != other:
+            shown = [repr(value) if present else "not set" for value, present in
+                     ((one, name in before), (other, name in after))]  # fmt: skip
+            yield f"{name} was {shown[0]} and is now {shown[1]}"
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield before + name, list(value) if isinstance(value, tuple) else value

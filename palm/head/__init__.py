@@ -1,0 +1,7 @@
+"""The heads under their names of PaddlePALM 2.x; their home is `palm.paradigm`."""
+
+from palm.head import base_head
+from palm.head.seq_label import SequenceLabel
+from palm.paradigm import MRC, Classify, Head, MaskLM, Match, Regression
+
+__all__ = ["MRC", "Classify", "Head", "MaskLM", "Match", "Regression", "SequenceLabel", "base_head"]

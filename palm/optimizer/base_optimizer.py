@@ -1,0 +1,62 @@
+"""Optimizers as programs of PaddlePALM 2.x write them: `_build` makes the steps, the trainer decays."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from palm.optimizer import base
+
+
+class Optimizer(base.Optimizer):
+    """The base class of optimizers in PaddlePALM 2.x.
+
+    A subclass has the method `_build`, which gives a torch optimizer of the parameters in `_prog`. Weight
+    decay is the trainer's, as there: with `build_backward(weight_decay=…)`, what decays is multiplied by
+    `1 − rate · weight_decay` after the step.
+
+    Args:
+        loss_var: what the trainer's `build_forward` returned.
+        lr: the rate that the schedule multiplies.
+        lr_schedualer: factor of the rate by step; None for a constant rate.
+    """
+
+    def __init__(self, loss_var: Any, lr: float, lr_schedualer: Callable[[int], float] | None = None) -> None:
+        self._loss, self._lr, self._lr_schedualer = loss_var, lr, lr_schedualer
+        self.learning_rate, self.grad_clip, self.lr_scheduler = lr, None, lr_schedualer
+        self.weight_decay = 0.0
+        self._prog: list[tuple[str, nn.Parameter]] = []
+
+    @abstractmethod
+    def _build(self, grad_clip: float | None = None) -> torch.optim.Optimizer:
+        """The torch optimizer of `_prog`; the schedule is not its business."""
+
+    def _set_prog(self, prog: list[tuple[str, nn.Parameter]], init_prog: object) -> None:  # noqa: ARG002
+        """Take the named parameters, which are in the place of Paddle's program."""
+        self._prog = prog
+        if (take := getattr(self._lr_schedualer, "_set_prog", None)) is not None:
+            take(prog)
+
+    def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        """What `_build` gives, with the decay behind it."""
+        self._set_prog(list(named_parameters), None)
+        built = self._build(self.grad_clip)
+
+        @torch.no_grad()
+        def decay(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is not None and parameter.ndim > 1:
+                        parameter.mul_(1 - group["lr"] * self.weight_decay)
+
+        if self.weight_decay:
+            built.register_step_post_hook(decay)
+        return built
+
+
+BaseOptimizer = Optimizer
+"""Its name in some of PaddlePALM's versions."""

@@ -1,0 +1,78 @@
+"""What heads of PaddlePALM 2.x do with the results of a prediction: gather, give and write them."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from palm.core.contract import Tensors
+
+
+class Results:
+    """The methods around a prediction that a head may override; `Trainer.predict` calls them then.
+
+    Attributes:
+        epoch_inputs_attrs: what `epoch_postprocess` wants of the reader, `{"reader": {…}}`.
+    """
+
+    _results_buffer: list[Any]
+
+    @property
+    def epoch_inputs_attrs(self) -> Mapping[str, Any]:
+        """Nothing."""
+        return {}
+
+    def batch_postprocess(self, rt_outputs: Mapping[str, Any]) -> list[Any]:
+        """Keep the results of one batch.
+
+        Args:
+            rt_outputs: the head's outputs, numpy arrays.
+
+        Returns:
+            One value per row: what `decode` makes of them.
+        """
+        outputs: Tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in rt_outputs.items()}
+        results: list[Any] = self.decode(outputs)  # type: ignore[attr-defined]
+        _buffer(self).extend(results)
+        return results
+
+    def get_results(self) -> list[Any]:
+        """A copy of all that was kept since `reset`."""
+        return copy.deepcopy(_buffer(self))
+
+    def reset(self) -> None:
+        """Forget what was kept."""
+        self._results_buffer = []
+
+    def epoch_postprocess(self, post_inputs: Any = None, output_dir: str | Path | None = None) -> Any:  # noqa: ARG002
+        """Give all results, or write them as JSON lines.
+
+        Args:
+            post_inputs: what `epoch_inputs_attrs` asks for.
+            output_dir: the folder for a file that is called like the phase; None to write nothing.
+        """
+        if output_dir is not None:
+            folder = Path(output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in _buffer(self))
+            path = folder / self.phase  # type: ignore[attr-defined]
+            path.write_text("".join(lines), encoding="utf-8")
+        return _buffer(self)
+
+
+def _buffer(head: Results) -> list[Any]:
+    if "_results_buffer" not in vars(head):
+        head.reset()
+    return head._results_buffer
+
+
+def has_own_results(head: Results) -> bool:
+    """Whether its class says what is done with results."""
+    names = ("batch_postprocess", "epoch_postprocess", "get_results", "reset")
+    return any(getattr(type(head), name) is not getattr(Results, name) for name in names)

@@ -1,0 +1,213 @@
+"""Readers as programs of PaddlePALM 2.x write them: `load_data` and an iterator over batches."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from palm.core.component import checked_phase
+from palm.core.contract import Specs, Tensors
+from palm.core.errors import DataError, WiringError
+from palm.reader import base
+from palm.reader.base import Draw
+from palm.reader.predictions import Record
+from palm.reader.rows.rows import Column, Rows
+from palm.reader.serving import HasInputs, LoadedData
+
+R = TypeVar("R", bound="Reader")
+
+Example = dict[str, npt.NDArray[Any]]
+"""One row of a batch: the field's name -> its numbers, cut to the row's tokens."""
+
+
+class Reader(base.Reader):
+    """The base class of readers in PaddlePALM 2.x.
+
+    A subclass has the methods `load_data` and `_iterator` and the properties `outputs_attr` and
+    `num_examples`. Its batches, dicts of numpy arrays with one entry a row, are taken apart into rows once;
+    the order of rows and the batches of a training are then drawn as with any reader.
+
+    Args:
+        phase: 'train' or 'predict'.
+    """
+
+    vocab_path = Path()
+    vocab_size = 0
+
+    def __init__(self, phase: str = "train") -> None:
+        checked_phase(phase)
+        self._phase = phase
+        self._batch_size: int | None = None
+        self._num_epochs: int | None = 1
+        self._register = self.create_register()
+        self._registered_backbone: HasInputs | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "load_data" in cls.__dict__:
+            cls.load_data = _remembering(cls.__dict__["load_data"])  # type: ignore[method-assign]
+
+    @abstractmethod
+    def _iterator(self) -> Iterator[Mapping[str, Any]]:
+        """The batches of the loaded file, with the registered fields."""
+
+    @classmethod
+    def create_register(cls) -> set[str]:
+        """The names of what a reader is asked for, at first none."""
+        return set()
+
+    def require_attr(self, attr_name: str) -> None:
+        """Ask for a field."""
+        self._register.add(attr_name)
+
+    def register_with(self, backbone: HasInputs) -> None:
+        """Ask for all that a backbone takes.
+
+        Raises:
+            WiringError: it takes tensors that this reader does not give.
+        """
+        for name in backbone.inputs_attr:
+            self.require_attr(name)
+        self._registered_backbone = backbone
+        super().register_with(backbone)
+
+    def _get_registed_attrs(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of `attrs` that were asked for.
+
+        Raises:
+            WiringError: a field that was asked for is not among them.
+        """
+        if strange := sorted(self._register - attrs.keys()):
+            raise WiringError(f"output attr {', '.join(strange)} is not found in this reader.")
+        return {name: attrs[name] for name in attrs if name in self._register}
+
+    @property
+    def phase(self) -> str:
+        return self._phase
+
+    @property
+    def num_epochs(self) -> int | None:
+        return self._num_epochs
+
+    @property
+    def seed(self) -> int | None:
+        seed: int | None = self.settings.get("seed", self.given_2x.get("seed"))
+        return seed
+
+    @property
+    def targets_attr(self) -> Specs:  # type: ignore[override]
+        """A reader of 2.x does not tell labels from what else it gives."""
+        return self.outputs_attr
+
+    def clone(self: R, phase: str = "train") -> R:
+        other = super().clone(phase)
+        other._phase, other._register = phase, set(self._register)
+        return other
+
+    def read(self, path: Path, with_targets: bool) -> Iterator[Example]:  # noqa: ARG002
+        if path != self.loaded.path:
+            raise DataError(
+                f"{type(self).__name__} reads the file that load_data was given, {self.loaded.path}, "
+                f"not {path}"
+            )
+        yield from islice(_taken_apart(self._iterator(), path), self.num_examples)
+
+    def parse(self, texts: Iterable[Any]) -> Iterator[Example]:  # noqa: ARG002
+        raise DataError(f"{type(self).__name__} reads files; write the texts into one")
+
+    def encode(self, examples: Sequence[Example], with_targets: bool) -> Rows:  # noqa: ARG002
+        columns = {name: _column([example[name] for example in examples]) for name in examples[0]}
+        return Rows({**columns, "example": Column.scalar(range(len(examples)))})
+
+    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
+        batch = {
+            name: _padded([column[index] for index in indices])
+            for name, column in rows.columns.items()
+            if name != "example"
+        }
+        lengths = torch.tensor([len(rows["token_ids"][index]) for index in indices])
+        return {**batch, "input_mask": torch.arange(int(lengths.max())) < lengths[:, None]}
+
+    def records(
+        self,
+        examples: Sequence[Example],  # noqa: ARG002
+        rows: Rows,  # noqa: ARG002
+        decoded: Sequence[Record],
+        first: int,
+    ) -> Iterator[Record]:
+        for index, value in enumerate(decoded, start=first):
+            yield {"index": index, **value}
+
+
+def _taken_apart(batches: Iterable[Mapping[str, Any]], path: Path) -> Iterator[Example]:
+    """The rows of batches, without padding.
+
+    Raises:
+        WiringError: a field that has not one entry a row.
+    """
+    for batch in batches:
+        arrays = {name: np.asarray(value) for name, value in batch.items()}
+        size = len(arrays["token_ids"])
+        if wrong := [name for name, array in arrays.items() if not array.ndim or len(array) != size]:
+            raise WiringError(f"{path}: {', '.join(wrong)} should have one entry for each of {size} rows")
+        for row in range(size):
+            yield _without_padding({name: array[row] for name, array in arrays.items()})
+
+
+def _remembering(load_data: Any) -> Any:
+    """A subclass's `load_data`, which also tells the trainer what it was given."""
+    signature = inspect.signature(load_data)
+
+    @functools.wraps(load_data)
+    def load(self: Reader, *args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        told = bound.arguments
+        data = LoadedData(
+            path=Path(told["input_file"]),
+            batch_size=told["batch_size"],
+            max_tokens_per_batch=None,
+            num_epochs=told.get("num_epochs"),
+            shuffle=bool(told.get("shuffle_train", True)),
+        )
+        load_data(self, *args, **kwargs)
+        self.served = replace(self.served, data=data)
+
+    return load
+
+
+def _without_padding(row: Example) -> Example:
+    """A row without its mask, and without what the mask says is padding."""
+    width = len(row["token_ids"])
+    length = int(row["input_mask"].sum()) if "input_mask" in row else width
+    return {
+        name: value[:length] if value.ndim and len(value) == width else value
+        for name, value in row.items()
+        if name != "input_mask"
+    }
+
+
+def _column(values: Sequence[npt.NDArray[Any]]) -> Column:
+    dtype = np.float32 if np.issubdtype(values[0].dtype, np.floating) else np.int64
+    if not values[0].ndim:
+        return Column.scalar(np.asarray(values), dtype)
+    offsets = np.cumsum([0, *map(len, values)]).astype(np.int64)
+    return Column(np.concatenate(values).astype(dtype), offsets)
+
+
+def _padded(values: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
+    """Rows as one tensor; those of different lengths with zeros behind them."""
+    tensors = [torch.from_numpy(np.array(value)) for value in values]
+    if not tensors[0].ndim:
+        return torch.stack(tensors)
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)

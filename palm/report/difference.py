@@ -1,0 +1,199 @@
+"""What differs between two runs: settings with their origins, data, versions, steps, scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from palm.core.errors import StorageError
+from palm.core.storage import read_json
+from palm.engine.evaluation import aligned, shown
+from palm.engine.inference import DESCRIPTION
+from palm.engine.run_directory import RECORD
+from palm.report.page import shown_value, versions_of
+from palm.report.run import Run, Value, read_run
+
+FOLDER = "save_path"
+"""The setting in which two runs always differ."""
+
+Facts = dict[tuple[str, str], Any]
+"""Where something stands (a task, or a section) and its name -> what it is."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing in which two runs differ.
+
+    Args:
+        kind: `setting`, `data`, `version`, `steps` or `score`.
+        where: the task or section; empty for the whole run.
+        name: of the thing.
+        first: what it is in the first run; None where it is absent there.
+        second: likewise in the second.
+        first_origin: the file and line, or the argument, that set it.
+        second_origin: likewise.
+    """
+
+    kind: str
+    where: str
+    name: str
+    first: Any
+    second: Any
+    first_origin: str = ""
+    second_origin: str = ""
+
+
+def differences(first: str, second: str) -> list[Difference]:
+    """What differs between two runs; nothing where they are equal.
+
+    Settings that neither run was given have their defaults and are not compared; of the versions of palm
+    that ran, their own differences tell.
+
+    Args:
+        first: the folder of a run, its `save_path`.
+        second: that of another.
+
+    Raises:
+        StorageError: no history there.
+    """
+    one, other = read_run(first), read_run(second)
+    return [
+        *_settings(one, other),
+        *_compared("data", data_of(one), data_of(other)),
+        *_compared("version", _versions(one), _versions(other)),
+        *_compared("steps", _steps(one), _steps(other)),
+        *_compared("score", _scores(one), _scores(other)),
+    ]
+
+
+def _settings(one: Run, other: Run) -> Iterator[Difference]:
+    ours, theirs = _values(one), _values(other)
+    for where, name in {**ours, **theirs}:
+        mine, its = ours.get((where, name)), theirs.get((where, name))
+        if (None if mine is None else mine.value) != (None if its is None else its.value):
+            yield Difference(
+                "setting",
+                where,
+                name,
+                None if mine is None else mine.value,
+                None if its is None else its.value,
+                "" if mine is None else mine.origin,
+                "" if its is None else its.origin,
+            )
+
+
+def _values(run: Run) -> dict[tuple[str, str], Value]:
+    return {
+        ("" if title == "global" else title, value.name): value
+        for title, values in run.sections.items()
+        for value in values
+        if value.name != FOLDER
+    }
+
+
+def data_of(run: Run) -> Facts:
+    """The rows that a run was trained on, with their digests, and the files that its models tell of."""
+    found: Facts = {}
+    for task, plan in run.history.start.tasks.items():
+        found[task, "training rows"] = plan.rows
+    for task, facts in _identity(run).get("tasks", {}).items():
+        if isinstance(train := facts.get("train_file"), Mapping):
+            found[task, "digest of the encoded rows"] = train.get("digest")
+    for model in run.models:
+        training = read_json(model.folder / DESCRIPTION).get("training") or {}
+        for name, file in (training.get("data") or {}).items():
+            found[model.task, f"rows of {name}"] = file.get("rows")
+            found[model.task, f"SHA-256 of {name}"] = file.get("sha256")
+    return found
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    """What the run wrote down of itself; empty where it was not made from a configuration."""
+    try:
+        identity = read_json(run.folder / RECORD).get("identity")
+    except (StorageError, AttributeError):
+        return {}
+    return identity if isinstance(identity, dict) else {}
+
+
+def _versions(run: Run) -> Facts:
+    start = run.history.start
+    told = {**versions_of(run), "device": start.device, "precision": start.precision}
+    return {("", name): value for name, value in told.items()}
+
+
+def _steps(run: Run) -> Facts:
+    history = run.history
+    found: Facts = {
+        ("", "end"): None if history.end is None else f"{history.end.reason} at {history.end.step}"
+    }
+    for task, plan in history.start.tasks.items():
+        found[task, "planned steps"] = plan.expected_steps
+    for task, steps in (history.draws[-1].steps if history.draws else {}).items():
+        found[task, "steps"] = steps
+    return found
+
+
+def _scores(run: Run) -> Facts:
+    """The last and the best scores of every task; the best evaluation is the run's own choice."""
+    found: Facts = {}
+    for evaluation in run.history.evaluations:
+        for task, scores in evaluation.scores.items():
+            for metric, score in scores.items():
+                found[task, f"{metric}, last"] = score
+                if task in evaluation.best:
+                    found[task, f"{metric}, best"] = score
+    return found
+
+
+def _compared(kind: str, first: Facts, second: Facts) -> Iterator[Difference]:
+    for where, name in {**first, **second}:
+        mine, its = first.get((where, name)), second.get((where, name))
+        if mine != its:
+            yield Difference(kind, where, name, mine, its)
+
+
+HEADINGS = {
+    "setting": "Settings",
+    "data": "Data",
+    "version": "Versions",
+    "steps": "Steps",
+    "score": "Scores",
+}
+
+MOST_LETTERS = 48
+"""Of a value in the table."""
+
+
+def as_text(found: list[Difference], first: str, second: str) -> str:
+    """A table for each kind of difference."""
+    if not found:
+        return f"{first} and {second} differ in nothing"
+    lines: list[str] = []
+    for kind, heading in HEADINGS.items():
+        rows = [
+            (
+                f"  {each.where}: {each.name}" if each.where else f"  {each.name}",
+                *(_told(kind, each.first, each.first_origin), _told(kind, each.second, each.second_origin)),
+                _change(each),
+            )
+            for each in found
+            if each.kind == kind
+        ]
+        if rows:
+            lines += ["", *aligned([(heading, first, second, ""), *rows])]
+    return "\n".join(lines[1:])
+
+
+def _told(kind: str, value: Any, origin: str) -> str:
+    if value is None:
+        return "-"
+    text = shown(value) if kind == "score" else shown_value(value)
+    text = text if len(text) <= MOST_LETTERS else f"…{text[-MOST_LETTERS:]}"
+    return f"{text} ({origin})" if origin else text
+
+
+def _change(each: Difference) -> str:
+    numbers = all(isinstance(value, (int, float)) for value in (each.first, each.second))
+    return f"{each.second - each.first:+.4f}" if each.kind == "score" and numbers else ""

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Check, train, evaluate and predict. Settings may follow: bash run.sh --num_epochs 5
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+palm check config.yaml "$@"
+palm train config.yaml "$@"
+palm evaluate config.yaml "$@"
+{predict}

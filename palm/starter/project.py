@@ -1,0 +1,219 @@
+"""Writes the folder of a new project: what it trains, its rows, and where its encoder starts."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from palm.core.directories import check_target
+from palm.core.errors import ConfigError, StorageError
+from palm.core.registry import did_you_mean
+from palm.core.storage import write_text
+from palm.engine.run_directory import name_problem
+
+TEMPLATES = Path(__file__).with_name("files")
+
+KINDS = {
+    "cls": "a label for every request",
+    "seq_label": "a label for every word of a request",
+    "mrc": "answers to questions about a page",
+    "match": "whether an answer fits a request",
+    "mlm": "words that are hidden and guessed",
+}
+"""What a task of the project may be."""
+
+HELPER = "mlm"
+"""The kind that helps others, where there are others."""
+
+SIZES = {
+    "model_type": "bert",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": 128,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+}
+"""Of the small encoder that a project starts from where no other is named."""
+
+RANDOM = (
+    """\
+backbone: bert
+backbone_config_path: encoder/config.json   # a small one, with random weights
+vocab_path: encoder/vocab.txt               # the words of data/, and letters for all others
+do_lower_case: True""",
+    """\
+The encoder starts from random weights, with the words of these rows as its vocabulary. That is enough to see
+that all works, and too little for real text; for that, start from real weights, a directory or a model at
+Hugging Face: `palm train config.yaml --pretrain google-bert/bert-base-uncased --learning_rate 5e-5
+--num_epochs 3`.""",
+)
+"""The lines of the configuration about the encoder, and what README.md says of it."""
+
+PRETRAINED = (
+    """\
+backbone: auto                 # encoder, sizes and vocabulary are those of pretrain_path
+pretrain_path: {pretrain}""",
+    "The encoder starts from {pretrain}.",
+)
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+def write_project(folder: Path, tasks: Mapping[str, str], pretrain: str | None = None) -> list[str]:
+    """Write a project that trains as it stands.
+
+    Args:
+        folder: is not there yet, or is empty.
+        tasks: name -> kind, in the order of the configuration.
+        pretrain: the weights to start from, a directory or the name of a model at Hugging Face; a small
+            encoder of random weights, with a vocabulary of the project's own, where None.
+
+    Returns:
+        The files that were written, below the folder.
+
+    Raises:
+        ConfigError: no tasks, or a name or kind that cannot be.
+        StorageError: the folder holds something, or cannot be written.
+    """
+    problems = list(task_problems(tasks))
+    if problems:
+        raise ConfigError(problems)
+    if folder.is_dir() and (there := sorted(path.name for path in folder.iterdir())):
+        names = ", ".join(there[:3]) + (", …" if len(there) > 3 else "")
+        raise StorageError(f"{folder} is not empty ({names}), and nothing is replaced; give a new folder")
+    check_target(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
+            part = Path(place) / "project"
+            _fill(part, tasks, pretrain)
+            if folder.is_dir():
+                folder.rmdir()
+            part.rename(folder)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {folder}: {error.strerror or error}; give another folder"
+        ) from error
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def tasks_of(text: str) -> dict[str, str]:
+    """Tasks as the command line names them: `cls, slots=seq_label` is {"cls": "cls", "slots": "seq_label"}.
+
+    Raises:
+        ConfigError: one name twice.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    pairs = [word.partition("=") for word in words]
+    names = [name.strip() for name, _, _ in pairs]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ConfigError(
+            [f"--tasks: {twice[0]!r} stands there twice; name one of them: {twice[0]}2={twice[0]}"]
+        )
+    return {name.strip(): kind.strip() or name.strip() for name, _, kind in pairs}
+
+
+def task_problems(tasks: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with names and kinds of tasks."""
+    if not tasks:
+        yield f"--tasks: give at least one of {', '.join(KINDS)}"
+    for name, kind in tasks.items():
+        if kind not in KINDS:
+            yield f"--tasks: there is no {kind!r}; there are {', '.join(KINDS)}{did_you_mean(kind, KINDS)}"
+        if not re.fullmatch(r"[^\W\d][\w-]*", name):
+            yield f"--tasks: a task cannot be called {name!r}; letters, digits, _ and - are fine"
+        elif (problem := name_problem(name)) is not None:
+            yield f"--tasks: {problem}"
+        elif name == "config":
+            yield "--tasks: a task cannot be called 'config', which is the global file"
+
+
+def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None) -> None:
+    """Write all files of a project."""
+    folder.mkdir()
+    for name, kind in tasks.items():
+        shutil.copytree(TEMPLATES / "data" / kind, folder / "data" / name)
+        ending = "json" if kind == "mrc" else "tsv"
+        data = f"data/{name}"
+        paths = {"data": data, "train": f"{data}/train.{ending}", "dev": f"{data}/dev.{ending}"}
+        write_text(folder / f"{name}.yaml", _filled(TEMPLATES / f"{kind}.yaml", paths))
+    if pretrain is None:
+        vocabulary = _vocabulary(folder / "data")
+        (folder / "encoder").mkdir()
+        write_text(folder / "encoder" / "vocab.txt", "\n".join(vocabulary) + "\n")
+        sizes = json.dumps({**SIZES, "vocab_size": len(vocabulary)}, indent=2)
+        write_text(folder / "encoder" / "config.json", f"{sizes}\n")
+    values = _values(tasks, pretrain)
+    for file in ("config.yaml", "README.md", "run.sh"):
+        write_text(folder / file, _filled(TEMPLATES / file, values))
+    (folder / "run.sh").chmod(0o755)
+
+
+def _values(tasks: Mapping[str, str], pretrain: str | None) -> dict[str, str]:
+    """What the templates of the whole project leave open."""
+    targets = [name for name, kind in tasks.items() if kind != HELPER] or list(tasks)
+    encoder, start = RANDOM if pretrain is None else PRETRAINED
+    named = {"pretrain": json.dumps(pretrain)}
+    helps = len(targets) < len(tasks)
+    tags = ", ".join("1" if name in targets else "0" for name in tasks)
+    ratios = ", ".join("1.0" if name in targets else "0.5" for name in tasks)
+    predicted = [f"palm predict config.yaml --task {name}" for name in targets]
+    return {
+        "files": ", ".join(f"{name}.yaml" for name in tasks),
+        "names": ", ".join(tasks),
+        "targets": "\n".join(
+            [
+                f"{f'target_tag: {tags}':30} # 1: a target, which gets a model; 0: it only helps",
+                f"{f'mix_ratio: {ratios}':30} # how often each is drawn",
+            ]
+        ),
+        "encoder": _filled(encoder, named),
+        "main": targets[0],
+        "rate": "2e-3" if pretrain is None else "5e-5",
+        "epochs": "30" if pretrain is None else "5",
+        "predict": "\n".join(predicted),
+        "title": ", ".join(tasks) + (" on one encoder" if len(tasks) > 1 else ""),
+        "tasks": "\n".join(f"- `{name}`: {KINDS[kind]}" for name, kind in tasks.items())
+        + ("\n\nTasks of kind mlm only help the others." if helps else ""),
+        "first": next(iter(tasks)),
+        "start": _filled(start, named),
+    }
+
+
+def _filled(template: Path | str, values: Mapping[str, str]) -> str:
+    """A template, or a file with one, with its places `{name}` filled; `${NAME}` of a shell stays."""
+    text = template if isinstance(template, str) else template.read_text(encoding="utf-8")
+    return re.sub(r"(?<!\$)\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
+
+
+def _vocabulary(data: Path) -> Sequence[str]:
+    """The words of all texts, the most frequent first, and all letters, so that any word can be written."""
+    counts: Counter[str] = Counter()
+    for file in sorted(data.rglob("*")):
+        if file.suffix == ".tsv":
+            head, *rows = (line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
+            texts = [cell for row in rows for name, cell in zip(head, row, strict=True) if name != "label"]
+        elif file.suffix == ".json" and file.stem != "label_map":
+            pages = json.loads(file.read_text(encoding="utf-8"))["data"]
+            parts = [part for page in pages for part in page["paragraphs"]]
+            texts = [
+                text for part in parts for text in (part["context"], *(qa["question"] for qa in part["qas"]))
+            ]
+        else:
+            texts = []
+        counts.update(token for text in texts for token in _TOKEN.findall(text.lower()))
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-/&%$#@+=*_"
+    pieces = [*letters, *(f"##{letter}" for letter in letters if letter.isalnum())]
+    return list(dict.fromkeys([*SPECIAL, *(word for word, _ in counts.most_common()), *pieces]))

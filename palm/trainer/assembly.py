@@ -1,0 +1,200 @@
+"""How the calls of PaddlePALM 2.x become a run: what was chosen one by one, assembled on first use."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from palm.backbone import Backbone
+from palm.core.contract import Tensors
+from palm.core.device import device_of
+from palm.core.errors import ConfigError, PalmError
+from palm.core.logging import show_on_console
+from palm.core.precision import checked
+from palm.distributed import join
+from palm.engine.build import start
+from palm.engine.checkpoint import load_checkpoint
+from palm.engine.loop import Training
+from palm.engine.recipe import Recipe
+from palm.engine.task import Task
+from palm.lr_sched import Schedule, WarmupScheduler
+from palm.mixing import Mixing, MixRatio
+from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups, base_optimizer
+from palm.paradigm import Head
+from palm.reader import Reader
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class LossVariable:
+    """What `build_forward` gives for an optimizer's constructor to take.
+
+    Args:
+        name: `<trainer>.loss`.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Forward:
+    """An encoder with one head on it."""
+
+    backbone: Backbone
+    head: Head
+
+
+def needed(value: T | None, name: str, call: str, caller: str) -> T:
+    """`value`, which a call before should have set.
+
+    Raises:
+        PalmError: it did not happen; names the call.
+    """
+    if value is None:
+        raise PalmError(f"trainer {name!r}: {caller} comes too early; call {call} first")
+    return value
+
+
+def seed_of(readers: Iterable[Reader]) -> int:
+    """The first seed that a reader was given; 1 if none was."""
+    return next((reader.seed for reader in readers if reader.seed is not None), 1)
+
+
+class Assembly(ABC):
+    """The parts of a run as they are chosen, and the run, once they are put together.
+
+    Args:
+        name: for messages.
+        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+
+    Raises:
+        ConfigError: another `precision`.
+    """
+
+    def __init__(self, name: str, precision: str) -> None:
+        show_on_console()
+        join(device_of(use_gpu=True))
+        self._name = name
+        self._precision = checked(precision)
+        self._optimizer: Optimizer | None = None
+        self._given_optimizer: Optimizer | None = None
+        self._schedule: Schedule = WarmupScheduler(0)
+        self._groups = ParameterGroups()
+        self._ema_decay: float | None = None
+        self._run: Training | None = None
+        self._checkpoint: Path | None = None
+        self._draws: Iterator[tuple[int, Tensors]] | None = None
+        self._mixing: Mixing = MixRatio()
+        self._eval_every = (-1, False)
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._name
+
+    @abstractmethod
+    def _forwards(self, caller: str) -> dict[str, Forward]:
+        """Task -> what is trained, after every trainer's `build_forward`."""
+
+    @abstractmethod
+    def _loadable(self, caller: str) -> dict[str, Forward]:
+        """Task -> what is trained, or, where nothing is, what predicts."""
+
+    @abstractmethod
+    def _tasks(self, caller: str) -> list[Task]:
+        """The tasks with their training data."""
+
+    @abstractmethod
+    def _is_fitted(self) -> bool:
+        """Whether there are tasks."""
+
+    def build_backward(
+        self,
+        optimizer: Optimizer,
+        weight_decay: float | None = None,
+        use_ema: bool = False,
+        ema_decay: float | None = None,
+        groups: ParameterGroups | None = None,
+    ) -> None:
+        """Choose how parameters move.
+
+        Args:
+            optimizer: of `palm.optimizer`.
+            weight_decay: decoupled decay; the optimizer's own where None.
+            use_ema: predict, and save for prediction, with moving averages of the weights.
+            ema_decay: decay of these averages, below 1.
+            groups: rates of parts of the model, and what is frozen; one rate, and nothing, where None.
+
+        Raises:
+            PalmError: `build_forward` was not called.
+            ConfigError: a setting out of its range.
+        """
+        self._forwards("build_backward")
+        if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
+            raise ConfigError([f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}"])
+        self._ema_decay = ema_decay if use_ema else None
+        own_schedule = getattr(optimizer, "lr_scheduler", None)
+        self._schedule = optimizer.given_2x.get("lr_scheduler", own_schedule) or WarmupScheduler(0)
+        self._given_optimizer = optimizer
+        settings = {**optimizer.settings, **optimizer.given_2x}
+        if isinstance(optimizer, base_optimizer.Optimizer):  # it has no decay of its own
+            optimizer.weight_decay, weight_decay = weight_decay or 0.0, None
+        if weight_decay is not None:
+            if "weight_decay" not in settings:
+                raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
+            settings["weight_decay"] = weight_decay
+            optimizer = type(optimizer)(**settings)
+        if type(optimizer) is Adam:  # but the constructor of 2.x for what the registry calls adam
+            names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type", "epsilon_hat")
+            optimizer = AdamW(**{name: settings[name] for name in names})
+        self._optimizer = optimizer
+        self._groups = ParameterGroups() if groups is None else groups
+        self._begin_anew()
+
+    @property
+    def cur_train_step(self) -> int:
+        """Steps so far."""
+        return 0 if self._run is None else self._run.step
+
+    def averaged(self) -> AbstractContextManager[Any]:
+        """Within this context there are averaged weights, where the run keeps averages."""
+        return nullcontext() if self._run is None else self._run.averaged()
+
+    def _begin_anew(self) -> None:
+        """What is changed now concerns a run that is still to be assembled."""
+        self._run, self._draws = None, None
+
+    def _training(self, caller: str) -> Training:
+        """The run, assembled on first use."""
+        if self._run is not None:
+            return self._run
+        forwards = self._forwards(caller)
+        optimizer = needed(self._optimizer, self.name, "build_backward(optimizer)", caller)
+        tasks = self._tasks(caller)
+        recipe = Recipe(
+            backbone=next(iter(forwards.values())).backbone,
+            tasks=tasks,
+            optimizer=optimizer,
+            schedule=self._schedule,
+            groups=self._groups,
+            mixing=self._mixing,
+            ema_decay=self._ema_decay,
+            seed=seed_of(task.reader for task in tasks),
+            device=device_of(use_gpu=True),
+            precision=self._precision,
+            eval_every_n_steps=self._eval_every[0],
+            eval_every_epoch=self._eval_every[1],
+        )
+        run = start(recipe)
+        checkpoint, self._checkpoint = self._checkpoint, None
+        if checkpoint is not None:
+            load_checkpoint(run, checkpoint)
+        self._run = run
+        if self._given_optimizer is not None:
+            self._given_optimizer.running = run.optimizer
+        return run

@@ -1,0 +1,179 @@
+"""Write the rows that `palm init` begins with: `python scripts/make_starter_data.py`.
+
+Requests to an invented bicycle shop, with their intents and slots; answers that fit them or do not; and pages
+about its branches with questions. The same command writes the same bytes on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[1] / "palm" / "starter" / "files" / "data"
+
+REQUESTS = {
+    "order_status": [
+        "where is my {product}",
+        "has my {product} been sent yet",
+        "when will the {product} that i ordered on {date} arrive",
+        "i ordered a {product} on {date} and it is not here",
+    ],
+    "return_item": [
+        "i want to send the {product} back",
+        "the {product} is too small , can i return it",
+        "please take back the {product} that i bought in {city}",
+        "how do i return a {product}",
+    ],
+    "opening_hours": [
+        "are you open on {date}",
+        "when does the shop in {city} close",
+        "what are your hours in {city} on {date}",
+        "is the shop in {city} open on {date}",
+    ],
+    "book_repair": [
+        "my {product} is broken , can you fix it on {date}",
+        "i need a repair of my {product} in {city}",
+        "book a repair of a {product} for {date}",
+        "can someone in {city} look at my {product}",
+    ],
+}
+SLOTS = {
+    "product": [
+        "rear light",
+        "bike helmet",
+        "front wheel",
+        "saddle",
+        "bike lock",
+        "pump",
+        "chain",
+        "child seat",
+    ],
+    "date": ["monday", "friday morning", "the third of may", "next tuesday", "saturday", "christmas eve"],
+    "city": ["leeds", "york", "bristol", "kendal", "new mills"],
+}
+ANSWERS = {
+    "order_status": [
+        "Your parcel left our store and will be with you in two days.",
+        "We sent it today; the number of the parcel is in your mail.",
+    ],
+    "return_item": [
+        "Send it back within thirty days and you get your money back.",
+        "Bring it with the receipt and we take it back.",
+    ],
+    "opening_hours": [
+        "We are open from nine to six, on Saturdays until two.",
+        "The shop closes at six; on holidays it stays closed.",
+    ],
+    "book_repair": [
+        "Our mechanic can look at it; the repair takes a day.",
+        "Leave it with the mechanic in the morning, it is ready in the evening.",
+    ],
+}
+NAMES = ["Ada Moss", "Ben Hill", "Cleo Park", "Dan Reed", "Eve Stone", "Finn Wood", "Gus Lane", "Ida Frost"]
+TIMES = ["seven", "eight", "nine", "ten"]
+YEARS = ["1952", "1968", "1974", "1983", "1991", "2004", "2011", "2019"]
+TOWNS = ["Leeds", "York", "Bristol", "Kendal", "Whitby", "Durham", "Ripon", "Buxton"]
+FACTS = [
+    ("The shop in {town} opens at {time} in the morning.", "when does the shop in {town} open ?", "time"),
+    ("{name} runs it.", "who runs the shop in {town} ?", "name"),
+    (
+        "It was founded in {year} and still has its old sign.",
+        "in what year was the shop in {town} founded ?",
+        "year",
+    ),
+]
+
+
+def requests(rng: random.Random) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Intent, and words with their labels, of different requests, as many of each intent, in random order."""
+    found = []
+    for intent, patterns in REQUESTS.items():
+        of_intent = []
+        for pattern in patterns:
+            names = re.findall(r"{(\w+)}", pattern)
+            every = list(product(*(SLOTS[name] for name in names)))
+            for values in rng.sample(every, min(len(every), 5)):
+                of_intent.append((intent, list(_labelled(pattern, dict(zip(names, values, strict=True))))))
+        found += rng.sample(of_intent, 16)
+    rng.shuffle(found)
+    return found
+
+
+def _labelled(pattern: str, values: dict[str, str]) -> Iterator[tuple[str, str]]:
+    for word in pattern.split():
+        slot = word.strip("{}")
+        if slot == word:
+            yield word, "O"
+        else:
+            for number, part in enumerate(values[slot].split()):
+                yield part, f"{'I' if number else 'B'}-{slot}"
+
+
+def squad(rng: random.Random) -> list[dict[str, Any]]:
+    """A page about the shop in every town, with a question about each of its facts."""
+    pages = []
+    for number, town in enumerate(TOWNS):
+        values = {"town": town, "name": NAMES[number], "time": TIMES[number % 4], "year": YEARS[number]}
+        sentences = [sentence.format(**values) for sentence, _, _ in FACTS]
+        rest = sentences[1:]
+        rng.shuffle(rest)
+        context = " ".join([sentences[0], *rest])
+        questions = [
+            {
+                "id": f"{town.lower()}-{key}",
+                "question": question.format(**values),
+                "answers": [{"text": values[key], "answer_start": context.index(values[key])}],
+            }
+            for _, question, key in FACTS
+        ]
+        pages.append({"title": town, "paragraphs": [{"context": context, "qas": questions}]})
+    return pages
+
+
+def write_table(path: Path, head: str, rows: Iterable[Iterable[str]]) -> None:
+    """A TSV file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in [head, *map("\t".join, rows)]), encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+
+def main(folder: Path) -> None:
+    """Write all files into a folder."""
+    rng = random.Random(0)
+    found = requests(rng)
+    texts = [" ".join(word for word, _ in words) for _, words in found]
+    intents = [intent for intent, _ in found]
+    other = [rng.choice([each for each in REQUESTS if each != intent]) for intent in intents]
+    parts = {"train": slice(0, 48), "dev": slice(48, 64)}
+    for part, rows in parts.items():
+        write_table(folder / f"cls/{part}.tsv", "label\ttext_a", zip(intents[rows], texts[rows], strict=True))
+        tags = [" ".join(label for _, label in words) for _, words in found[rows]]
+        write_table(folder / f"seq_label/{part}.tsv", "text_a\tlabel", zip(texts[rows], tags, strict=True))
+        pairs = [
+            (str(label), text, rng.choice(ANSWERS[intent]))
+            for text, right, wrong in zip(texts[rows], intents[rows], other[rows], strict=True)
+            for label, intent in ((1, right), (0, wrong))
+        ]
+        write_table(folder / f"match/{part}.tsv", "label\ttext_a\ttext_b", pairs)
+        pages = squad(random.Random(1))
+        chosen = pages[:6] if part == "train" else pages[6:]
+        write_json(folder / f"mrc/{part}.json", {"version": "1.1", "data": chosen})
+        contexts = [page["paragraphs"][0]["context"] for page in chosen]
+        write_table(folder / f"mlm/{part}.tsv", "text_a", ([text] for text in [*texts[rows], *contexts]))
+    write_json(folder / "cls/label_map.json", {intent: number for number, intent in enumerate(REQUESTS)})
+    labels = ["O", *(f"{kind}-{slot}" for slot in SLOTS for kind in "BI")]
+    write_json(folder / "seq_label/label_map.json", {label: number for number, label in enumerate(labels)})
+
+
+if __name__ == "__main__":
+    main(FOLDER)

@@ -1,0 +1,361 @@
+"""`palm check`: what is wrong with data is found, what is right is not; the plan is the run's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palm
+from helpers import tiny
+from helpers.shared import SHARED, needs_shared
+from palm.check import check
+from palm.check.data import TaskData, data_of
+from palm.check.text import as_text
+from palm.cli import main
+from palm.controller.plan import TaskPlan
+from palm.paradigm import HEADS
+from palm.reader import READERS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SUBJECTS = ["red door", "blue boat", "green lamp", "grey coat", "old ball", "new wall"]
+OWNERS = ["anna", "bert", "carl", "dora", "emil", "fred"]
+
+
+def rows(first: int, last: int) -> list[tuple[str, str]]:
+    """Rows `first` to `last` of 216 that all differ, labelled with four colours in turn."""
+    texts = [
+        f"{owner} has the {subject} of {other}"
+        for owner in OWNERS
+        for subject in SUBJECTS
+        for other in OWNERS
+    ]
+    return [(str(number % 4), texts[number]) for number in range(first, last)]
+
+
+def data(
+    folder: Path,
+    train: list[tuple[str, str]],
+    dev: list[tuple[str, str]],
+    *,
+    max_seq_len: int = 24,
+    **settings: Any,
+) -> TaskData:
+    """What a check finds in these rows of a task `cls` with a label_map a, b, c, d unless told otherwise."""
+    tiny.write_files(folder)
+    for name, found in (("train.tsv", train), ("dev.tsv", dev)):
+        lines = "".join(f"{label}\t{text}\n" for label, text in found)
+        (folder / name).write_text(f"label\ttext_a\n{lines}", encoding="utf-8")
+    arguments = {"vocab_path": folder / "vocab.txt", "max_seq_len": max_seq_len, "n_classes": 4, **settings}
+    files = {"train_file": folder / "train.tsv", "dev_file": folder / "dev.tsv"}
+    return data_of(TaskPlan("cls", (READERS["cls"], arguments), (HEADS["cls"], {}), files))
+
+
+def codes(found: TaskData) -> list[tuple[str, str]]:
+    return [(problem.severity, problem.code) for problem in found.problems]
+
+
+def test_nothing_is_found_in_clean_data(tmp_path: Path) -> None:
+    found = data(tmp_path, rows(0, 160), rows(160, 200))
+    assert found.problems == []
+    assert [(file.role, file.examples, file.rows, file.repeated) for file in found.files] == [
+        ("train", 160, 160, 0),
+        ("dev", 40, 40, 0),
+    ]
+    assert [(label.name, label.count) for label in found.files[0].labels] == [(str(k), 40) for k in range(4)]
+    assert found.files[0].first_rows[0] == "train.tsv:2 [CLS] anna has the red door of anna [SEP]  (label: 0)"
+    assert found.files[0].tokens == {"least": 9, "median": 9, "95 %": 9, "99 %": 9, "most": 9, "mean": 9.0}
+
+
+def leak(train: list[tuple[str, str]], dev: list[tuple[str, str]]) -> None:
+    dev[7:10] = [train[3], train[100], (train[50][0], train[50][1] + " .")]
+
+
+def duplicates(train: list[tuple[str, str]], dev: list[tuple[str, str]]) -> None:  # noqa: ARG001
+    train += train[:8]
+
+
+def contradiction(train: list[tuple[str, str]], dev: list[tuple[str, str]]) -> None:  # noqa: ARG001
+    train[10:12] = [("1", "anna has a lamp"), ("2", "anna has a lamp")]
+
+
+def capitals(train: list[tuple[str, str]], dev: list[tuple[str, str]]) -> None:  # noqa: ARG001
+    train[:] = [(label, text.title()) for label, text in train]
+
+
+def once(train: list[tuple[str, str]], dev: list[tuple[str, str]]) -> None:  # noqa: ARG001
+    train[:] = [row for row in train if row[0] != "3"] + [("3", "carl has an old old lamp")]
+
+
+def long_rows(train: list[tuple[str, str]], dev: list[tuple[str, str]]) -> None:  # noqa: ARG001
+    train[:40] = [(label, f"{text} and {text}") for label, text in train[:40]]
+
+
+FAULTS: dict[Callable[..., None], tuple[str, str]] = {
+    leak: ("leak", "dev.tsv (dev): 2 of 40 (5.0 %) rows also stand in train.tsv, 1 more but for case"),
+    duplicates: ("duplicates", "train.tsv: 8 of 168 (4.8 %) rows repeat an earlier one"),
+    contradiction: ("contradictions", "train.tsv: 2 of 160 (1.2 %) rows have the text of another row"),
+    capitals: ("case", "train.tsv: 160 of 160 (100.0 %) texts have capital letters, and the vocabulary"),
+    once: ("rare_label", "train.tsv: the label '3' is seen once in 121"),
+    long_rows: ("truncation", "train.tsv: 40 of 160 (25.0 %) rows are too long and lose their end"),
+}
+
+
+@pytest.mark.parametrize("seed", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_seeded_fault_is_found_and_nothing_else(seed: Callable[..., None], tmp_path: Path) -> None:
+    train, dev = rows(0, 160), rows(160, 200)
+    seed(train, dev)
+    found = data(tmp_path, train, dev, max_seq_len=16)
+    # Other findings follow from the fault itself: repeated contradictions, and what capitals do to a dev set.
+    first = [problem for problem in found.problems if problem.code == FAULTS[seed][0]]
+    assert [problem.severity for problem in first] == ["warning"]
+    assert first[0].message.startswith(FAULTS[seed][1])
+    assert first[0].remedy != ""
+    follows = {contradiction: {"duplicates"}, once: {"imbalance"}, capitals: {"leak"}}.get(seed, set())
+    assert {problem.code for problem in found.problems} - {FAULTS[seed][0]} <= follows
+
+
+def test_the_rows_of_a_finding_are_shown_with_their_places(tmp_path: Path) -> None:
+    train, dev = rows(0, 160), rows(160, 200)
+    leak(train, dev)
+    (problem,) = data(tmp_path, train, dev).problems
+    assert problem.examples == (
+        "dev.tsv:9 anna has the red door of dora  (as train.tsv:5)",
+        "dev.tsv:10 carl has the old ball of emil  (as train.tsv:102)",
+    )
+
+
+def test_labels_without_rows_and_unknown_words_are_told(tmp_path: Path) -> None:
+    train = [(label, text) for label, text in rows(0, 160) if label != "d"]
+    named = [("abcd"[int(label)], text) for label, text in train if label != "3"]
+    label_map = {"a": 0, "b": 1, "c": 2, "d": 3}
+    dev = [("d", f"{text} xylophone") for _, text in rows(160, 200)]
+    found = data(tmp_path, named, dev, label_map=label_map)
+    assert codes(found) == [
+        ("warning", "missing_label"),
+        ("warning", "unknown"),
+        ("warning", "unseen_label"),
+    ]
+    assert (found.missing_labels, found.unseen_labels) == (["d"], ["d"])
+    assert found.files[1].unknown_words == [("xylophone", 40)]
+    assert (found.files[1].unknown, found.files[1].rows_with_unknown) == (40, 40)
+
+
+def test_rows_that_cannot_be_used_are_all_told_and_the_others_are_read(tmp_path: Path) -> None:
+    train = [*rows(0, 10), ("9", "carl has a lamp"), ("x", "emil has a lamp"), *rows(10, 18)]
+    found = data(tmp_path, train, rows(20, 30))
+    assert codes(found) == [("error", "data")]
+    assert found.problems[0].message == "train.tsv: rows that cannot be used: 2"
+    assert [line.partition(" should")[0] for line in found.problems[0].examples] == [
+        "train.tsv:12: the label '9'",
+        "train.tsv:13: the label 'x' is not a whole number from 0 to 3; for names, set label_map",
+    ]
+    assert [(file.role, file.examples) for file in found.files] == [("train", 18), ("dev", 10)]
+    found = data(tmp_path, train, rows(20, 30), on_bad_row="skip")
+    assert codes(found) == [("warning", "bad_rows")]
+
+
+def test_a_file_of_another_form_is_an_error_and_the_others_are_read(tmp_path: Path) -> None:
+    data(tmp_path, rows(0, 18), rows(20, 30))
+    (tmp_path / "train.tsv").write_text("lable\ttext_a\n0\tred\n", encoding="utf-8")
+    arguments = {"vocab_path": tmp_path / "vocab.txt", "max_seq_len": 24, "n_classes": 4}
+    files = {"train_file": tmp_path / "train.tsv", "dev_file": tmp_path / "dev.tsv"}
+    found = data_of(TaskPlan("cls", (READERS["cls"], arguments), (HEADS["cls"], {}), files))
+    assert codes(found) == [("error", "data")]
+    assert "the header lacks 'label'" in found.problems[0].message
+    assert [file.role for file in found.files] == ["dev"]
+
+
+def test_data_errors_of_several_tasks_are_told_once_each(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    for name in ("cls", "match"):
+        with (tmp_path / f"{name}.tsv").open("a", encoding="utf-8") as file:
+            file.write("7\ta lamp\ta boat\n" if name == "match" else "7\ta lamp\n")
+    found = check(tiny.config(tmp_path, "cls", "match"), measure=False)
+    errors = [problem for problem in found.problems if problem.severity == "error"]
+    assert [(problem.task, problem.code) for problem in errors if "pred" not in problem.message] == [
+        ("cls", "data"),
+        ("match", "data"),
+    ]
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "one target, three helpers": {"target_tag": "1,0,0,0", "mix_ratio": "1.0,0.5,0.25,2.0"},
+    "drawn independently": {"target_tag": "1,0,0,0", "mixing_draws": "independent"},
+    "two targets, in turn": {"target_tag": "1,1,0,0", "mixing": "round_robin"},
+    "by size, accumulated": {"mixing": "temperature", "gradient_accumulation_steps": 2},
+    "batches of tokens": {"max_tokens_per_batch": 60, "num_epochs": 1.5, "random_seed": 7},
+    "annealed": {"target_tag": "1,0,0,0", "mixing": "annealed", "batch_size": 8},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_the_planned_and_the_drawn_steps_are_those_of_the_run(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, **settings)
+    config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
+    config["eval_every_n_steps"] = 7
+    found = check(config)
+    assert not (tmp_path / "out").exists()
+    assert found.plan is not None
+    assert found.cost is not None
+    result = palm.Controller(config, argv=[]).train()
+    assert {task.task: task.planned for task in found.plan.tasks} == result.planned
+    assert {task.task: task.drawn for task in found.plan.tasks} == result.steps
+    assert found.plan.steps == sum(result.steps.values())
+    lines = [line for line in result.history if line["event"] == "evaluation"]
+    assert found.cost.evaluations == len(lines)
+    rate = {line["step"]: line["learning_rate"] for line in result.history if line["event"] == "step"}
+    assert {step: rate[step] for step, _ in found.plan.rates if step in rate} == pytest.approx(
+        {step: value for step, value in found.plan.rates if step in rate}
+    )
+
+
+@pytest.mark.parametrize(
+    ("demo", "tasks", "epochs"),
+    [("demo1", ".", 0.02), ("demo2", "tasks", 0.03), ("demo3", "tasks", 0.05), ("demo7", ".", 0.1)],
+)
+def test_the_steps_of_the_demos_are_told_to_the_step(
+    demo: str, tasks: str, epochs: float, tmp_path: Path
+) -> None:
+    config = ROOT / "demos" / demo / "config.yaml"
+    words = ["--num_epochs", str(epochs), "--save_path", str(tmp_path / "out"), "--data_cache", str(tmp_path)]
+    found = check(config, tasks, words, measure=False)
+    assert [str(problem) for problem in found.problems if problem.severity == "error"] == []
+    assert found.plan is not None
+    result = palm.Controller(config, tasks, argv=words).train()
+    assert {task.task: task.planned for task in found.plan.tasks} == result.planned
+    assert {task.task: task.drawn for task in found.plan.tasks} == result.steps
+
+
+def test_draws_that_follow_scores_are_told_as_expected_ones(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", "match", mixing="dev_score")
+    config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
+    found = check(config, measure=False)
+    assert found.plan is not None
+    assert [(task.planned, task.drawn) for task in found.plan.tasks] == [(20, None), (20, None)]
+    assert "draws" in [problem.code for problem in found.problems]
+
+
+def test_on_several_devices_there_are_fewer_steps(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    found = check(tiny.config(tmp_path, "cls", num_devices=2), measure=False)
+    assert found.plan is not None
+    assert found.computing is not None
+    assert (found.plan.devices, found.computing.devices) == (2, 2)
+    assert [(task.steps_per_epoch, task.planned) for task in found.plan.tasks] == [(5, 10)]
+
+
+def test_a_wrong_configuration_is_one_report(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", n_clases=4, learning_rate="fast")
+    found = check(config)
+    assert [problem.severity for problem in found.problems] == ["error", "error"]
+    assert not found.is_fine()
+    assert found.plan is None
+
+
+def test_an_earlier_run_in_save_path_is_an_error_before_the_run(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", overwrite=False)
+    palm.Controller(config, argv=[]).train()
+    before = sorted(path.as_posix() for path in (tmp_path / "out").rglob("*"))
+    found = check(config, measure=False)
+    assert [
+        (problem.severity, problem.code) for problem in found.problems if problem.severity == "error"
+    ] == [("error", "save_path")]
+    assert found.saving is not None
+    assert found.saving.there == ["cls/infer_model"]
+    assert sorted(path.as_posix() for path in (tmp_path / "out").rglob("*")) == before
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls")
+    config["tasks"]["cls"].pop("pred_file")
+    lines = "".join(f"{label}\t{text}\n" for label, text in rows(0, 40))
+    (tmp_path / "cls.tsv").write_text(f"label\ttext_a\n{lines}", encoding="utf-8")
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
+    return file
+
+
+def test_the_command_tells_text_json_and_a_page(
+    config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = config_file.with_name("check.html")
+    words = ["--strict", str(config_file), "--no_measure", "--html", str(page), "--batch_size", "8"]
+    assert main(["check", *words, "--json", str(config_file.with_name("check.json"))]) == 0
+    text = capsys.readouterr().out
+    (line,) = (line for line in text.splitlines() if line.startswith("  cls   target"))
+    assert line.split() == ["cls", "target", "5", "10", "10", "2", "8", "72", "0", "%"]
+    found = json.loads(config_file.with_name("check.json").read_text(encoding="utf-8"))
+    assert found["plan"]["tasks"][0]["planned"] == 10
+    assert page.read_text(encoding="utf-8").count("<svg") >= 2
+    assert main(["check", str(config_file), "--no_measure", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["format"] == "palm-check"
+
+
+def test_exit_codes_and_the_dry_run_of_train(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--dry_run", str(config_file), "--no_measure"]) == 0
+    assert not config_file.with_name("out").exists()
+    lines = config_file.with_name("cls.tsv").read_text(encoding="utf-8").splitlines()
+    config_file.with_name("cls.tsv").write_text("\n".join([*lines, *lines[1:9]]) + "\n", encoding="utf-8")
+    assert main(["check", str(config_file), "--no_measure"]) == 0
+    with pytest.raises(SystemExit) as strict:
+        main(["check", str(config_file), "--no_measure", "--strict"])
+    assert strict.value.code == 1
+    with pytest.raises(SystemExit) as wrong:
+        main(["check", str(config_file), "--batch_size", "fast"])
+    assert wrong.value.code == 1
+    assert main(["train", str(config_file), "--strict"]) == 2
+    assert "--strict: goes with --dry_run" in capsys.readouterr().err
+
+
+def test_a_row_that_would_run_is_text_on_the_page(tmp_path: Path) -> None:
+    from palm.check.page import page
+
+    tiny.write_files(tmp_path)
+    lines = (tmp_path / "cls.tsv").read_text(encoding="utf-8").replace("the ", "<script>alert(1)</script> ")
+    (tmp_path / "cls.tsv").write_text(lines + "1\t<script>alert(1)</script>\n", encoding="utf-8")
+    found = check(tiny.config(tmp_path, "cls"), measure=False)
+    assert "<script" not in page(found)
+    assert as_text(found) != ""
+
+
+@needs_shared
+def test_what_is_really_wrong_with_published_data_is_found() -> None:
+    vocabulary = ROOT / "data" / "vocab.txt"
+    settings = {"vocab_path": vocabulary, "max_seq_len": 128, "do_lower_case": True}
+    mrqa, slot = SHARED / "data" / "palm_demo" / "mrqa", SHARED / "data" / "atis" / "slot"
+    found = data_of(
+        TaskPlan(
+            "mrqa",
+            (READERS["mrc"], {**settings, "max_query_len": 64, "doc_stride": 64}),
+            (HEADS["mrc"], {}),
+            {"train_file": mrqa / "train.json", "dev_file": mrqa / "dev.json"},
+        )
+    )
+    assert [(leak.role, leak.exact, leak.normalised) for leak in found.leaks] == [("dev", 28, 28)]
+    found = data_of(
+        TaskPlan(
+            "slot",
+            (READERS["seq_label"], {**settings, "label_map": slot / "label_map.json"}),
+            (HEADS["seq_label"], {}),
+            {f"{role}_file": slot / f"{name}.tsv" for role, name in ROLES.items()},
+        )
+    )
+    assert [(leak.role, leak.exact) for leak in found.leaks] == [("dev", 52), ("pred", 13)]
+    assert found.files[0].repeated == 289
+    assert found.missing_labels == ["UNK"]
+
+
+ROLES = {"train": "train", "dev": "dev", "pred": "test"}

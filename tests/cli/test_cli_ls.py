@@ -1,0 +1,138 @@
+"""`palm ls` and `palm completion`: what a configuration can name, on the screen and in a shell."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from helpers import tiny
+from palm.cli import COMMANDS, main
+from palm.mixing import MIXINGS
+from palm.reader import READERS
+
+OWN = '''
+from palm.reader import ClassifyReader
+from palm.mixing import MixRatio
+
+
+class UpperReader(ClassifyReader):
+    """Reads tables in capitals. Nothing else."""
+
+
+class Twice(MixRatio):
+    """Draws every task twice."""
+'''
+
+
+def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(["ls", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_all_kinds_are_listed_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told([], capsys).splitlines()
+    kinds = [line.rstrip(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert kinds == [
+        *("reader", "paradigm", "backbone", "metrics", "mixing", "optimizer", "lr_scheduler", "demos")
+    ]
+    assert sum(line.startswith("  seq_label ") for line in lines) == 2
+    assert "  demo5 " in "\n".join(lines)
+
+
+def test_a_component_is_told_with_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(["mixing.temperature"], capsys)
+    assert text.startswith("mixing.temperature: Between sizes and equality")
+    assert "  mixing_temperature  (number, default 2.0)\n      of temperature, T: 1 or more.\n" in text
+    assert "  in a configuration: mixing: temperature\n" in text
+    assert told(["temperature"], capsys) == text
+    assert told(["mix_ratio"], capsys).endswith("  no settings\n")
+    assert "warmup_steps" not in told(["lr_scheduler.linear"], capsys)
+
+
+def test_a_kind_is_listed_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(told(["mixing", "--json"], capsys))
+    assert [each["name"] for each in found] == list(MIXINGS)
+    assert found[2]["settings"][1]["default"] == "none"
+
+
+def test_a_misspelt_name_is_told_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ls", "mixing.temprature"]) == 2
+    assert "no mixing is called 'temprature'; did you mean 'mixing.temperature'?" in capsys.readouterr().err
+    assert main(["ls", "batchsize"]) == 2
+    assert "nothing is called 'batchsize'" in capsys.readouterr().err
+
+
+def test_components_of_a_users_modules_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_parts_of_ls.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    text = told(["--module", "own_parts_of_ls"], capsys)
+    (line,) = (line for line in text.splitlines() if "UpperReader" in line)
+    assert line.split(maxsplit=1) == ["own_parts_of_ls.UpperReader", "Reads tables in capitals. Nothing else"]
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls")
+    config["tasks"]["cls"]["reader"] = "own_parts_of_ls.UpperReader"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    text = told(["--config", "config.yaml", "reader"], capsys)
+    assert [line.split()[0] for line in text.splitlines()[1:]] == [*READERS, "own_parts_of_ls.UpperReader"]
+    text = told(["--config", "config.yaml", "mixing.own_parts_of_ls.Twice"], capsys)
+    assert text.startswith("mixing.own_parts_of_ls.Twice: Draws every task twice\n")
+    assert main(["ls", "--module", "no_such_module"]) == 2
+    assert "--module no_such_module: it cannot be imported" in capsys.readouterr().err
+
+
+def test_listing_one_kind_does_not_wait_for_torch() -> None:
+    program = "import sys; from palm.cli import main; main(['ls', 'mixing']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_commands_settings_and_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "palm.bash").write_text(script("bash", capsys), encoding="utf-8")
+    (tmp_path / "config.yaml").touch()
+
+    def completed(*words: str) -> list[str]:
+        line = " ".join(f"'{word}'" for word in ("palm", *words))
+        program = (
+            f"source palm.bash; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _palm; echo ${{COMPREPLY[@]}}"
+        )
+        done = subprocess.run(
+            ["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
+
+    assert completed("") == list(COMMANDS)
+    assert completed("che") == ["check"]
+    assert completed("train", "--mixing_t") == ["--mixing_temperature"]
+    assert completed("check", "config.yaml", "--stri") == ["--strict"]
+    assert completed("ls", "mixing.t") == ["mixing.temperature"]
+    assert completed("train", "conf") == ["config.yaml"]
+    assert completed("plot", "--mixing_t") == []
+
+
+def test_the_scripts_of_the_other_shells_know_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    bash = script("bash", capsys)
+    assert script("zsh", capsys).endswith(bash)
+    lines = script("fish", capsys).splitlines()
+    assert sum("__fish_use_subcommand" in line for line in lines) == len(COMMANDS)
+    (line,) = (
+        line for line in lines if "'__fish_seen_subcommand_from train'" in line and " -l mixing_cap " in line
+    )
+    assert line.endswith("task leaves…'")

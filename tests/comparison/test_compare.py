@@ -1,0 +1,191 @@
+"""`palm compare` from the configuration to verdicts: real runs, tiny, and score tables made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import palm
+from helpers import tiny
+from palm.cli import main
+from palm.comparison.outcome import Outcome, Scoring, outcome_of
+from palm.comparison.variants import Length, Variant, lengths_of, variants_of
+from palm.config import read_config
+from palm.controller.plan import Plan, plan
+from palm.core.errors import ConfigError, StorageError
+from palm.grid.document import document
+from palm.mixing import MixRatio, Proportional, TaskProgress
+
+
+def made(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
+    tiny.write_files(folder)
+    given = tiny.config(folder, *tasks, **{"num_epochs": 0.4, "mix_ratio": [1, 0.5], **settings})
+    del given["overwrite"]
+    for task in given["tasks"].values():
+        task["dev_file"] = task["train_file"]
+    return given
+
+
+def test_a_comparison_is_trained_once_and_goes_on_with_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0])
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
+    words = ["compare", str(tmp_path / "config.yaml"), "--seeds", "2", "--output", str(tmp_path / "grid")]
+    assert main(words) == 0
+    assert "cls: together and alone: no difference that 2 seeds can show" in capsys.readouterr().out
+    runs = tmp_path / "grid" / "runs"
+    names = [f"{variant}-seed{seed}" for variant in ("alone-cls", "together") for seed in (1, 2)]
+    assert sorted(path.name for path in runs.iterdir()) == names
+    found = json.loads((tmp_path / "grid" / "compare.json").read_text(encoding="utf-8"))
+    assert [variant["steps"] for variant in found["variants"]] == [{"cls": 4, "match": 2}, {"cls": 4}]
+    results = [json.loads((runs / name / "result.json").read_text(encoding="utf-8")) for name in names]
+    assert [result["steps"]["cls"] for result in results] == [4, 4, 4, 4]
+    scores = found["variants"][1]["scores"]["cls"]["per_seed"]
+    assert scores == [result["test"]["cls"]["scores"]["accuracy"] for result in results[:2]]
+    assert found["helpers"] == {"match": {"cls": "no difference"}}
+
+    # What is done is reused.
+    times = {name: (runs / name / "result.json").stat().st_mtime_ns for name in names}
+    again = palm.compare(tmp_path / "config.yaml", seeds=2, output=tmp_path / "grid")
+    assert {name: (runs / name / "result.json").stat().st_mtime_ns for name in times} == times
+    assert json.loads(json.dumps(again.as_json()["answers"])) == found["answers"]
+
+    with pytest.raises(StorageError, match=r"settings.learning_rate was 0.001 and is now 0.01\nReplace its"):
+        palm.compare(
+            tmp_path / "config.yaml", seeds=2, output=tmp_path / "grid", argv=["--learning_rate", "0.01"]
+        )
+
+
+def test_what_cannot_be_compared_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    given = made(tmp_path, "cls", "match")
+    with pytest.raises(ConfigError, match="seeds: 1 should be a whole number, 2 or more"):
+        palm.compare(given, seeds=1)
+    with pytest.raises(ConfigError, match="test: 'clas' is no target; there are cls, match"):
+        palm.compare(given, test={"clas": tmp_path / "cls.tsv"})
+    del given["tasks"]["match"]["dev_file"]
+    with pytest.raises(ConfigError, match="task 'match' has no test file and no dev_file; name one with"):
+        palm.compare(given)
+    with pytest.raises(ConfigError, match="names one task; a comparison needs a second one"):
+        palm.compare({**given, "mix_ratio": [1]}, argv=["--task_instance", "cls"])
+    assert not (tmp_path / "out_compare").exists()
+
+
+def planned(given: dict[str, Any]) -> Plan:
+    return plan(read_config(given, argv=[]), for_train=True)
+
+
+def test_the_document_of_all_tasks_is_the_configuration(tmp_path: Path) -> None:
+    given = made(
+        tmp_path, "cls", "mrc", "mlm", mix_ratio=[1, 1, 0.5], target_tag=[1, 1, 0], do_lower_case=True
+    )
+    given |= {"doc_stride": 9, "mrc.batch_size": 3, "mixing": "temperature", "mixing_temperature": 3}
+    config = read_config(given, argv=[])
+    whole = plan(config, for_train=True)
+    same = planned(document(config, whole, ["cls", "mrc", "mlm"]))
+    assert (same.tasks, same.backbone, same.optimizer, same.mixing, same.settings) == (
+        *(whole.tasks, whole.backbone, whole.optimizer, whole.mixing),
+        {**whole.settings, "backbone_config_path": same.settings["backbone_config_path"]},
+    )
+
+
+def test_a_document_of_some_tasks_has_nothing_of_the_others(tmp_path: Path) -> None:
+    given = made(tmp_path, "cls", "mrc", "mlm", mix_ratio=[1, 1, 0.5], target_tag=[1, 1, 0])
+    given |= {"doc_stride": 9, "mrc.batch_size": 3, "best_by": ["mrc"], "mixing": "temperature"}
+    given["mixing_temperature"] = 3
+    config = read_config(given, argv=[])
+    whole = plan(config, for_train=True)
+    two = planned(document(config, whole, ["cls", "mlm"]))
+    assert [task.name for task in two.tasks] == ["cls", "mlm"]
+    assert (two.settings["mix_ratio"], two.settings["target_tag"]) == ([1.0, 0.5], [1, 0])
+    assert two.mixing[1] == {"mixing_temperature": 3.0}
+    one = planned(document(config, whole, ["mrc"], random_seed=7))
+    assert one.tasks == [task for task in whole.tasks if task.name == "mrc"]
+    assert one.tasks[0].task["batch_size"] == 3
+    assert (one.settings["random_seed"], one.settings["best_by"]) == (7, ["mrc"])
+
+
+def names(**tasks: bool) -> dict[str, list[str]]:
+    return {variant.name: list(variant.tasks) for variant in variants_of(tasks)}
+
+
+def test_variants_are_together_alone_and_without_each_auxiliary() -> None:
+    assert names(slot=True, intent=True, mlm=False) == {
+        "together": ["slot", "intent", "mlm"],
+        "alone-slot": ["slot"],
+        "alone-intent": ["intent"],
+        "without-mlm": ["slot", "intent"],
+    }
+    assert names(slot=True, mlm=False) == {"together": ["slot", "mlm"], "alone-slot": ["slot"]}
+
+
+SLOT = TaskProgress(name="slot", mix_ratio=0.7, rows=300, steps_per_epoch=30)
+INTENT = TaskProgress(name="intent", mix_ratio=1.3, rows=90, steps_per_epoch=9)
+MLM = TaskProgress(name="mlm", mix_ratio=0.5, rows=1000, steps_per_epoch=100, is_target=False)
+
+
+@pytest.mark.parametrize("mixing", [MixRatio(), Proportional()])
+@pytest.mark.parametrize("epochs", [1, 2.3, 7])
+def test_a_target_has_the_same_steps_in_every_variant(mixing: Any, epochs: float) -> None:
+    variants = variants_of({"slot": True, "intent": True, "mlm": False})
+    lengths = lengths_of(variants, mixing, [SLOT, INTENT, MLM], epochs, "target")
+    whole = lengths[0].steps
+    for length in lengths:
+        assert {name: length.steps[name] for name in length.steps} == {
+            name: whole[name] for name in length.steps
+        }
+
+
+def test_a_budget_of_all_steps_is_the_same_in_every_variant_but_for_rounding() -> None:
+    variants = variants_of({"slot": True, "intent": True, "mlm": False})
+    lengths = lengths_of(variants, MixRatio(), [SLOT, INTENT, MLM], 7, "total")
+    assert [length.total for length in lengths] == [524, 524, 524, 523]
+    assert lengths[3].steps == {"slot": 183, "intent": 340}
+
+
+WAYS = [Variant("together", "together", ["a", "b"]), Variant("alone-a", "alone", ["a"])]
+TEST = {"a": Scoring("test.tsv", "accuracy", 400, "best", is_dev=False)}
+
+
+def table(share_together: float, share_alone: float, num_seeds: int = 5) -> Outcome:
+    """The outcome of made-up runs that are right on these shares of 400 rows."""
+    rng = np.random.default_rng(1)
+    difficulty = rng.random(400)
+
+    def run(share: float) -> list[Any]:
+        is_right = difficulty + rng.normal(0, 0.05, 400) < share
+        return [({"label": int(right)}, {"label": 1}) for right in is_right]
+
+    rows = {"a": {}} | {"a": {name: [run(share) for _ in range(num_seeds)] for name, share in
+                              (("together", share_together), ("alone-a", share_alone))}}  # fmt: skip
+    ways = [(way, Length(1, dict.fromkeys(way.tasks, 10)), 1.0) for way in WAYS]
+    return outcome_of(ways, rows, TEST, range(1, num_seeds + 1), "target", "Equal.", resamples=400)
+
+
+def test_a_helper_that_helps_is_called_helpful_and_by_how_much() -> None:
+    found = table(0.9, 0.8)
+    assert found.helpers == {"b": {"a": "helpful"}}
+    (answer,) = found.answers
+    assert found.verdicts["a"] == (
+        f"together is better by {answer.difference.mean:.1f} ± "
+        f"{answer.difference.high - answer.difference.mean:.1f} points of accuracy"
+    )
+    assert 8 < answer.difference.mean < 12
+
+
+def test_a_helper_that_harms_is_called_harmful() -> None:
+    found = table(0.8, 0.9)
+    assert found.helpers == {"b": {"a": "harmful"}}
+    assert found.verdicts["a"].startswith("together is worse by ")
+
+
+def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
+    found = table(0.85, 0.85)
+    assert found.helpers == {"b": {"a": "no difference"}}
+    assert found.verdicts["a"] == "together and alone: no difference that 5 seeds can show"
+    assert "Mean ± standard deviation over 5 seeds." in str(found)

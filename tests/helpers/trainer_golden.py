@@ -1,0 +1,103 @@
+"""What PaddlePALM 2.0.2 recorded of its training, and its parameters in our components."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import palm
+from helpers.shared import RECORDED_2
+from palm.optimizer import AdamW, clip
+from palm.pretrained.names import from_ours, to_ours
+
+HEAD_NAMES = {
+    "cls_out_w": "out.weight",
+    "fc_0.w_0": "out.weight",
+    "cls_out_b": "out.bias",
+    "crfw": "crf.weight",
+}
+
+
+def arrays(file: Path, start: str) -> dict[str, Tensor]:
+    with np.load(file, allow_pickle=False) as recorded:
+        return {k.removeprefix(start): torch.from_numpy(recorded[k]) for k in recorded if k.startswith(start)}
+
+
+def batch_of(file: Path, start: str) -> dict[str, Tensor]:
+    batch = arrays(file, start)
+    mask = batch["input_mask"].squeeze(-1).bool()
+    return {**batch, "input_mask": mask, "word_mask": mask}
+
+
+def load(parameters: dict[str, Tensor], backbone: nn.Module, **heads: nn.Module) -> None:
+    """The recorded parameters into our components; a head's begin with its task's name."""
+    own = {name: value for name, value in parameters.items() if name.split(".")[0] not in heads}
+    backbone.load_state_dict(to_ours(own).weights)
+    for task, head in heads.items():
+        head.load_state_dict(head_parameters(parameters, task))
+
+
+def head_parameters(parameters: dict[str, Tensor], task: str) -> dict[str, Tensor]:
+    """A head's recorded parameters, by our names."""
+    named = {
+        k.removeprefix(f"{task}.").removeprefix(f"{task}."): v
+        for k, v in parameters.items()
+        if k.startswith(f"{task}.")
+    }
+    ours = {HEAD_NAMES[name]: value for name, value in named.items()}
+    return {name: value.t() if name == "out.weight" else value for name, value in ours.items()}
+
+
+def largest_difference(
+    parameters: dict[str, Tensor], backbone: nn.Module, head: nn.Module, task: str
+) -> float:
+    """The largest one of any parameter, but for the bias of attention keys, which rounding moves."""
+    state = backbone.state_dict()
+    ours = from_ours(state, "paddlepalm")
+    differences = [
+        (ours[name] - value).abs().max().item()
+        for name, value in parameters.items()
+        if name in ours and not name.endswith("key_fc.b_0")
+    ]
+    assert len(differences) == len(state) - 1
+    mine = head.state_dict()
+    return max(
+        differences + [(mine[n] - v).abs().max().item() for n, v in head_parameters(parameters, task).items()]
+    )
+
+
+def ernie(config: dict[str, Any]) -> Any:
+    return palm.backbone.ERNIE.from_config({**config, "layer_norm_eps": 1e-6})
+
+
+def published_training(run: str, hat: bool) -> Iterator[tuple[float, float]]:
+    """Per step of a recorded run of one classifier, the difference of the loss and of the parameters.
+
+    Args:
+        run: `const_lr_no_wd`, `const_lr_wd0.1` or `clip0.05_via_subclass`.
+        hat: put epsilon where the original has it.
+    """
+    folder = RECORDED_2 / "optim"
+    told = json.loads((folder / "losses.json").read_text(encoding="utf-8"))[run]
+    backbone = ernie(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    model = nn.ModuleDict({"backbone": backbone, "head": palm.head.Classify(3, 16, 0.0)})
+    load(arrays(folder / f"{run}.npz", "init."), backbone, c=model["head"])
+    optimizer = AdamW(told["lr"], told["weight_decay"] or 0.0, epsilon_hat=hat).build(
+        model.named_parameters()
+    )
+    for step, loss in enumerate(told["losses"], start=1):
+        batch = batch_of(folder / "batches.npz", f"b{(step - 1) % 4}.")
+        optimizer.zero_grad()
+        ours = model["head"].loss(model["head"](backbone(batch)), batch)
+        ours.backward()
+        clip(model.parameters(), 0.05 if run.startswith("clip") else None)
+        optimizer.step()
+        recorded = arrays(folder / f"{run}.npz", f"step{step}.")
+        far = largest_difference(recorded, backbone, model["head"], "c") if recorded else 0.0
+        yield abs(ours.item() - loss), far

@@ -1,0 +1,279 @@
+"""Rows that cannot be used: all in one report, or left out, or mended; counted and written down."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palm
+from helpers import tiny
+from palm.core.errors import ConfigError, DataError
+from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, Reader, SequenceLabelReader
+from palm.reader.rows.bad_rows import KEPT
+from palm.reader.rows.cache import DataCache, training_rows
+
+CONTEXT = "the red door has a red lamp ."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
+
+
+def table(folder: Path, *rows: str) -> Path:
+    path = folder / "bad.tsv"
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return path
+
+
+def squad(folder: Path, *questions: dict[str, Any]) -> Path:
+    path = folder / "bad.json"
+    qas = [{"id": str(k), **question} for k, question in enumerate(questions)]
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": CONTEXT, "qas": qas}]}]}))
+    return path
+
+
+def asked(text: str, start: int | None, question: str = "what") -> dict[str, Any]:
+    return {"question": question, "answers": [{"text": text, "answer_start": start}]}
+
+
+LABELS = {"O": 0, "B": 1}
+CASES: list[tuple[type[Reader], dict[str, Any], list[str], int, list[str]]] = [
+    (
+        ClassifyReader,
+        {"n_classes": 2},
+        ["label\ttext_a", "1\tred", "2\tred", "0\tred\tdoor", "0\t ", "", "0\tblue"],
+        2,
+        [
+            "bad.tsv:3: the label '2' should be a whole number from 0 to 1",
+            "bad.tsv:4: 3 columns, expected 2 (label, text_a); the line starts with '0\\tred\\tdoor'",
+            "bad.tsv:5: text_a is empty; every row needs its text",
+            "bad.tsv:6: a blank line, expected 2 (label, text_a); remove it",
+        ],
+    ),
+    (
+        MatchReader,
+        {"learning_strategy": "pairwise"},
+        ["text_a\ttext_b\ttext_b_neg", "a\tb\tc", "a\tb\t", "\tb\tc"],
+        1,
+        [
+            "bad.tsv:3: text_b_neg is empty; every row needs its text",
+            "bad.tsv:4: text_a is empty; every row needs its text",
+        ],
+    ),
+    (
+        SequenceLabelReader,
+        {"label_map": LABELS},
+        ["text_a\tlabel", "red door\tO B", "red door\tO", "red\tX"],
+        1,
+        [
+            "bad.tsv:3: 1 label for 2 words; every word of text_a needs one label, both separated by spaces "
+            "or by U+0002; the text starts with 'red door'",
+            "bad.tsv:4: the label 'X' is not in the label_map (O, B)",
+        ],
+    ),
+    (
+        MaskLMReader,
+        {},
+        ["text_a", "red door", "\x01", "\x02"],
+        1,
+        [
+            "bad.tsv:3: no word to hide in '\\x01'",
+            "bad.tsv:4: no word to hide in '\\x02'",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "rows", "good", "problems"), CASES, ids=lambda case: str(case)[:30]
+)
+def test_all_problems_of_a_table_are_one_report_or_are_left_out(
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[Reader],
+    settings: dict[str, Any],
+    rows: list[str],
+    good: int,
+    problems: list[str],
+) -> None:
+    path = table(folder, *rows)
+
+    def read(mode: str) -> Any:
+        reader = kind(folder / "vocab.txt", 16, on_bad_row=mode, **settings)
+        return training_rows(reader, path, None)
+
+    with pytest.raises(DataError) as caught:
+        read("error")
+    told = [line.replace(f"{folder}/", "") for line in str(caught.value).splitlines()]
+    remedy = f"bad.tsv: {len(problems)} rows cannot be used; correct them, or set on_bad_row: skip"
+    assert told == [*problems, remedy]
+    for mode in ("skip", "repair"):  # nothing in a table has one obvious mend
+        caplog.clear()
+        encoded = read(mode)
+        assert len(encoded) == good
+        records, count = encoded.bad
+        assert count == len(problems)
+        assert [f"bad.tsv:{record['line']}: {record['problem']}" for record in records] == problems
+        assert {(record["file"], record["done"]) for record in records} == {(str(path), "left out")}
+        assert (
+            f"on_bad_row: {mode} has left out {count} and repaired 0; the first: {folder}/{problems[0]}"
+            in (caplog.text)
+        )
+
+
+QUESTIONS = [
+    asked("red door", 4),
+    asked("red", 18),  # nearest: the second
+    asked("red", 5),  # nearest: the first
+    asked("lamp", None),
+    asked("red", None),  # two places
+    asked("blue", 3),
+    asked("lamp", 23, question=" "),
+    {"question": "what", "answers": []},
+]
+
+
+def test_answers_that_stand_elsewhere_are_mended(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = squad(folder, *QUESTIONS)
+
+    def reader(mode: str) -> MRCReader:
+        return MRCReader(folder / "vocab.txt", 32, 4, 8, on_bad_row=mode)
+
+    with pytest.raises(DataError) as caught:
+        list(reader("error").read(path, with_targets=True))
+    assert str(caught.value).replace(f"{path}: ", "").splitlines() == [
+        "question '1': the answer 'red' should stand at 18, where there is ' re'; it stands at 4",
+        "question '2': the answer 'red' should stand at 5, where there is 'ed '; it stands at 4",
+        "question '3': the answer 'lamp' has no answer_start; it stands at 23",
+        "question '4': the answer 'red' has no answer_start; it stands at 4",
+        "question '5': the answer 'blue' should stand at 3, where there is ' red'; "
+        "the context does not contain it",
+        "question '6': the question is empty",
+        "question '7': no answers; training needs one for every question",
+        "7 rows cannot be used; correct them, or set on_bad_row: skip",
+    ]
+    assert [q.id for q in reader("skip").read(path, with_targets=True)] == ["0"]
+    mended = list(reader("repair").read(path, with_targets=True))
+    assert [(q.id, q.answers[0].start) for q in mended] == [("0", 4), ("1", 19), ("2", 4), ("3", 23)]
+    records, count = training_rows(reader("repair"), path, None).bad
+    assert count == 7
+    assert [record["done"] for record in records] == [
+        "answer_start 18 -> 19",
+        "answer_start 5 -> 4",
+        "answer_start None -> 23",
+        *["left out"] * 4,
+    ]
+    assert "on_bad_row: repair has left out 4 and repaired 3" in caplog.text
+
+
+def test_a_prediction_looks_at_no_label_and_answers_every_question(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = squad(folder, *QUESTIONS, {"question": "x", "answers": 5}, {"question": "x"}, asked("x", "y"))
+    config = tiny.config(folder, "mrc", num_epochs=1)
+    config["tasks"]["mrc"] |= {"dev_file": str(squad(folder, *QUESTIONS)), "on_bad_row": "skip"}
+    palm.Controller(config, argv=[]).train()
+    assert (
+        len([line for line in caplog.messages if "questions that are empty, or whose context is: 1" in line])
+        == 1
+    )
+    caplog.clear()
+    path = squad(folder, *QUESTIONS, {"question": "x", "answers": 5}, {"question": "x"}, asked("x", "y"))
+    model = palm.load_model(folder / "out" / "mrc" / "best_model")
+    answers = model.predict_file(str(path), str(folder / "predictions"))
+    assert list(answers) == [str(number) for number in range(11)]
+    assert caplog.messages[-1] == (
+        f"{path}: questions that are empty, or whose context is: 1 ('6'); they are answered like the others, "
+        "and their answers mean little"
+    )
+
+
+def test_evaluation_needs_only_the_texts_of_answers(folder: Path) -> None:
+    path = squad(folder, *QUESTIONS[:-1])
+    reader = MRCReader(folder / "vocab.txt", 32, 4, 8)
+    truths = [truth["answers"] for truth in reader.truths(reader.read_true(path))]
+    assert truths == [["red door"], ["red"], ["red"], ["lamp"], ["red"], ["blue"], ["lamp"]]
+
+
+def test_a_million_bad_rows_are_counted_and_the_first_are_kept(folder: Path) -> None:
+    path = folder / "many.tsv"
+    path.write_text("label\ttext_a\n0\tred\n" + "x\tred\n" * (KEPT + 500))
+    reader = ClassifyReader(folder / "vocab.txt", 16, n_classes=2, on_bad_row="skip")
+    records, count = training_rows(reader, path, None).bad
+    assert (len(records), count) == (KEPT, KEPT + 500)
+    refusing = ClassifyReader(folder / "vocab.txt", 16, n_classes=2)
+    with pytest.raises(DataError) as caught:
+        training_rows(refusing, path, None)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 12
+    assert lines[0].startswith(f"{path}:3: the label 'x'")
+    assert lines[10:] == [
+        f"and {KEPT + 490} more",
+        f"{path}: {KEPT + 500} rows cannot be used; correct them, or set on_bad_row: skip",
+    ]
+
+
+def test_cached_rows_remember_what_was_left_out_and_each_mode_has_its_own(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, cache = squad(folder, *QUESTIONS), DataCache(folder / "cache")
+
+    def rows(mode: str) -> Any:
+        caplog.clear()
+        return training_rows(MRCReader(folder / "vocab.txt", 32, 4, 8, on_bad_row=mode), path, cache)
+
+    skipped, repaired = rows("skip"), rows("repair")
+    assert (len(skipped), len(repaired)) == (1, 4)
+    for mode, fresh in (("skip", skipped), ("repair", repaired)):
+        again = rows(mode)
+        assert (again.digest, again.bad) == (fresh.digest, fresh.bad)
+        assert f"on_bad_row: {mode} has left out" in caplog.text
+    with pytest.raises(DataError, match="7 rows cannot be used"):
+        rows("error")
+
+
+def test_a_run_writes_down_what_it_left_out_of_training_and_dev_data(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = (folder / "cls.tsv").read_text(encoding="utf-8")
+    (folder / "cls.tsv").write_text(good + "9\tred\n", encoding="utf-8")
+    (folder / "dev.tsv").write_text(good + "1\n", encoding="utf-8")
+    config = tiny.config(folder, "cls", num_epochs=2, on_bad_row="skip")
+    config["tasks"]["cls"]["dev_file"] = str(folder / "dev.tsv")
+    with caplog.at_level(logging.WARNING, "palm"):
+        palm.Controller(config, argv=[]).train()
+    listed = [json.loads(line) for line in (folder / "out" / "bad_rows.jsonl").read_text().splitlines()]
+    assert [(line["task"], line["file"], line["line"], line["done"]) for line in listed] == [
+        ("cls", str(folder / "cls.tsv"), 42, "left out"),
+        ("cls", str(folder / "dev.tsv"), 42, "left out"),
+    ]
+    path = folder / "out" / "bad_rows.jsonl"
+    assert f"{path} lists the rows that were left out or repaired: 2" in caplog.messages
+    # Two evaluations and those after them read the dev file again; it is told once.
+    assert len([line for line in caplog.messages if "dev.tsv: rows that" in line]) == 1
+
+
+def test_trainers_write_it_down_too(folder: Path) -> None:
+    path = table(folder, "label\ttext_a", *["1\tred", "0\tblue"] * 4, "7\tred")
+    backbone = palm.backbone.BERT.from_config(tiny.BACKBONE)
+    reader = ClassifyReader(folder / "vocab.txt", 16, n_classes=2, on_bad_row="skip")
+    reader.load_data(path, batch_size=4, num_epochs=1)
+    reader.register_with(backbone)
+    trainer = palm.Trainer("cls")
+    loss = trainer.build_forward(backbone, palm.head.Classify(2, 32))
+    trainer.build_backward(palm.optimizer.Adam(loss, 1e-3))
+    trainer.fit_reader(reader)
+    trainer.set_saver(str(folder / "saved"), save_steps=100, save_type="predict")
+    trainer.train(print_steps=100)
+    (line,) = (folder / "saved" / "bad_rows.jsonl").read_text().splitlines()
+    assert json.loads(line)["problem"] == "the label '7' should be a whole number from 0 to 1"
+
+
+def test_another_mode_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="on_bad_row: 'ignore' should be one of error, skip, repair"):
+        ClassifyReader(folder / "vocab.txt", 16, on_bad_row="ignore")

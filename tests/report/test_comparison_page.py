@@ -1,0 +1,77 @@
+"""The page and the picture of a comparison have its numbers, and run nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palm
+from palm.core.errors import StorageError
+from palm.core.storage import write_json
+from palm.report.comparison_plot import plot_comparison
+
+
+def comparison() -> dict[str, Any]:
+    scores = {"per_seed": [0.91, 0.93], "mean": 0.92, "deviation": 0.0141, "standard_error": 0.01}
+    ways = {"name": "together", "said": "together", "tasks": ["slot", "<b>mlm"], "num_epochs": 2.0}
+    difference = {"mean": 1.25, "standard_error": 0.4, "seed_error": 0.3, "row_error": 0.26, "low": -3.8}
+    difference |= {
+        "high": 6.3,
+        "p_value": 0.2,
+        "bootstrap_low": 0.5,
+        "bootstrap_high": 2.0,
+        "per_seed": [1.0],
+    }
+    return {
+        "format": "palm-comparison",
+        "version": 1,
+        "budget": "target",
+        "equal": "Equal target steps: slot 40 in every variant; in total: together 60, alone-slot 40.",
+        "seeds": [1, 2],
+        "tests": {
+            "slot": {"file": "test.tsv", "metric": "entity_f1", "rows": 893, "model": "best", "is_dev": False}
+        },
+        "variants": [
+            {**ways, "steps": {"slot": 40}, "total": 60, "seconds": 3.0, "scores": {"slot": scores}},
+            {**ways, "name": "alone-slot", "steps": {}, "total": 40, "seconds": 2.0,
+             "scores": {"slot": scores}},
+        ],
+        "answers": [
+            {"target": "slot", "variant": "alone-slot", "said": "alone", "unit": "points of entity_f1",
+             "difference": difference, "p_corrected": 0.2, "verdict": "no difference"}
+        ],
+        "verdicts": {"slot": "together and alone: no difference that 2 seeds can show"},
+        "helpers": {"<b>mlm": {"slot": "no difference"}},
+    }  # fmt: skip
+
+
+def test_the_page_has_verdicts_scores_and_differences(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2", reason="the extra report is not installed")
+    write_json(tmp_path / "compare.json", comparison())
+    (tmp_path / "compare.png").write_bytes(b"png")
+    text = palm.write_report(tmp_path).read_text(encoding="utf-8")
+    assert "together and alone: no difference that 2 seeds can show" in text
+    assert "<b>0.9200</b> ± 0.0141" in text
+    assert "<b>+1.25</b> points of entity_f1" in text
+    assert "-3.80 to +6.30" in text
+    assert "slot, &lt;b&gt;mlm" in text
+    assert "<b>mlm" not in text
+    assert 'src="data:image/png;base64,cG5n"' in text
+    assert "<script" not in text
+
+
+def test_a_comparison_of_another_version_is_told(tmp_path: Path) -> None:
+    write_json(tmp_path / "compare.json", {**comparison(), "version": 2})
+    with pytest.raises(StorageError, match=r"is no comparison of this palm; make it anew: palm compare"):
+        palm.write_report(tmp_path)
+
+
+def test_the_picture_has_a_point_for_every_seed() -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    (axes,) = plot_comparison(comparison()).axes
+    points = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata()) == 2]
+    assert points == [[[0.91, 0.0], [0.93, 0.0]], [[0.91, 1.0], [0.93, 1.0]]]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["together", "alone-slot"]
+    assert axes.get_title() == "slot"

@@ -1,0 +1,76 @@
+"""`palm diff`: nothing between equal runs, and each thing that differs between others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from helpers import runs
+from palm.cli import main
+from palm.report.difference import Difference, differences
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two equal runs, `run` and `again`, and one with another rate and other data, `other`."""
+    place = tmp_path_factory.mktemp("difference")
+    runs.train(place, "cls", "match")
+    runs.train(place, "cls", "match", save_path=str(place / "again"))
+    runs.train(
+        place, "cls", "match", rows=48, save_path=str(place / "other"), learning_rate=1e-2, num_epochs=1
+    )
+    return place
+
+
+def test_equal_runs_differ_in_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert differences(str(folder / "run"), str(folder / "again")) == []
+    assert main(["diff", str(folder / "run"), str(folder / "again")]) == 0
+    assert capsys.readouterr().out == f"{folder / 'run'} and {folder / 'again'} differ in nothing\n"
+
+
+def test_settings_data_steps_and_scores_that_differ_are_told(folder: Path) -> None:
+    found = differences(str(folder / "run"), str(folder / "other"))
+    settings = [(each.name, each.first, each.second) for each in found if each.kind == "setting"]
+    assert settings == [("num_epochs", 2, 1), ("learning_rate", 1e-3, 1e-2)]
+    data = {(each.where, each.name): (each.first, each.second) for each in found if each.kind == "data"}
+    assert data["cls", "training rows"] == (40, 48)
+    assert ("cls", "digest of the encoded rows") in data
+    assert ("match", "SHA-256 of train_file") in data
+    assert ("cls", "rows of dev_file") not in data
+    steps = {(each.where, each.name): (each.first, each.second) for each in found if each.kind == "steps"}
+    assert steps["cls", "planned steps"] == (20, 12)
+    assert {each.where for each in found if each.kind == "score"} <= {"cls", "match"}
+    assert [each for each in found if each.kind == "version"] == []
+
+
+def test_versions_are_compared(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "run", tmp_path / "copy")
+    history = tmp_path / "copy" / "history.jsonl"
+    first, *rest = history.read_text(encoding="utf-8").splitlines()
+    start = {**json.loads(first), "palm": "0.0.9", "precision": "bf16", "versions": {"palm": "0.0.9"}}
+    history.write_text("\n".join([json.dumps(start), *rest]) + "\n", encoding="utf-8")
+    found = differences(str(folder / "run"), str(tmp_path / "copy"))
+    precision = Difference("version", "", "precision", "fp32", "bf16")
+    assert found == [Difference("version", "", "palm", "0.1.0", "0.0.9"), precision]
+
+
+def test_the_command_tells_origins_and_ends_with_1(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = folder / "run" / "resolved_config.yaml"
+    words = ["train", str(config), "--save_path", str(tmp_path / "new"), "--learning_rate", "3e-3"]
+    assert main(words) == 0
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["diff", str(folder / "run"), str(tmp_path / "new")])
+    assert ended.value.code == 1
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "learning_rate" in line)
+    assert line.split() == ["learning_rate", "0.001", "(config)", "0.003", "(--learning_rate)"]
+    with pytest.raises(SystemExit):
+        main(["diff", "--json", str(folder / "run"), str(tmp_path / "new")])
+    found = json.loads(capsys.readouterr().out)
+    assert (found[0]["kind"], found[0]["second_origin"]) == ("setting", "--learning_rate")
+    assert main(["diff", str(folder / "run"), str(tmp_path)]) == 2

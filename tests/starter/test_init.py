@@ -1,0 +1,120 @@
+"""`palm init`: a project that is checked, trained, evaluated and predicted as it stands."""
+
+from __future__ import annotations
+
+import io
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import palm
+from palm.check import check
+from palm.cli import main
+from palm.core.errors import ConfigError, StorageError
+from palm.starter.project import KINDS, TEMPLATES, tasks_of, write_project
+
+
+@pytest.mark.parametrize("tasks", [[kind] for kind in KINDS] + [list(KINDS)], ids=",".join)
+def test_a_project_is_in_order_and_trains(tasks: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    assert main(["init", str(folder), "--tasks", ",".join(tasks)]) == 0
+    found = check(folder / "config.yaml", measure=False)
+    assert [str(problem) for problem in found.problems] == []
+    assert found.plan is not None
+    result = palm.Controller(folder / "config.yaml", argv=["--num_epochs", "1"]).train()
+    targets = [task for task in tasks if task != "mlm"] or ["mlm"]
+    assert [task for task in tasks if f"{task} (best)" in result.paths] == targets
+    assert main(["predict", str(folder / "config.yaml"), "--task", targets[-1]]) == 0
+
+
+def test_what_a_project_trains_can_be_learnt(tmp_path: Path) -> None:
+    write_project(tmp_path / "project", {"intent": "cls", "slots": "seq_label"})
+    result = palm.Controller(tmp_path / "project" / "config.yaml", argv=[]).train()
+    assert result.best["intent"].scores["accuracy"] == 1.0
+    assert result.best["slots"].scores["entity_f1"] > 0.9
+
+
+def test_the_files_of_a_project_are_these_and_say_what_they_are(tmp_path: Path) -> None:
+    written = write_project(tmp_path / "new" / "project", {"intent": "cls", "words": "mlm"})
+    assert written == [
+        *("README.md", "config.yaml", "data/intent/dev.tsv", "data/intent/label_map.json"),
+        *("data/intent/train.tsv", "data/words/dev.tsv", "data/words/train.tsv"),
+        *("encoder/config.json", "encoder/vocab.txt", "intent.yaml", "run.sh", "words.yaml"),
+    ]
+    project = tmp_path / "new" / "project"
+    text = (project / "config.yaml").read_text(encoding="utf-8")
+    assert 'task_instance: "intent, words"\ntarget_tag: 1, 0               # 1: a target' in text
+    assert "{" not in text
+    assert "{" not in (project / "README.md").read_text(encoding="utf-8")
+    assert "${BASH_SOURCE[0]}" in (project / "run.sh").read_text(encoding="utf-8")
+    assert yaml.safe_load((project / "intent.yaml").read_text(encoding="utf-8"))["reader"] == "cls"
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_a_project_may_start_from_pretrained_weights(tmp_path: Path) -> None:
+    write_project(tmp_path / "project", {"cls": "cls"}, "google-bert/bert-base-uncased")
+    config = yaml.safe_load((tmp_path / "project" / "config.yaml").read_text(encoding="utf-8"))
+    assert (config["backbone"], config["pretrain_path"]) == ("auto", "google-bert/bert-base-uncased")
+    assert not (tmp_path / "project" / "encoder").exists()
+
+
+def test_a_folder_with_anything_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(StorageError, match=r"is not empty \(notes.txt\), and nothing is replaced"):
+        write_project(tmp_path, {"cls": "cls"})
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(StorageError, match=r"notes\.txt is a file; give the path of a new folder"):
+        write_project(tmp_path / "notes.txt", {"cls": "cls"})
+    (tmp_path / "empty").mkdir()
+    assert "config.yaml" in write_project(tmp_path / "empty", {"cls": "cls"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ("", "--tasks: give at least one of cls, seq_label, mrc, match, mlm"),
+        ("seq_lable", "--tasks: there is no 'seq_lable'.*did you mean 'seq_label'?"),
+        ("cls,cls", "--tasks: 'cls' stands there twice; name one of them: cls2=cls"),
+        ("a/b=cls", "--tasks: a task cannot be called 'a/b'"),
+        ("best=cls", "--tasks: task 'best': its folder under save_path would be one that the run needs"),
+        ("config=cls", "--tasks: a task cannot be called 'config'"),
+    ],
+)
+def test_tasks_that_cannot_be_are_told(tasks: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        write_project(tmp_path / "project", tasks_of(tasks))
+    assert list(tmp_path.iterdir()) == []
+
+
+class Terminal(io.StringIO):
+    """What a user types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_it_asks_and_on_a_pipe_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("intent=cls, mlm\n\n"))
+    assert main(["init", str(tmp_path / "asked")]) == 0
+    assert "  seq_label  a label for every word of a request\n" in capsys.readouterr().out
+    assert (tmp_path / "asked" / "intent.yaml").is_file()
+    monkeypatch.setattr(sys, "stdin", Terminal("\n\n"))
+    assert main(["init", str(tmp_path / "default")]) == 0
+    assert (tmp_path / "default" / "seq_label.yaml").is_file()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("cls\n"))
+    assert main(["init", str(tmp_path / "piped")]) == 2
+    assert "error: --tasks: say which tasks, such as --tasks cls,seq_label,mlm" in capsys.readouterr().err
+
+
+def test_the_rows_are_those_of_their_script(tmp_path: Path) -> None:
+    program = Path(__file__).resolve().parents[2] / "scripts" / "make_starter_data.py"
+    runpy.run_path(str(program))["main"](tmp_path)
+    files = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    data = TEMPLATES / "data"
+    assert files == {path.relative_to(data): path.read_bytes() for path in data.rglob("*") if path.is_file()}
