@@ -52,6 +52,19 @@ class Backbone(Component, nn.Module):
             ]
         )
 
+    def copied_top(self, count: int) -> nn.ModuleDict:
+        """Copies of the topmost `count` layers and of what follows them, for one task alone.
+
+        Raises:
+            ConfigError: this backbone cannot, or has no more layers than that.
+        """
+        name = type(self).__name__
+        raise ConfigError([f"private_layers: {name} does not know how; leave it out, not {count}"])
+
+    def with_top(self, top: nn.ModuleDict) -> Backbone:
+        """This backbone with what `copied_top` gave in place of its own; below, it is the same modules."""
+        raise ConfigError([f"private_layers: {type(self).__name__} does not know how ({len(top)} parts)"])
+
     def checkpoint_activations(self) -> None:
         """Keep less for the backward pass, and compute it again there; nothing else changes.
 

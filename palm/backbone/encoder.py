@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import torch
@@ -26,6 +27,21 @@ from palm.core.precision import compute_dtype
 E = TypeVar("E", bound="Encoder")
 
 SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Where a task leaves the layers that it shares with others.
+
+    Args:
+        rows: of the batch, its own.
+        encoder: has its layers above the shared ones.
+        wanted: the outputs that its head reads.
+    """
+
+    rows: slice
+    encoder: Encoder
+    wanted: Collection[str]
 
 
 class Encoder(Backbone):
@@ -183,6 +199,38 @@ class Encoder(Backbone):
             WiringError: if an input is missing, of another shape or dtype or too long, if a row begins
                 with padding, or (on a CPU) if an id lies outside its table.
         """
+        return self.features(inputs, self._checked_layout(inputs), wanted)
+
+    def branched(self, inputs: Tensors, branches: Sequence[Branch], depth: int) -> list[Tensors]:
+        """The outputs of several encoders that have the lowest `depth` layers, and the embeddings, in common.
+
+        These run once, on all rows. `word_embedding` is none of the outputs.
+
+        Raises:
+            WiringError: as `forward`.
+        """
+        packing = self._checked_layout(inputs)
+        tokens = self.embeddings(inputs, packing)
+        if self._is_rotary:
+            packing = replace(packing, position_ids=packing.pack(inputs["position_ids"]))
+        outputs = []
+        with torch.autocast(tokens.device.type, enabled=False):
+            for layer in self.layers[:depth]:
+                tokens = self._run(layer, tokens, packing, False)
+            for branch in branches:
+                # The packed tokens of neighbouring rows are neighbours.
+                part = Packing.of(inputs["input_mask"][branch.rows])
+                start = int(packing.sequences.offsets[branch.rows.start])
+                own = slice(start, start + len(part.positions))
+                if packing.position_ids is not None:
+                    part = replace(part, position_ids=packing.position_ids[own])
+                outputs.append(branch.encoder._encode(tokens[own], part, set(branch.wanted), depth))
+        for branch, found in zip(branches, outputs, strict=True):
+            if "embedding_table" in branch.wanted:
+                found["embedding_table"] = self.embeddings.word_table
+        return outputs
+
+    def _checked_layout(self, inputs: Tensors) -> Packing:
         given = {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in inputs.items()}
         if problems := list(mismatches("backbone", self.inputs_attr, "batch", given)):
             raise WiringError("\n".join(problems))
@@ -199,7 +247,7 @@ class Encoder(Backbone):
         words = self.embeddings.word_table
         if words.device.type == "cpu" and compute_dtype(words) == torch.bfloat16:
             packing = packing.in_few_sizes()
-        return self.features(inputs, packing, wanted)
+        return packing
 
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
         """`forward` without its checks, on a layout of the batch that the caller has chosen."""
@@ -237,10 +285,10 @@ class Encoder(Backbone):
             layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
             layer.compile(*args, **{"dynamic": True, **options})
 
-    def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str]) -> Tensors:
-        """What of `encoder_outputs` and the sentence embeddings is wanted, from packed tokens."""
+    def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str], depth: int = 0) -> Tensors:
+        """What of `encoder_outputs` and the sentence embeddings is wanted, from what layer `depth` gave."""
         every_token = "encoder_outputs" in wanted
-        *lower, last = self.layers
+        *lower, last = self.layers[depth:]
         for layer in lower:
             tokens = self._run(layer, tokens, packing, False)
         # Where only sentence embeddings are wanted, nobody reads what the last layer gives for other tokens
@@ -263,6 +311,31 @@ class Encoder(Backbone):
         return [
             [f"{place}.{name}" for name, _ in stage.named_parameters()] for place, stage in stages.items()
         ]
+
+    def copied_top(self, count: int) -> nn.ModuleDict:
+        """Copies of the topmost layers, of the norm after them and of the pooler.
+
+        Raises:
+            ConfigError: there are no more layers than that.
+        """
+        if not 1 <= count < len(self.layers):
+            most = len(self.layers) - 1
+            raise ConfigError(
+                [f"private_layers should be at most {most}, so that one is shared, not {count}"]
+            )
+        parts = {"layers": self.layers[-count:], "final_norm": self.final_norm, "pooler": self.pooler}
+        return nn.ModuleDict({name: copy.deepcopy(part) for name, part in parts.items() if part is not None})
+
+    def with_top(self, top: nn.ModuleDict) -> Encoder:
+        """An encoder of the same lower modules, whose topmost are those of `copied_top`."""
+        own = copy.copy(self)
+        own._modules = dict(self._modules)
+        upper = top["layers"]
+        assert isinstance(upper, nn.ModuleList)
+        own.layers = nn.ModuleList([*self.layers[: -len(upper)], *upper])
+        for name in top.keys() - {"layers"}:
+            setattr(own, name, top[name])
+        return own
 
     def _run(self, layer: nn.Module, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
         if self._checkpoints_activations and torch.is_grad_enabled():

@@ -145,10 +145,8 @@ class Outcome:
         for answer in self.answers:
             found = answer.difference
             interval = f"{found.low:+.2f} to {found.high:+.2f}"
-            numbers = [f"{found.mean:+.2f} {answer.unit}", interval, f"{found.p_value:.4f}"]
-            compared.append(
-                [answer.target, answer.said, *numbers, f"{answer.p_corrected:.4f}", answer.verdict]
-            )
+            numbers = [f"{found.mean:+.2f} {answer.unit}", interval, _p(found.p_value)]
+            compared.append([answer.target, answer.said, *numbers, _p(answer.p_corrected), answer.verdict])
         tested = (
             f"{task}: {on.rows} rows of {on.file}{' (dev_file)' if on.is_dev else ''}, {on.model} model"
             for task, on in self.tests.items()
@@ -162,6 +160,10 @@ class Outcome:
 
 def _mean_and_spread(scores: Scores | None) -> str:
     return "" if scores is None else f"{scores.mean:.4f} ± {scores.deviation:.4f}"
+
+
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
 Rows = Mapping[str, Mapping[str, Sequence[Sequence[Pair]]]]

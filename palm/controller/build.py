@@ -11,12 +11,15 @@ from typing import Any, TypeVar
 import torch
 
 from palm.backbone import Backbone
+from palm.balance import Balance
 from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import RunSettings
 from palm.core.errors import ConfigError, PalmError
 from palm.engine.build import build_optimizer
 from palm.engine.model import MultiTaskModel
+from palm.engine.shared_rows import sharing_problems
 from palm.engine.task import Task, wiring_problems
+from palm.engine.together import step_problems
 from palm.lr_sched import schedule_of_run
 from palm.mixing import Mixing
 from palm.optimizer import Optimizer, ParameterGroups
@@ -38,6 +41,7 @@ class Parts:
     groups: ParameterGroups
     schedule: dict[str, Any]
     mixing: Mixing
+    balance: Balance | None
     tasks: list[Task]
 
 
@@ -59,6 +63,7 @@ def build(plan: Plan, place: Place) -> Parts:
     optimizer = _built(plan.optimizer, problems, partial(own, None))
     groups = _built((ParameterGroups, plan.groups), problems, partial(own, None))
     mixing = _built(plan.mixing, problems, partial(own, None))
+    balance = None if plan.balance is None else _built(plan.balance, problems, partial(own, None))
     _check_schedule(settings, plan.schedule, problems, partial(own, None))
     heads = _shared_heads(plan, settings, problems, own)
     tasks = []
@@ -78,6 +83,11 @@ def build(plan: Plan, place: Place) -> Parts:
             for task in tasks
             for line in wiring_problems(task, backbone)
         ]
+        problems += [own(None, line) for line in sharing_problems(tasks)]
+    problems += [
+        own(None, line)
+        for line in step_problems(settings.tasks_per_step, balance, settings.loss_scale, tasks)
+    ]
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     assert backbone is not None
@@ -86,13 +96,13 @@ def build(plan: Plan, place: Place) -> Parts:
     assert mixing is not None
     # Tried here, so that a layer or a pattern that does not exist is reported before any data is read; but
     # only then, because torch imports its compiler for the first optimizer, seconds before an error in data.
-    is_grouped = any(task.head_learning_rate is not None for task in tasks)
+    is_grouped = any(task.head_learning_rate is not None or task.private_layers for task in tasks)
     if is_grouped or optimizer.needs_layers or groups.settings != ParameterGroups().settings:
         try:
             build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
         except ConfigError as error:
             raise ConfigError(own(None, line) for line in error.problems) from None
-    return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, tasks)
+    return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, balance, tasks)
 
 
 def _placed(place: Place, scope: str | None, line: str) -> str:

@@ -43,9 +43,12 @@ from palm.engine.run_directory import CONFIGURATION, HISTORY, RunDirectory
 from palm.engine.run_lock import only_run_in
 from palm.engine.running import Watch, run_training
 from palm.engine.saving import CheckpointSaver, TargetSaver, evaluation_observers, models_table
+from palm.engine.shared_rows import share_rows
 from palm.engine.stopping import StopOnSignal
 from palm.engine.task import Task
+from palm.engine.together import planned_steps
 from palm.engine.trackers import trackers_of
+from palm.engine.transfer import TransferProbe
 from palm.lr_sched import schedule_of_run
 from palm.paradigm import HEADS
 from palm.pretrained import load_pretrain, vocabulary_differences
@@ -170,9 +173,11 @@ class Controller:
                 text = yaml_text(resolved, self.config.origins())
                 write_text(directory.path / CONFIGURATION, text)
             path, keep = settings.save_path, settings.keep_last_n
+            compared = settings.transfer_every_n_steps
             targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
             saver = CheckpointSaver(training, path, settings.save_every_n_steps, keep, start.run_id)
             patience, stop_by = settings.early_stopping_patience, settings.early_stopping_by
+            probes = [TransferProbe(training, compared)] if compared == "auto" or compared > 0 else []
             acting = evaluation_observers(evaluator, path, resolved, patience, stop_by)
             watch = Watch(
                 every=settings.print_every_n_steps,
@@ -185,7 +190,7 @@ class Controller:
             )
             with directory.explaining(), stop_request() as request:
                 stopping = StopOnSignal(training, request, saver, directory)
-                result = run_training(training, [*acting, targets, saver, stopping], watch)
+                result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
             if evaluator is not None:
                 evaluator.finish()
             for line in models_table(training, path, targets.finished, evaluator):
@@ -368,8 +373,15 @@ class Controller:
             task.open_stream(settings.random_seed, cache=cache)
             assert task.stream is not None
             logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
-        plan_steps(parts.tasks, parts.mixing, reference=main, num_epochs=settings.num_epochs)
-        total = sum(task.expected_steps for task in parts.tasks)
+        share_rows(parts.tasks)
+        plan_steps(
+            parts.tasks,
+            parts.mixing,
+            reference=main,
+            num_epochs=settings.num_epochs,
+            tasks_per_step=settings.tasks_per_step,
+        )
+        total = planned_steps(parts.tasks, parts.mixing, settings.tasks_per_step)
         return start(
             Recipe(
                 backbone=parts.backbone,
@@ -380,6 +392,9 @@ class Controller:
                 ),
                 groups=parts.groups,
                 mixing=parts.mixing,
+                tasks_per_step=settings.tasks_per_step,
+                loss_scale=settings.loss_scale,
+                balance=parts.balance,
                 ema_decay=settings.ema_decay if settings.use_ema else None,
                 seed=settings.random_seed,
                 device=self._device,

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
+from palm.balance import BALANCES, Balance
 from palm.config import AUTO, Config, Consumer, settings_of
 from palm.controller.settings import RunSettings, TaskParts, setting_problems
 from palm.core.errors import PalmError
@@ -29,7 +30,7 @@ HELP: dict[str, list[Consumer]] = {
         RunSettings,
         *dict.fromkeys(OPTIMIZERS[name] for name in OPTIMIZERS),
         ParameterGroups,
-        *dict.fromkeys(registry[name] for registry in (LR_SCHEDULES, MIXINGS) for name in registry),
+        *dict.fromkeys(registry[name] for registry in (LR_SCHEDULES, MIXINGS, BALANCES) for name in registry),
     ],
     "task settings": [TaskParts, Task],
     "readers": [READERS[name] for name in READERS],
@@ -54,6 +55,7 @@ SETTING_OF = {
     "optimizer": "optimizer",
     "learning-rate schedule": "lr_scheduler",
     "mixing strategy": "mixing",
+    "balancing method": "balance",
     "reader": "reader",
     "head": "paradigm",
 }
@@ -94,6 +96,7 @@ class Plan:
     groups: dict[str, Any]
     schedule: dict[str, Any]
     mixing: tuple[type[Mixing], dict[str, Any]]
+    balance: tuple[type[Balance], dict[str, Any]] | None
     tasks: list[TaskPlan]
     given: Sequence[Task]
 
@@ -134,6 +137,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     backbone = component(BACKBONES, "backbone", _named_backbone(settings, config))
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
     mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
+    balance = None if settings.get("balance") is None else component(BALANCES, None, settings["balance"])
     groups = arguments(ParameterGroups, None)
     rule = settings.get("lr_scheduler", "linear_warmup_decay")
     schedule_class = _known(LR_SCHEDULES, rule, config, None, has)
@@ -157,7 +161,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
         _check_training(config, everything := [*tasks, *map(TaskPlan.of, given)])
         _check_evaluation(config, settings, everything, mixing)
     config.finish(_owners(), has)
-    return Plan(settings, backbone, optimizer, groups, schedule, mixing, tasks, given)
+    return Plan(settings, backbone, optimizer, groups, schedule, mixing, balance, tasks, given)
 
 
 def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:
@@ -190,7 +194,7 @@ def _named_backbone(settings: dict[str, Any], config: Config) -> str | None:
 def _owners() -> dict[str, dict[str, list[str]]]:
     """Setting -> the components of palm that take it, by the setting that names one of their kind."""
     found: dict[str, dict[str, list[str]]] = {}
-    for registry in (READERS, HEADS, BACKBONES, OPTIMIZERS, LR_SCHEDULES, MIXINGS):
+    for registry in (READERS, HEADS, BACKBONES, OPTIMIZERS, LR_SCHEDULES, MIXINGS, BALANCES):
         for name in registry:
             for parameter in settings_of(registry[name]).values():
                 for spelling in parameter.spellings:

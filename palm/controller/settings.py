@@ -13,6 +13,7 @@ from palm.core import precision
 from palm.core.device import DeviceName
 from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
 from palm.engine.progress import Progress
+from palm.engine.recipe import LossScale, TasksPerStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,14 @@ class RunSettings:
         task_instance: the tasks to train or predict; each has a file `<task>.yaml` in the task folder.
         mixing: how tasks take turns: mix_ratio, proportional, temperature, annealed, round_robin, dev_score,
             or the dotted path of a class.
+        tasks_per_step: how many distinct tasks a step trains together, or all of them.
+        loss_scale: classes divides the loss of every task by the logarithm of the number of its classes;
+            none leaves losses as they are.
+        balance: how the tasks of one step are weighed against each other: uncertainty, dwa, famo, pcgrad,
+            cagrad, mgda, upgrad, nash_mtl or gradnorm, or the dotted path of a class; where absent, their
+            losses are summed up.
+        transfer_every_n_steps: how often the tasks' gradients, and what a step on one does to the losses of
+            the others, are compared; auto for as often as costs some 2 % of the time; -1: never.
         mix_ratio: how often each task is drawn, relative to the others; 1.0 each where absent.
         target_tag: 1 for a target task, 0 for an auxiliary one, per task; all targets where absent.
         task_reuse_tag: tasks with equal tags share one head; none do where absent.
@@ -79,6 +88,10 @@ class RunSettings:
 
     task_instance: list[str]
     mixing: str = "mix_ratio"
+    tasks_per_step: TasksPerStep = 1
+    loss_scale: LossScale = "none"
+    balance: str | None = None
+    transfer_every_n_steps: int | Literal["auto"] = -1
     mix_ratio: list[float] | None = None
     target_tag: list[int] | None = None
     task_reuse_tag: list[str] | None = None
@@ -137,6 +150,8 @@ class TaskParts:
 
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_epochs": (lambda value: 0 < value < math.inf, "above 0"),
+    "tasks_per_step": (lambda value: value == "all" or value >= 1, "1 or more, or all"),
+    "transfer_every_n_steps": (lambda value: value == "auto" or value >= -1, "a number of steps, auto or -1"),
     "warmup_proportion": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
     "ema_decay": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
     "early_stopping_by": (lambda value: value in ("task", "all"), "task or all"),

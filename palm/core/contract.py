@@ -15,6 +15,10 @@ Tensors = dict[str, Tensor]
 """A batch, features or outputs: name in PALM's vocabulary -> tensor."""
 
 
+NO_LABEL = -100
+"""The label id of what has none, a row, or a token that is no word's first piece; no loss counts it."""
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """Shape and dtype of one named tensor.

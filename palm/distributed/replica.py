@@ -98,16 +98,32 @@ class Replica:
             `count / total * ranks` for each, where `total` is that of all ranks; and whether any rank had
             the flag.
         """
-        total, flags = all_reduce_sum(torch.tensor([sum(counts), flag])).tolist()
-        return [count * num_ranks() / total for count in counts], flags > 0
+        (own,), flagged = self.shares_of_each([counts], flag)
+        return own, flagged
+
+    def shares_of_each(
+        self, counts: Sequence[Sequence[int]], flag: bool = False
+    ) -> tuple[list[list[float]], bool]:
+        """The same for several tasks at once, per task; 0 where no rank has a term of one."""
+        *totals, flags = all_reduce_sum(torch.tensor([*map(sum, counts), flag])).tolist()
+        shares = [
+            [count * num_ranks() / max(total, 1) for count in own]
+            for own, total in zip(counts, totals, strict=True)
+        ]
+        return shares, flags > 0
 
     def loss(self, task: str, batch: Tensors) -> Tensor:
         """The mean loss of this rank's batch, to be multiplied by its share before `backward`."""
         loss: Tensor = self._form.called(task, batch)
         return loss
 
+    def losses(self, tasks: Sequence[str], batches: Sequence[Tensors]) -> Tensor:
+        """The same of several tasks' batches, encoded together: [tasks]."""
+        losses: Tensor = self._form.called(tasks, batches)
+        return losses
+
     def mean(self, loss: Tensor) -> Tensor:
-        """The average over the ranks of a detached loss that was multiplied by its share."""
+        """The average over the ranks of detached losses that were multiplied by their shares."""
         return all_reduce_sum(loss) / num_ranks()
 
     def exchanging(self, is_last: bool) -> AbstractContextManager[None]:

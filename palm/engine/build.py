@@ -16,14 +16,22 @@ from palm.core.precision import choice, resolved
 from palm.distributed import Replica
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.loop import Training
-from palm.engine.model import MultiTaskModel
-from palm.engine.recipe import Recipe
+from palm.engine.model import PRIVATE, MultiTaskModel
+from palm.engine.recipe import Recipe, TasksPerStep
 from palm.engine.task import Task
+from palm.engine.together import planned_steps, step_problems
 from palm.mixing import Mixing
 from palm.optimizer import Optimizer, ParameterGroups
 
 
-def plan_steps(tasks: Sequence[Task], mixing: Mixing, *, reference: Task, num_epochs: float) -> None:
+def plan_steps(
+    tasks: Sequence[Task],
+    mixing: Mixing,
+    *,
+    reference: Task,
+    num_epochs: float,
+    tasks_per_step: TasksPerStep = 1,
+) -> None:
     """Tell every task how many steps it is expected to get.
 
     Args:
@@ -31,16 +39,20 @@ def plan_steps(tasks: Sequence[Task], mixing: Mixing, *, reference: Task, num_ep
         mixing: how they take turns.
         reference: the task whose data `num_epochs` counts.
         num_epochs: passes over that data.
+        tasks_per_step: how many a global step trains.
 
     Raises:
         ConfigError: the mixing strategy cannot be followed in this run.
         TrainingError: a target that would get no step.
     """
-    progress = [task.progress() for task in tasks]
-    expected = mixing.expected_steps(progress, list(tasks).index(reference), num_epochs)
-    for task, steps in zip(tasks, expected, strict=True):
-        task.expect(steps)
-    logger.info("Estimated overall train steps %d.", sum(expected))
+    # A task that shares another's rows comes along with it.
+    leaders = [task for task in tasks if task.share_rows_with is None]
+    place = [task.name for task in leaders].index(reference.share_rows_with or reference.name)
+    expected = mixing.expected_steps([task.progress() for task in leaders], place, num_epochs)
+    steps = {task.name: count for task, count in zip(leaders, expected, strict=True)}
+    for task in tasks:
+        task.expect(steps[task.share_rows_with or task.name])
+    logger.info("Estimated overall train steps %d.", planned_steps(tasks, mixing, tasks_per_step))
 
 
 def start(recipe: Recipe) -> Training:
@@ -49,6 +61,9 @@ def start(recipe: Recipe) -> Training:
     Raises:
         ConfigError: what the recipe asks for cannot be done with this model or on this device.
     """
+    raise_any(step_problems(recipe.tasks_per_step, recipe.balance, recipe.loss_scale, recipe.tasks))
+    if recipe.balance is not None:
+        recipe.balance.reset()
     model = MultiTaskModel(recipe.backbone, recipe.tasks, resolved(recipe.precision, recipe.device))
     model.to(recipe.device)
     why = f" ({choice(recipe.precision, recipe.device).reason})" if recipe.precision == "auto" else ""
@@ -92,7 +107,10 @@ def build_optimizer(
     factors = {
         f"{place}.{name}": factor for place, head in heads for name, factor in head.rate_factors.items()
     }
-    groups.apply(built, moving, optimizer.learning_rate, _head_rates(model, tasks), factors)
+    rates = _head_rates(model, tasks)
+    if groups.backbone_learning_rate is not None:
+        rates[PRIVATE] = groups.backbone_learning_rate
+    groups.apply(built, moving, optimizer.learning_rate, rates, factors)
     decays = {f"{place}.{name}": part for place, head in heads for name, part in head.l2_decays.items()}
     decaying = [(parameter, decays[name]) for name, parameter in moving if name in decays]
 

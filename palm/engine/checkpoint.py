@@ -29,6 +29,7 @@ from palm.core.storage import (
 from palm.distributed import full_tensors, is_first, shard_like
 from palm.engine.finite import check_finite
 from palm.engine.loop import Training
+from palm.engine.model import PRIVATE
 from palm.engine.recipe import identity
 from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
@@ -198,6 +199,11 @@ def trained_weights(folder: Path) -> TrainedWeights:
     """
     files = verify(folder, NEEDED)
     weights = load_tensors(folder / "model.safetensors")
+    if any(name.startswith(PRIVATE) for name in weights):
+        raise StorageError(
+            f"{folder} is of a run whose tasks have private_layers, so it has no encoder for all of them; "
+            "take the models that the run saved for each task"
+        )
     if "ema.safetensors" in files:
         averages = load_tensors(folder / "ema.safetensors")
         weights |= {name: averages[name] for name in weights.keys() & averages.keys()}

@@ -96,7 +96,7 @@ class Evaluator:
         if not isinstance(event, Step):
             return None
         regular = self.every > 0 and event.number % self.every == 0
-        epoch_ends = event.task is self.main and self.main.step % self.main.steps_per_epoch == 0
+        epoch_ends = event.part_of(self.main) is not None and self.main.step % self.main.steps_per_epoch == 0
         return self.evaluate() if regular or (self.every_epoch and epoch_ends) else None
 
     def _is_up_to_date(self) -> bool:
@@ -202,7 +202,12 @@ def model_of(training: Training, task: Task) -> InferenceModel:
     """What a task predicts with at this moment of a run; it has the run's weights, not copies."""
     model, rows = training.model, task.pred_batch_size
     return InferenceModel(
-        task.name, task.reader, model.backbone, task.head, batch_size=rows, precision=model.precision
+        task.name,
+        task.reader,
+        model.encoder(task.name),
+        task.head,
+        batch_size=rows,
+        precision=model.precision,
     )
 
 

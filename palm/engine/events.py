@@ -52,7 +52,7 @@ class Logged(Event):
 
     Args:
         step: global step, from 1.
-        task: the task that was drawn.
+        task: the task that was drawn; of several in one step, each is logged.
         task_step: how many steps it has had.
         step_of_epoch: the same within its epoch, from 1.
         steps_per_epoch: how many an epoch of it has.

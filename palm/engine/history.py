@@ -17,6 +17,7 @@ from palm.core.storage import write_text
 from palm.core.version import __version__
 from palm.engine.events import Completed, Ended, Evaluated, Event, Logged, Saved, Started, Warned
 from palm.engine.loop import Training
+from palm.engine.transfer import Transferred
 
 FILE, VERSION = "history.jsonl", 1
 
@@ -76,6 +77,9 @@ class History:
             self._draws()
             found = {"scores": event.scores, "dev_loss": event.dev_loss, "best": list(event.best)}
             self._write("evaluation", step=event.step, **found, seconds=round(self.seconds(), 3))
+        elif isinstance(event, Transferred):
+            values = {name: getattr(event, name) for name in ("cosine", "layers", "look_ahead")}
+            self._write("transfer", step=event.step, **values, took=round(event.seconds, 3))
         elif isinstance(event, Saved):
             self._save(event)
         elif isinstance(event, Ended):

@@ -82,16 +82,19 @@ class RunLog:
             tell_short_epochs(self.tasks)
         elif isinstance(event, Step) and self.with_epochs:
             main = next(task for task in self.tasks if task.is_target)
-            if event.task is main and main.step % main.steps_per_epoch == 0:
+            if event.part_of(main) is not None and main.step % main.steps_per_epoch == 0:
                 logger.info("%s: end of epoch %d; %s", main.name, main.epoch, counts(self.tasks))
         elif isinstance(event, Completed):
-            planned_steps = max(sum(task.expected_steps for task in self.tasks), 1)
+            made, planned = (
+                max(sum(steps), 1)
+                for steps in zip(*((task.step, task.expected_steps) for task in self.tasks), strict=True)
+            )
             for task in self.tasks:
                 logger.info(
                     "%s: %d steps, %d planned (%.1f %% of all, %.1f %% planned)",
                     *(task.name, task.step, task.expected_steps),
-                    100 * task.step / max(event.step, 1),
-                    100 * task.expected_steps / planned_steps,
+                    100 * task.step / made,
+                    100 * task.expected_steps / planned,
                 )
                 rows, trained = task.rows_after(task.step)
                 if last := trained % rows:
@@ -126,6 +129,8 @@ def counts(tasks: Sequence[Task]) -> str:
 
 def log_first_rows(event: Event) -> None:
     """Show some rows of every task's first batch as the model sees them: tokens, and what is true of them."""
-    if isinstance(event, Step) and event.task.step == 1:
-        for number, row in enumerate(readable_rows(event.task.reader, event.batches[0], FIRST_ROWS), start=1):
-            logger.info("%s: row %d: %s", event.task.name, number, row)
+    for part in event.parts if isinstance(event, Step) else ():
+        if part.task.step == 1:
+            rows = readable_rows(part.task.reader, part.batches[0], FIRST_ROWS)
+            for number, row in enumerate(rows, start=1):
+                logger.info("%s: row %d: %s", part.task.name, number, row)

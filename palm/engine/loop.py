@@ -1,11 +1,12 @@
-"""The training loop: one task, one batch, one update per step; whoever iterates may log, save or stop."""
+"""The training loop: tasks are drawn, one update per step; whoever iterates may log, save or stop."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,10 +20,12 @@ from palm.core.signals import StopRequest
 from palm.distributed import Replica, all_reduce_sum, num_ranks, rank, report_missing_ranks
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.events import Event
+from palm.engine.joint_step import Shared, balanced_gradients, check_finite_step, sum_of_losses
 from palm.engine.model import MultiTaskModel
 from palm.engine.placing import placed
 from palm.engine.recipe import Recipe
 from palm.engine.task import Task
+from palm.engine.together import loss_scale, planned_steps
 from palm.optimizer import GradClipType, clip
 
 
@@ -34,17 +37,36 @@ class Stateful(Protocol):
 
 
 @dataclass(frozen=True)
+class TaskStep:
+    """What one task had of an optimizer step.
+
+    Args:
+        task: `task.step` counts its own steps, this one included.
+        loss: the detached loss of its batch, before the update, a scalar tensor.
+        finished: whether the task reached its expected steps with this one.
+        batches: what this rank trained on, before it went to the device.
+    """
+
+    task: Task
+    loss: Tensor
+    finished: bool
+    batches: Sequence[Tensors]
+
+
+@dataclass(frozen=True)
 class Step(Event):
     """What one optimizer step did.
 
     Args:
         number: global step, from 1.
-        task: the task that was drawn; `task.step` counts its own steps, this one included.
+        task: the task that was drawn, the first of several; `task.step` counts its own steps, this one
+            included.
         loss: the detached loss of its batch, before the update, a scalar tensor.
         learning_rate: the rate of the update.
         finished: whether the task reached its expected steps with this one.
         batches: what this rank trained on, before it went to the device.
         grad_norm: the norm of the gradient before clipping, a scalar tensor.
+        others: the same of the other tasks that were drawn.
     """
 
     number: int
@@ -54,6 +76,16 @@ class Step(Event):
     finished: bool
     batches: Sequence[Tensors]
     grad_norm: Tensor
+    others: Sequence[TaskStep] = field(default=())
+
+    @cached_property
+    def parts(self) -> tuple[TaskStep, ...]:
+        """What every task had of it."""
+        return (TaskStep(self.task, self.loss, self.finished, self.batches), *self.others)
+
+    def part_of(self, task: Task) -> TaskStep | None:
+        """What a task had of it; None where it was not drawn."""
+        return next((part for part in self.parts if part.task is task), None)
 
 
 def train_step(
@@ -117,7 +149,9 @@ class Training:
         step: global steps so far.
         rows: of the batches so far, of all tasks and ranks.
         tokens: the same, padding not counted.
-        total_steps: the expected steps of all tasks together, as they were planned at first.
+        leaders: the tasks that are drawn; the others share the rows of one of them.
+        total_steps: global steps until every target has had its expected ones, as planned at first: with one
+            task a step, the expected steps of all tasks together.
         stop_request: whether a signal asks this process to end; None where nobody listens.
     """
 
@@ -132,7 +166,8 @@ class Training:
     ) -> None:
         self.recipe, self.tasks = recipe, list(recipe.tasks)
         self.model, self.replica, self.optimizer, self.ema = model, replica, optimizer, ema
-        self.total_steps = sum(task.expected_steps for task in self.tasks)
+        self.leaders = recipe.leaders
+        self.total_steps = planned_steps(self.tasks, recipe.mixing, recipe.tasks_per_step)
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = self.rows = self.tokens = 0
         self.stop_request: StopRequest | None = None
@@ -164,14 +199,26 @@ class Training:
             yield self.next_step()
 
     def next_step(self) -> Step:
-        """Draw a task and train it on its next batches."""
-        progress = [task.progress() for task in self.tasks]
-        task = self.tasks[self.recipe.mixing.draw(self.recipe.seed, self.step, progress)]
-        return self.step_on(task, task.batches(task.step))
+        """Draw a task, or several, and train them on their next batches."""
+        progress, count = [task.progress() for task in self.leaders], self.recipe.count
+        drawn = self.recipe.mixing.draw_several(self.recipe.seed, self.step, progress, count)
+        names = {self.leaders[k].name for k in drawn}
+        tasks = [task for task in self.tasks if (task.share_rows_with or task.name) in names]
+        if len(tasks) == 1:
+            return self.step_on(tasks[0], tasks[0].batches(tasks[0].step))
+        return self.step_on_several([(task, task.batches(task.step)) for task in tasks])
 
     def step_on(self, task: Task, batches: Sequence[Tensors]) -> Step:
         """Train a task, in one step, on batches that are not necessarily its next ones."""
-        factor = self.recipe.schedule(self.step) * task.learning_rate_factor
+        return self.step_on_several([(task, batches)])
+
+    def step_on_several(self, drawn: Sequence[tuple[Task, Sequence[Tensors]]]) -> Step:
+        """Train tasks, in one step, on batches that are not necessarily their next ones.
+
+        Where their learning-rate factors differ, the step has the mean.
+        """
+        factors = [task.learning_rate_factor for task, _ in drawn]
+        factor = self.recipe.schedule(self.step) * (sum(factors) / len(factors))
         # From the base rates, not from those of the last step: a step's rate depends on its number alone.
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
@@ -181,29 +228,68 @@ class Training:
         torch.manual_seed(int(generator(self.recipe.seed, "dropout", *place).integers(2**63)))
         try:
             with report_missing_ranks(f"at global step {self.step + 1}"):
-                loss, norm = train_step(
-                    self.replica,
-                    task.name,
-                    self._parts(task, batches),
-                    self.optimizer,
-                    grad_clip=self.recipe.optimizer.grad_clip,
-                    grad_clip_type=self.recipe.optimizer.grad_clip_type,
-                    loss_weight=task.loss_weight,
-                )
+                losses, norm = self._update(drawn)
         except FloatingPointError as error:
+            (task, _), *others = drawn
+            begin = f"task {task.name!r}: {error} at its step {task.step + 1} (global step {self.step + 1})"
             raise TrainingError(
-                f"task {task.name!r}: {error} at its step {task.step + 1} (global step {self.step + 1}); "
+                f"{f'{error} at global step {self.step + 1}' if others else begin}; "
                 "nothing was updated. Try a lower learning_rate, warmup_proportion above 0, or a smaller "
                 "grad_clip, and look at the rows of this batch"
             ) from None
         if self.ema is not None:
             self.ema.update()
-        self._count(batches)
+        self._count([batch for task, own in drawn if task.share_rows_with is None for batch in own])
         self.step += 1
-        task.step += 1
+        parts = []
+        for (task, batches), loss in zip(drawn, losses, strict=True):
+            task.step += 1
+            finished = task.step == task.expected_steps and task.stopped_at is None
+            parts.append(TaskStep(task, loss, finished, batches))
         rate = max(group["lr"] for group in self.optimizer.param_groups)
-        finished = task.step == task.expected_steps and task.stopped_at is None
-        return Step(self.step, task, loss, rate, finished=finished, batches=batches, grad_norm=norm)
+        first, *rest = parts
+        return Step(
+            *(self.step, first.task, first.loss, rate, first.finished, first.batches, norm), tuple(rest)
+        )
+
+    def _update(self, drawn: Sequence[tuple[Task, Sequence[Tensors]]]) -> tuple[Sequence[Tensor], Tensor]:
+        """One update; the tasks' losses before it, and the gradient's norm before clipping."""
+        optimizer, parts = self.recipe.optimizer, self._parts(drawn)
+        weights = [task.loss_weight * loss_scale(task, self.recipe.loss_scale) for task, _ in drawn]
+        clipping: dict[str, Any] = {
+            "grad_clip": optimizer.grad_clip,
+            "grad_clip_type": optimizer.grad_clip_type,
+        }
+        if len(drawn) == 1:
+            name = drawn[0][0].name
+            loss, norm = train_step(
+                self.replica, name, parts[0], self.optimizer, **clipping, loss_weight=weights[0]
+            )
+            return [loss], norm
+        shared = [Shared(t.name, p, w) for (t, _), p, w in zip(drawn, parts, weights, strict=True)]
+        return self._balanced(shared, **clipping)
+
+    def _balanced(
+        self, drawn: Sequence[Shared], grad_clip: float | None, grad_clip_type: GradClipType
+    ) -> tuple[Sequence[Tensor], Tensor]:
+        """One update on several tasks, balanced as the recipe says."""
+        balance, names = self.recipe.balance, [each.task for each in drawn]
+        self.optimizer.zero_grad(set_to_none=True)
+        if balance is not None and balance.needs_gradients:
+            draws = generator(self.recipe.seed, "balance", self.step)
+            losses = balanced_gradients(
+                self.replica, drawn, lambda gramian: balance.of_gradients(names, gramian, draws)
+            )
+        else:
+            factors = [1.0] * len(drawn) if balance is None else balance.of_losses(names)
+            weighted = [replace(each, weight=each.weight * f) for each, f in zip(drawn, factors, strict=True)]
+            losses = sum_of_losses(self.replica, weighted)
+        norm = clip(self.replica.parameters(), grad_clip, grad_clip_type)
+        values = check_finite_step(dict(zip(names, losses, strict=True)), norm)
+        self.optimizer.step()
+        if balance is not None:
+            balance.observe(names, values)
+        return list(losses), norm
 
     def _count(self, batches: Sequence[Tensors]) -> None:
         """Take the rows and tokens of all ranks' batches in."""
@@ -212,13 +298,16 @@ class Training:
         counts = torch.tensor([rows, sum(int(mask.sum()) for mask in masks)])
         self.rows, self.tokens = (torch.tensor([self.rows, self.tokens]) + all_reduce_sum(counts)).tolist()
 
-    def _parts(self, task: Task, batches: Sequence[Tensors]) -> list[tuple[Tensors, float]]:
-        """The batches where they are computed, each with its share in the loss of all ranks."""
-        counts = [self.model.num_terms(task.name, batch) for batch in batches]
+    def _parts(self, drawn: Sequence[tuple[Task, Sequence[Tensors]]]) -> list[list[tuple[Tensors, float]]]:
+        """Per task the batches where they are computed, each with its share in the loss of all ranks."""
+        counts = [[self.model.num_terms(task.name, batch) for batch in own] for task, own in drawn]
         # A signal reaches ranks in different steps; along with the counts they agree on one, at no cost.
-        shares, self._ranks_stop = self.replica.shares(counts, self._is_asked_to_stop())
+        shares, self._ranks_stop = self.replica.shares_of_each(counts, self._is_asked_to_stop())
         device = self.recipe.device
-        return [(placed(batch, device), share) for batch, share in zip(batches, shares, strict=True)]
+        return [
+            [(placed(batch, device), each) for batch, each in zip(own, share, strict=True)]
+            for (_, own), share in zip(drawn, shares, strict=True)
+        ]
 
     @property
     def is_stopping(self) -> bool:
@@ -240,13 +329,17 @@ class Training:
             return
         # The steps that are left are planned anew; a target that had its steps keeps its count. Each gets
         # one, and its share of the rest, rounded so that the run's last step stays where the schedule ends.
-        going = np.array([other.step < other.expected_steps for other in self.tasks])
-        weights = going * self.recipe.mixing.weights([other.progress() for other in self.tasks])
-        left = max(self.total_steps - self.step - int(going.sum()), 0)
+        going = np.array([other.step < other.expected_steps for other in self.leaders])
+        weights = going * self.recipe.mixing.weights([other.progress() for other in self.leaders])
+        most = max(self.total_steps - self.step, 1)
+        left = max(most * self.recipe.count - int(going.sum()), 0)
         bounds = np.round(left * np.cumsum(weights) / (weights.sum() or 1)).astype(int)
-        for other, goes, more in zip(self.tasks, going, np.diff(bounds, prepend=0).tolist(), strict=True):
-            if goes:
-                other.expected_steps = other.step + 1 + more
+        more = dict(zip([leader.name for leader in self.leaders], np.diff(bounds, prepend=0), strict=True))
+        for other in self.tasks:
+            if other.step < other.expected_steps:
+                other.expected_steps = other.step + min(
+                    1 + int(more[other.share_rows_with or other.name]), most
+                )
 
     def averaged(self) -> AbstractContextManager[Any]:
         """Within this context the model has the averaged weights, where the run keeps averages."""
@@ -262,6 +355,7 @@ class Training:
             "expected_steps": {task.name: task.expected_steps for task in self.tasks},
             "scores": {task.name: task.scores for task in self.tasks},
             "stopped_at": {task.name: task.stopped_at for task in self.tasks},
+            **({} if self.recipe.balance is None else {"balance": self.recipe.balance.state_dict()}),
             "attached": {name: thing.state_dict() for name, thing in self._attached.items()},
         }
 
@@ -285,7 +379,10 @@ class Training:
             if factor != 1 and expected:
                 factor = task.expected_steps / expected
             task.step = round(state["task_steps"][task.name] * factor)
-        self.step = sum(task.step for task in self.tasks)
+        had, has = (sum(steps) for steps in (state["task_steps"].values(), (t.step for t in self.tasks)))
+        self.step = state["step"] if had == has else round(state["step"] * has / had)
+        if self.recipe.balance is not None:
+            self.recipe.balance.load_state_dict(state["balance"])
         self.rows, self.tokens = state.get("rows", 0), state.get("tokens", 0)
         self._unclaimed = dict(state["attached"])
         for name, thing in self._attached.items():

@@ -33,42 +33,52 @@ class Meter:
         self._last = self._first = (seconds(), training.step, training.rows, training.tokens)
         training.attach("meter", self)
 
-    def __call__(self, event: Event) -> Logged | None:
+    def __call__(self, event: Event) -> list[Logged]:
         if not isinstance(event, Step):
-            return None
-        total, weight = self._sums.get(event.task.name, (event.loss.new_zeros(()), 0.0))
-        total = torch.add(event.loss, total.to(event.loss.device), alpha=DECAY)
-        self._sums[event.task.name] = total, weight * DECAY + 1
-        return self._logged(event) if self.every > 0 and event.number % self.every == 0 else None
+            return []
+        for part in event.parts:
+            total, weight = self._sums.get(part.task.name, (part.loss.new_zeros(()), 0.0))
+            total = torch.add(part.loss, total.to(part.loss.device), alpha=DECAY)
+            self._sums[part.task.name] = total, weight * DECAY + 1
+        return self._logged(event) if self.every > 0 and event.number % self.every == 0 else []
 
-    def _logged(self, step: Step) -> Logged:
-        total, weight = self._sums[step.task.name]
-        loss, mean, norm = torch.stack([step.loss, total / weight, step.grad_norm]).tolist()
-        now, training, task = self.seconds(), self.training, step.task
+    def _logged(self, step: Step) -> list[Logged]:
+        """What is logged of every task that was drawn, with the same rates."""
+        sums = [self._sums[part.task.name] for part in step.parts]
+        means = [total / weight for total, weight in sums]
+        losses = [part.loss for part in step.parts]
+        norm, *numbers = torch.stack([step.grad_norm, *losses, *means]).tolist()
+        now, training = self.seconds(), self.training
         since, number, rows, tokens = self._last
         self._last = (now, training.step, training.rows, training.tokens)
         pace = max(now - since, 1e-9)
         per_step = (now - self._first[0]) / (training.step - self._first[1])
-        return Logged(
-            step.number,
-            task.name,
-            task_step=task.step,
-            step_of_epoch=(task.step - 1) % task.steps_per_epoch + 1,
-            steps_per_epoch=task.steps_per_epoch,
-            epoch=task.epoch,
-            loss=loss,
-            mean_loss=mean,
-            learning_rate=step.learning_rate,
-            grad_norm=norm,
-            rows=training.rows,
-            tokens=training.tokens,
-            seconds=now,
-            remaining=max(training.total_steps - training.step, 0) * per_step,
-            steps_per_second=(training.step - number) / pace,
-            rows_per_second=(training.rows - rows) / pace,
-            tokens_per_second=(training.tokens - tokens) / pace,
-            memory_bytes=memory_bytes(training.recipe.device),
-        )
+        count, memory = len(step.parts), memory_bytes(training.recipe.device)
+        return [
+            Logged(
+                step.number,
+                task.name,
+                task_step=task.step,
+                step_of_epoch=(task.step - 1) % task.steps_per_epoch + 1,
+                steps_per_epoch=task.steps_per_epoch,
+                epoch=task.epoch,
+                loss=loss,
+                mean_loss=mean,
+                learning_rate=step.learning_rate,
+                grad_norm=norm,
+                rows=training.rows,
+                tokens=training.tokens,
+                seconds=now,
+                remaining=max(training.total_steps - training.step, 0) * per_step,
+                steps_per_second=(training.step - number) / pace,
+                rows_per_second=(training.rows - rows) / pace,
+                tokens_per_second=(training.tokens - tokens) / pace,
+                memory_bytes=memory,
+            )
+            for task, loss, mean in zip(
+                (part.task for part in step.parts), numbers[:count], numbers[count:], strict=True
+            )
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """The running means, JSON-ready."""

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from palm.backbone.base import Backbone
 from palm.core.contract import Tensors, as_declared
 from palm.core.errors import WiringError
 from palm.core.precision import Precision, computing
+from palm.engine.joint_pass import joint_outputs
 from palm.engine.task import Task
 from palm.paradigm.base import Head
 
+PRIVATE = "private."
+"""How the names of the parameters of tasks' own layers begin."""
+
+
+def _escaped(task: str) -> str:
+    return task.replace("%", "%25").replace(".", "%2E")
+
 
 class MultiTaskModel(nn.Module):
-    """What is trained: only the drawn task's head runs in a step.
+    """What is trained: only the drawn tasks' heads run in a step.
 
     Args:
         backbone: the shared encoder.
         tasks: their heads are registered once each, under the first task that has them.
         precision: what forward and backward compute with; parameters and losses are float32.
+
+    Attributes:
+        private: task -> its own topmost layers of the encoder, where it has any.
     """
 
     def __init__(self, backbone: Backbone, tasks: Sequence[Task], precision: Precision = "fp32") -> None:
@@ -28,14 +40,20 @@ class MultiTaskModel(nn.Module):
         self.backbone, self.precision = backbone, precision
         self.heads = nn.ModuleDict()
         self._owners: dict[str, str] = {}
+        self._rows_of = {task.name: task.share_rows_with or task.name for task in tasks}
         keys: dict[Head, str] = {}
         for task in tasks:
             # "@": a task may be called `train` or `type`, which a module attribute may not.
             # And one with a dot, which separates names there, is written as in an address.
-            place = task.name.replace("%", "%25").replace(".", "%2E")
-            key = keys.setdefault(task.head, f"@{place}")
+            key = keys.setdefault(task.head, f"@{_escaped(task.name)}")
             self.heads[key] = task.head
             self._owners[task.name] = key
+        own = {task.name: task.private_layers for task in tasks if task.private_layers}
+        self._depth = -max(own.values(), default=0)  # of the layers that all tasks share, from the top
+        if own:
+            self.private = nn.ModuleDict(
+                {f"@{_escaped(name)}": backbone.copied_top(count) for name, count in own.items()}
+            )
 
     @property
     def head_places(self) -> dict[str, str]:
@@ -48,7 +66,25 @@ class MultiTaskModel(nn.Module):
         Raises:
             ConfigError: the encoder does not tell.
         """
-        return [[f"backbone.{name}" for name in names] for names in self.backbone.parameter_layers()]
+        layers = [[f"backbone.{name}" for name in names] for names in self.backbone.parameter_layers()]
+        for key, top in (self.private if self._depth else nn.ModuleDict()).items():
+            assert isinstance(top, nn.ModuleDict)
+            upper = top["layers"]
+            assert isinstance(upper, nn.ModuleList)
+            for number, layer in enumerate(upper):
+                names = [name for name, _ in layer.named_parameters()]
+                place = f"{PRIVATE}{key}.layers.{number}"
+                layers[number - len(upper)] += [f"{place}.{name}" for name in names]
+        return layers
+
+    def encoder(self, task: str) -> Backbone:
+        """The encoder of a task: the shared one, with layers of its own on top where it has some."""
+        key = f"@{_escaped(task)}"
+        if not self._depth or key not in self.private:
+            return self.backbone
+        top = self.private[key]
+        assert isinstance(top, nn.ModuleDict)
+        return self.backbone.with_top(top)
 
     def head(self, task: str) -> Head:
         """The head of a task."""
@@ -56,10 +92,22 @@ class MultiTaskModel(nn.Module):
         assert isinstance(head, Head)
         return head
 
-    def forward(self, task: str, batch: Tensors) -> Tensor:
-        """The mean loss of one task on its batch, a scalar; predictions are made of `outputs_of`."""
-        head = self.head(task)
-        return head.loss(outputs_of(self.backbone, head, batch, self.precision), batch)
+    def forward(self, task: str | Sequence[str], batch: Tensors | Sequence[Tensors]) -> Tensor:
+        """The mean loss of one task on its batch, a scalar; predictions are made of `outputs_of`.
+
+        Several tasks, with a batch each, give a loss each, [tasks]; 0 where no row of a batch has a label.
+        """
+        if isinstance(task, str):
+            assert isinstance(batch, dict)
+            head = self.head(task)
+            return head.loss(outputs_of(self.encoder(task), head, batch, self.precision), batch)
+        assert not isinstance(batch, dict)
+        heads, sources = [self.head(name) for name in task], [self._rows_of[name] for name in task]
+        rows_of = [sources.index(source) for source in sources]
+        encoders = [self.encoder(name) for name in task]
+        outputs = joint_outputs(encoders, heads, batch, rows_of, self.precision, self._depth)
+        losses = [head.loss(made, own) for head, made, own in zip(heads, outputs, batch, strict=True)]
+        return torch.stack(losses)
 
     def num_terms(self, task: str, batch: Tensors) -> int:
         """Over how many equal terms that loss is the mean."""

@@ -42,10 +42,13 @@ class ProgressBars:
         if isinstance(event, Started):
             self._open(event)
         elif isinstance(event, Step):
-            overall, own = self._bars[""], self._bars[event.task.name]
             # A target stays in the draw until the last one is through, and scores may change the plan.
-            overall.total, own.bar_format = max(overall.total, event.number), _task_format(event.task)
-            own.update()
+            for part in event.parts:
+                own = self._bars[part.task.name]
+                own.bar_format = _task_format(part.task)
+                own.update()
+            overall = self._bars[""]
+            overall.total = max(overall.total, event.number)
             overall.update()
         elif isinstance(event, Logged):
             self._losses[event.task] = f"loss {event.mean_loss:.3f}"

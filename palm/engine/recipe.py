@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from palm.backbone import BACKBONES, Backbone
+from palm.balance import BALANCES, Balance
 from palm.core import precision
 from palm.core.component import Component
 from palm.core.registry import Registry
@@ -20,6 +21,12 @@ from palm.mixing import MIXINGS, Mixing, MixRatio
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS
+
+TasksPerStep = int | Literal["all"]
+"""How many distinct tasks a step trains."""
+
+LossScale = Literal["none", "classes"]
+"""What losses are divided by: nothing, or the logarithm of the number of classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +40,9 @@ class Recipe:
         schedule: factor of the learning rate by global step, from 0.
         groups: what is frozen, and rates of parts of the model.
         mixing: which task a step trains.
+        tasks_per_step: how many distinct tasks a step trains, or all of them.
+        loss_scale: classes divides every loss by the logarithm of the number of its classes.
+        balance: how the tasks of a step are weighed against each other; None sums up their losses.
         ema_decay: decay of the moving averages of the weights; None to keep none.
         seed: decides everything that is drawn.
         device: where the run computes.
@@ -51,6 +61,9 @@ class Recipe:
     schedule: Schedule | Callable[[int], float]
     groups: ParameterGroups = field(default_factory=ParameterGroups)
     mixing: Mixing = field(default_factory=MixRatio)
+    tasks_per_step: TasksPerStep = 1
+    loss_scale: LossScale = "none"
+    balance: Balance | None = None
     ema_decay: float | None = None
     seed: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -61,6 +74,16 @@ class Recipe:
     activation_checkpointing: bool = False
     eval_every_n_steps: int = -1
     eval_every_epoch: bool = False
+
+    @property
+    def leaders(self) -> list[Task]:
+        """The tasks that are drawn; the others share the rows of one of them, and come along with it."""
+        return [task for task in self.tasks if task.share_rows_with is None]
+
+    @property
+    def count(self) -> int:
+        """How many of these a step draws at most."""
+        return len(self.leaders) if self.tasks_per_step == "all" else self.tasks_per_step
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
@@ -80,8 +103,8 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
         for task in recipe.tasks
     }
-    plan = recipe.mixing.binding_plan([task.progress(0) for task in recipe.tasks])
-    for task, steps in zip(recipe.tasks, plan or (), strict=plan is not None):
+    plan = recipe.mixing.binding_plan([task.progress(0) for task in recipe.leaders], recipe.count)
+    for task, steps in zip(recipe.leaders, plan or (), strict=plan is not None):
         tasks[task.name]["expected_steps"] = steps
     evaluation: dict[str, Any] = {}
     if recipe.mixing.follows_scores:
@@ -89,6 +112,14 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         evaluation["metrics"] = {
             task.name: list(task.metrics) for task in recipe.tasks if task.dev_file is not None
         }
+    # Only what a run has is named, so that checkpoints from before there was any of it still fit.
+    together: dict[str, Any] = {}
+    if recipe.tasks_per_step != 1:
+        together["tasks_per_step"] = recipe.tasks_per_step
+    if recipe.loss_scale != "none":
+        together["loss_scale"] = recipe.loss_scale
+    if recipe.balance is not None:
+        together["balance"] = named(BALANCES, recipe.balance)
     schedule = recipe.schedule.simplest() if isinstance(recipe.schedule, Schedule) else recipe.schedule
     return {
         "task_instance": list(tasks),  # tasks in another order are drawn otherwise
@@ -98,6 +129,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         **_plain(recipe.groups.settings),
         "lr_scheduler": named(LR_SCHEDULES, schedule) if isinstance(schedule, Schedule) else _plain(schedule),
         "mixing": named(MIXINGS, recipe.mixing),
+        **together,
         "ema_decay": recipe.ema_decay,
         "random_seed": recipe.seed,
         "precision": precision.resolved(recipe.precision, recipe.device),
@@ -110,7 +142,10 @@ def identity(recipe: Recipe) -> dict[str, Any]:
 
 def _task_identity(task: Task) -> dict[str, Any]:
     assert task.stream is not None, "the training data is not loaded"
+    told = {"share_rows_with": task.share_rows_with, "private_layers": task.private_layers}
+    own = {name: value for name, value in told.items() if value}
     return {
+        **own,
         "batch_size": task.batch_size if task.max_tokens_per_batch is None else None,
         "max_tokens_per_batch": task.max_tokens_per_batch,
         "gradient_accumulation_steps": task.gradient_accumulation_steps,

@@ -47,9 +47,9 @@ class Recorder:
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
         line: dict[str, Any] = {
             "step": event.number,
-            "task": event.task.name,
-            "batches": [tensor_digests(batch) for batch in event.batches],
-            "loss": float(event.loss.item()).hex(),
+            "task": " + ".join(part.task.name for part in event.parts),
+            "batches": [tensor_digests(batch) for part in event.parts for batch in part.batches],
+            "loss": " ".join(float(part.loss.item()).hex() for part in event.parts),
         }
         is_last = event.number == self.last
         if is_last:
@@ -96,8 +96,11 @@ def first_difference(one: Recording, other: Recording, steps: Iterable[int]) -> 
         if here["batches"] != there["batches"]:
             return f"{place}: the batches differ in {_names(_flat(here), _flat(there))}"
         if here["loss"] != there["loss"]:
-            losses = (float.fromhex(line["loss"]) for line in (here, there))
-            return f"{place}: equal batches, but the losses are {' and '.join(map(repr, losses))}"
+            losses = (
+                ", ".join(repr(float.fromhex(loss)) for loss in line["loss"].split())
+                for line in (here, there)
+            )
+            return f"{place}: equal batches, but the losses are {' and '.join(losses)}"
         if here.get("tensors") != there.get("tensors"):
             return f"after {place}: equal losses, but other {_names(here['tensors'], there['tensors'])}"
     return None

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from palm.engine.evaluation import aligned
 from palm.engine.history import Line
 from palm.engine.loop import Training
+from palm.engine.transfer_report import Influence, influences, matrix
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class TrainingResult:
         paths: what was saved -> where: `<task>`, `<task> (best)`, `checkpoint`, the last of each kind.
         losses: task -> the running mean of its training loss at the last logged step.
         seconds: how long it took, earlier parts of a resumed run included.
+        transfer: what steps on each task did to each other one, where that was compared
+            (`transfer_every_n_steps`).
     """
 
     history: Sequence[Mapping[str, Any]]
@@ -40,6 +44,7 @@ class TrainingResult:
     paths: Mapping[str, str]
     losses: Mapping[str, float | None]
     seconds: float
+    transfer: Sequence[Influence] = ()
 
     def rows(self) -> list[list[str]]:
         """The table: a heading, and a row per task."""
@@ -58,22 +63,21 @@ class TrainingResult:
         return found
 
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        return "\n".join([*lines, self._summary()])
+        return "\n".join([*aligned(self.rows()), self._summary(), *aligned(matrix(self.transfer))])
 
     def _repr_html_(self) -> str:
-        head, *body = self.rows()
-        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in body)
-        titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-        return f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table><p>{self._summary()}</p>"
+        second = _table(matrix(self.transfer)) if self.transfer else ""
+        return f"{_table(self.rows())}<p>{self._summary()}</p>{second}"
 
     def _summary(self) -> str:
         return f"{sum(self.steps.values())} steps in {self.seconds:.1f} s"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = rows
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in body)
+    titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def _number(value: float | None) -> str:
@@ -102,6 +106,7 @@ def result_of(training: Training, lines: Sequence[Line], seconds: float) -> Trai
         paths=paths,
         losses=losses,
         seconds=seconds,
+        transfer=influences(lines),
     )
 
 

@@ -46,13 +46,14 @@ class TargetSaver:
             return []
         saved = []
         for task in self.training.tasks:
-            trained, number = task is event.task, task.step
+            own, number = event.part_of(task), task.step
             if not task.is_target:
                 continue
-            if trained and self.every > 0 and number % self.every == 0 and number <= task.expected_steps:
+            is_due = self.every > 0 and number % self.every == 0 and number <= task.expected_steps
+            if own is not None and is_due:
                 saved.append(self._save(task, f"{ON_THE_WAY}{number}", "on_the_way"))
                 keep_last(self.save_path / task.name, ON_THE_WAY, number, self.keep)
-            if (trained and event.finished) or task.stopped_at == event.number:
+            if (own is not None and own.finished) or task.stopped_at == event.number:
                 logger.info("%s: train finished!", task.name)
                 saved.append(self._save(task, LAST, "target"))
                 self.finished[task.name] = event.number

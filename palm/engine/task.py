@@ -57,6 +57,10 @@ class Task(Component):
         head_learning_rate: rate of the task's head; `learning_rate` where absent.
         mix_ratio: how often the task is drawn, relative to the others.
         is_target: whether it gets an exact number of steps and a saved model, or only helps.
+        share_rows_with: the task whose rows these are, with other labels; this one is trained in each of its
+            steps, on the same rows, which are encoded once.
+        private_layers: how many of the encoder's topmost layers, and the pooler, are the task's own; they
+            begin as copies of the shared ones.
 
     Attributes:
         stream: the batches of its training data, once that is loaded.
@@ -93,6 +97,8 @@ class Task(Component):
         head_learning_rate: float | None = None,
         mix_ratio: float = 1.0,
         is_target: bool = True,
+        share_rows_with: str | None = None,
+        private_layers: int = 0,
     ) -> None:
         self.name, self.reader, self.head = name, reader, head
         self.batch_size, self.max_tokens_per_batch = batch_size, max_tokens_per_batch
@@ -109,11 +115,13 @@ class Task(Component):
         problems = [
             *([] if given else [NO_BATCH_SIZE]),
             *count_problems(**given, gradient_accumulation_steps=gradient_accumulation_steps),
+            *count_problems(least=0, private_layers=private_layers),
             *positive_problems(loss_weight=loss_weight, learning_rate_factor=learning_rate_factor),
             *positive_problems(head_learning_rate=1 if head_learning_rate is None else head_learning_rate),
         ]
         raise_any(f"task {name!r}: {line}" for line in problems)
-        self.mix_ratio, self.is_target = mix_ratio, is_target
+        self.mix_ratio, self.is_target, self.share_rows_with = mix_ratio, is_target, share_rows_with
+        self.private_layers = private_layers
         self.stream: TaskStream | None = None
         self.expected_steps = 0
         self.step = 0

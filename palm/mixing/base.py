@@ -11,7 +11,14 @@ from typing import ClassVar, Literal
 from palm.core.checks import choice_problems, raise_any
 from palm.core.component import Component
 from palm.core.registry import Registry
-from palm.mixing.draws import draw_task, plan_steps
+from palm.mixing.draws import (
+    draw_task,
+    draw_tasks,
+    inclusion_probabilities,
+    plan_steps,
+    planned_chances,
+    planned_updates,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,16 +100,50 @@ class Mixing(Component, ABC):
         """What a planned draw is in proportion to: the weights of the tasks that have steps left."""
         return [weight if steps else 0.0 for weight, steps in zip(weights, left, strict=True)]
 
-    def binding_plan(self, tasks: Sequence[TaskProgress]) -> list[int | str] | None:
+    def binding_plan(
+        self,
+        tasks: Sequence[TaskProgress],
+        count: int = 1,  # noqa: ARG002
+    ) -> list[int | str] | None:
         """What of the plan decides draws long before its end; None where a run may go on with any other plan.
 
         Args:
             tasks: as they are planned.
+            count: how many a global step trains.
         """
         if self.follows_scores:  # checkpoints have its plan
             return None
         is_drawn_from = self.mixing_draws == "planned" and len(tasks) > 1
         return [task.expected_steps for task in tasks] if self.follows_plan or is_drawn_from else None
+
+    def draw_several(self, seed: int, step: int, tasks: Sequence[TaskProgress], count: int) -> list[int]:
+        """The indices of the distinct tasks that global step `step` trains together, ascending.
+
+        Planned draws spread what every task has left of its plan evenly over the steps that this takes, so
+        they may be fewer than `count`; independent ones are `count` tasks in proportion to their weights.
+        Of one task it is `draw`.
+        """
+        if count == 1:
+            return [self.draw(seed, step, tasks)]
+        left = Mixing.left(self, tasks)
+        if self.mixing_draws == "planned" and any(left):
+            chances = planned_chances(left, [task.is_target for task in tasks], count)
+        else:
+            chances = inclusion_probabilities(self.weights(tasks), count)
+        return draw_tasks(seed, step, chances)
+
+    def planned_updates(self, expected: Sequence[int], is_target: Sequence[bool], count: int) -> int:
+        """How many global steps of at most `count` tasks a run is planned to have.
+
+        Args:
+            expected: the steps that each task is expected to get.
+            is_target: whether the run waits for it, where draws are independent.
+            count: how many distinct tasks a global step trains.
+        """
+        if count == 1 or self.mixing_draws == "planned" or not any(expected):
+            return planned_updates(expected, count)
+        chances = zip(inclusion_probabilities(expected, count), expected, is_target, strict=True)
+        return round(max(steps / chance for chance, steps, counts in chances if chance and counts))
 
     def expected_steps(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[int]:
         """How many steps each task is planned to get.
@@ -153,9 +194,11 @@ class EpochMixing(Mixing):
         """The steps that are left."""
         return left
 
-    def binding_plan(self, tasks: Sequence[TaskProgress]) -> list[int | str] | None:
+    def binding_plan(self, tasks: Sequence[TaskProgress], count: int = 1) -> list[int | str] | None:
         """Of a plan of whole epochs, nothing but that: longer ones begin like it."""
-        plan, main = super().binding_plan(tasks), tasks[first_target(tasks)]
+        plan, main = super().binding_plan(tasks, count), tasks[first_target(tasks)]
+        if count > 1:  # draws are from the whole plan
+            return plan
         is_whole = main.expected_steps % main.steps_per_epoch == 0 and self._is_by_shares(tasks)
         return ["whole epochs"] * len(tasks) if plan and is_whole and not self.follows_plan else plan
 

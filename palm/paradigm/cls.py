@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
-from palm.core.contract import Tensors, TensorSpec
+from palm.core.contract import NO_LABEL, Tensors, TensorSpec
 from palm.core.errors import WiringError
 from palm.core.layers import init_weights
 from palm.paradigm.base import HEADS, Head
@@ -64,7 +64,7 @@ class Classify(Head):
         return {"logits": logits, "probs": logits.float().softmax(-1)}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean cross-entropy.
+        """Mean cross-entropy of the rows that have a label.
 
         Raises:
             WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
@@ -73,10 +73,15 @@ class Classify(Head):
         try:
             return F.cross_entropy(logits, labels)
         except IndexError:
-            strange = sorted(set(labels.tolist()) - set(range(logits.shape[1])))
+            strange = sorted(set(labels.tolist()) - {NO_LABEL, *range(logits.shape[1])})
             raise WiringError(
                 f"label_ids: {strange} are outside 0..{logits.shape[1] - 1}; n_classes is {logits.shape[1]}"
             ) from None
+
+    def num_terms(self, batch: Tensors) -> int:
+        """The rows that have a label."""
+        missing = int((batch["label_ids"] == NO_LABEL).sum()) if "label_ids" in batch else 0
+        return super().num_terms(batch) - missing
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row `label`, the likeliest one (the lowest on a tie), `logits` and `probs` of all labels."""

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
 from palm.core.component import Translate
-from palm.core.contract import Tensors, TensorSpec
+from palm.core.contract import NO_LABEL, Tensors, TensorSpec
 from palm.core.errors import WiringError
 from palm.core.layers import init_weights
 from palm.paradigm.base import HEADS, Head
@@ -102,6 +102,8 @@ class SequenceLabel(Head):
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
         """Mean cross-entropy of the words; with the CRF, mean negative log-likelihood of the rows.
 
+        What has no label does not count.
+
         Raises:
             WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
         """
@@ -117,12 +119,18 @@ class SequenceLabel(Head):
             if mask.is_cuda:
                 return cross_entropy_of_words(outputs["logits"], labels, mask)
             return F.cross_entropy(outputs["logits"][mask], labels[mask])
+        # Where a row has no labels, those of padding stand in; what comes of it is left out of the mean.
+        known = (labels != NO_LABEL).any(1)
         emissions, words = words_first(outputs["logits"], mask)
-        return self.crf.negative_log_likelihood(emissions, words_first(labels, mask)[0], words).mean()
+        labels = words_first(labels.clamp(min=0), mask)[0]
+        return self.crf.negative_log_likelihood(emissions, labels, words)[known].mean()
 
     def num_terms(self, batch: Tensors) -> int:
-        """The words; with the CRF, the rows."""
-        return len(batch["word_mask"]) if self.crf is not None else int(batch["word_mask"].sum())
+        """The words, or with the CRF the rows, that have labels; all of them where nothing has any."""
+        counted = batch["word_mask"]
+        if "label_ids" in batch:
+            counted = counted & (batch["label_ids"] != NO_LABEL)
+        return int(counted.any(1).sum() if self.crf is not None else counted.sum())
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row `labels`, one for every word in order: the likeliest each, or with the CRF together."""

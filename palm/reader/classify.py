@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from palm.config import FilePath
+from palm.core.errors import ConfigError
 from palm.reader.base import READERS
 from palm.reader.predictions import Record
 from palm.reader.rows.bad_rows import OnBadRow
@@ -34,6 +35,8 @@ class ClassifyReader(TextReader):
         n_classes: number of labels, against which the file's labels are checked; not used for real ones.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
         label_type: 'class', or 'real' for labels that are real numbers.
+        missing_labels: whether a training row's label, of a class, may be left empty; the row then trains
+            only tasks that share it.
         on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
             them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
 
@@ -60,9 +63,13 @@ class ClassifyReader(TextReader):
         n_classes: int | None = None,
         label_map: FilePath | dict[str, int] | None = None,
         label_type: str = "class",
+        missing_labels: bool = False,
         on_bad_row: OnBadRow = "error",
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
+        if missing_labels and label_type == "real":
+            raise ConfigError(["missing_labels: a real label cannot be left empty; set it to False"])
+        self.missing_labels = missing_labels
         self.deal_with_bad_rows(on_bad_row)
         self.names = labels_of(label_type, n_classes, label_map)
         self.carry(self.names)

@@ -13,21 +13,18 @@ import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.core.contract import Tensors, TensorSpec
+from palm.core.contract import NO_LABEL, Tensors, TensorSpec
 from palm.core.errors import ConfigError, DataError
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.predictions import Record
 from palm.reader.rows.bad_rows import OnBadRow
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Column, Rows
-from palm.reader.text.labels import Labels
+from palm.reader.text.labels import Labels, check_labelled
 from palm.reader.text.sequence import sequence_of
 from palm.reader.text.subwords import load_tokenizer
 from palm.reader.text.tsv import TableRow, read_table
 from palm.reader.text.words import word_windows, words_of
-
-NO_LABEL = -100
-"""The label id of every token that is not the first piece of a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +69,8 @@ class SequenceLabelReader(Reader):
         for_cn: accepted, changes nothing: blanks keep words apart.
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; the `label_map` must name all of them.
+        missing_labels: whether the labels of a training row may be left empty; it then trains only tasks that
+            share it.
         on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
             them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
 
@@ -104,8 +103,10 @@ class SequenceLabelReader(Reader):
         for_cn: bool = False,  # noqa: ARG002
         task_id: int = 0,
         n_classes: int | None = None,
+        missing_labels: bool = False,
         on_bad_row: OnBadRow = "error",
     ) -> None:
+        self.missing_labels = missing_labels
         if max_seq_len < 3:
             raise ConfigError([f"max_seq_len should be at least 3, not {max_seq_len!r}"])
         self.deal_with_bad_rows(on_bad_row)
@@ -133,6 +134,8 @@ class SequenceLabelReader(Reader):
     def _example(self, with_targets: bool, row: TableRow) -> TaggedExample:
         words = _words(row.cells["text_a"], row.place)
         labels = words_of(row.cells["label"]) if with_targets else None
+        if labels == [] and self.missing_labels:
+            return TaggedExample(words, [NO_LABEL] * len(words), row.place)
         if labels is not None and len(labels) != len(words):
             raise DataError(
                 f"{row.place}: {_counted(len(labels), 'label')} for {_counted(len(words), 'word')}; "
@@ -205,6 +208,7 @@ class SequenceLabelReader(Reader):
     def truths(self, examples: Iterable[TaggedExample]) -> Iterator[Record]:
         for example in examples:
             assert example.labels is not None, "examples to evaluate on are read with labels"
+            check_labelled(example.labels[0], example.place)
             yield {"labels": self._named(example.labels)}
 
     def _named(self, labels: Iterable[int]) -> list[str]:

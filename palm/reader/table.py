@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from palm.core.contract import Tensors, TensorSpec
+from palm.core.contract import NO_LABEL, Tensors, TensorSpec
 from palm.core.errors import ConfigError, DataError
 from palm.reader.base import Draw, Reader
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch, row_values
 from palm.reader.rows.rows import Column, Rows
-from palm.reader.text.labels import Labels, RealLabels
+from palm.reader.text.labels import Labels, RealLabels, check_labelled
 from palm.reader.text.sequence import sequence_of
 from palm.reader.text.subwords import load_tokenizer
 from palm.reader.text.tsv import TableRow, read_table
@@ -48,6 +48,7 @@ class TextReader(Reader):
         parsed_form: what `parse` takes, for messages.
         min_seq_len: the shortest `max_seq_len` that leaves room for text, with one separator between two.
         labels: the labels that files carry; None for a reader that makes its own targets.
+        missing_labels: whether a label may be left empty.
     """
 
     aliases: ClassVar[dict[str, str]] = {"max_len": "max_seq_len", "max_seqlen": "max_seq_len"}
@@ -59,6 +60,7 @@ class TextReader(Reader):
     parsed_form: ClassVar[str]
     min_seq_len: ClassVar[int] = 3
     labels: Labels | RealLabels | None = None
+    missing_labels: bool = False
 
     def __init__(
         self, vocab_path: Path, max_seq_len: int, do_lower_case: bool, for_cn: bool, task_id: int
@@ -85,14 +87,19 @@ class TextReader(Reader):
         columns = self.text_columns if labels is None else ("label", *self.text_columns)
 
         def example(row: TableRow) -> TextExample:
-            label = None if labels is None else labels.value_of(row.cells["label"], row.place)
-            return self._example(row, label)
+            if labels is None:
+                return self._example(row, None)
+            is_missing = self.missing_labels and not row.cells["label"].strip()
+            return self._example(
+                row, NO_LABEL if is_missing else labels.value_of(row.cells["label"], row.place)
+            )
 
         yield from self.examples_of(path, with_targets, partial(read_table, Path(path), columns), example)
 
     def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
         (field,) = self.truth_names
         for example in examples:
+            check_labelled(_label(example), example.place)
             yield {field: _label(example)}
 
     def parse(self, texts: Iterable[Any]) -> Iterator[TextExample]:

@@ -118,6 +118,25 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Transferred:
+    """One comparison of tasks: of their gradients, and of what a step on one does to the others' losses.
+
+    Args:
+        step: the global step after which it took place.
+        cosine: task -> task -> the cosine of their gradients over the whole encoder.
+        layers: layer -> the same of it.
+        look_ahead: task -> task -> see `palm.engine.transfer.Transferred`.
+        took: seconds.
+    """
+
+    step: int
+    cosine: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    layers: Mapping[str, Mapping[str, Mapping[str, float | None]]] = field(default_factory=dict)
+    look_ahead: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    took: float = 0.0
+
+
+@dataclass(frozen=True)
 class Saved:
     """Something that was saved: its kind, its task where it is a task's, its path below the run's folder."""
 
@@ -152,6 +171,7 @@ class History:
     steps: Sequence[LoggedStep] = ()
     draws: Sequence[Draws] = ()
     evaluations: Sequence[Evaluated] = ()
+    transfers: Sequence[Transferred] = ()
     saved: Sequence[Saved] = ()
     warnings: Sequence[Warned] = ()
     end: End | None = None
@@ -208,6 +228,7 @@ def read_history(run: str | Path) -> History:
         found[LoggedStep],
         found[Draws],
         found[Evaluated],
+        found[Transferred],
         found[Saved],
         found[Warned],
         found[End][-1] if found[End] else None,
@@ -219,6 +240,7 @@ _EVENTS: dict[Any, type] = {
     "step": LoggedStep,
     "draws": Draws,
     "evaluation": Evaluated,
+    "transfer": Transferred,
     "saved": Saved,
     "warning": Warned,
     "end": End,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from palm.core.version import __version__
 from palm.engine.evaluation import shown as shown_score
 from palm.engine.inference import DESCRIPTION
 from palm.engine.run_directory import CONFIGURATION
+from palm.engine.transfer_report import Influence, influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
 from palm.report.comparison_page import COMPARISON, comparison_page
@@ -113,6 +115,8 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
             update_charts=list(_update_charts(history)),
             mix_chart=_mix_chart(history),
             mix=list(_mix(history)),
+            transfer=matrix(_influences(history)),
+            cosines=list(_cosines(history)),
             pace_charts=[
                 Chart(curve.name, curve.name, [Line(curve, number)])
                 for number, curve in enumerate(curves.paces(history))
@@ -124,6 +128,24 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
             made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
         )
     )
+
+
+def _influences(history: History) -> list[Influence]:
+    lines = ({"event": "transfer", **vars(each)} for each in history.transfers)
+    return influences(list(lines))
+
+
+def _cosines(history: History) -> Iterator[tuple[str, str, list[tuple[str, float | None]]]]:
+    """Two tasks, and the mean cosine of their gradients in the whole encoder and in each of its layers."""
+    for number, task in enumerate(history.tasks):
+        for other in history.tasks[number + 1 :]:
+            found: dict[str, list[float]] = {}
+            for each in history.transfers:
+                for layer, pairs in {"whole": each.cosine, **each.layers}.items():
+                    value = pairs.get(task, {}).get(other)
+                    found.setdefault(layer, []).extend([] if value is None else [value])
+            if found:
+                yield task, other, [(layer, fmean(own) if own else None) for layer, own in found.items()]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from palm.backbone import Backbone
+from palm.balance import Balance
 from palm.core.contract import Tensors
 from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError
@@ -19,7 +20,7 @@ from palm.distributed import join
 from palm.engine.build import start
 from palm.engine.checkpoint import load_checkpoint
 from palm.engine.loop import Training
-from palm.engine.recipe import Recipe
+from palm.engine.recipe import LossScale, Recipe, TasksPerStep
 from palm.engine.task import Task
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
@@ -90,6 +91,9 @@ class Assembly(ABC):
         self._checkpoint: Path | None = None
         self._draws: Iterator[tuple[int, Tensors]] | None = None
         self._mixing: Mixing = MixRatio()
+        self._tasks_per_step: TasksPerStep = 1
+        self._loss_scale: LossScale = "none"
+        self._balance: Balance | None = None
         self._eval_every = (-1, False)
 
     @property
@@ -183,6 +187,9 @@ class Assembly(ABC):
             schedule=self._schedule,
             groups=self._groups,
             mixing=self._mixing,
+            tasks_per_step=self._tasks_per_step,
+            loss_scale=self._loss_scale,
+            balance=self._balance,
             ema_decay=self._ema_decay,
             seed=seed_of(task.reader for task in tasks),
             device=device_of(use_gpu=True),

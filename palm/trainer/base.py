@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from palm.config.files import yaml_text
 from palm.core.checks import choice_problems, raise_any
@@ -28,6 +28,7 @@ from palm.engine.running import Watch, run_training
 from palm.engine.saving import evaluation_observers
 from palm.engine.task import Task
 from palm.engine.trackers import trackers_of
+from palm.engine.transfer import TransferProbe
 from palm.pretrained import load_pretrain
 from palm.trainer.assembly import Assembly, Forward, LossVariable, needed, seed_of
 from palm.trainer.dev_data import DevFiles, Metrics, give_dev_data
@@ -125,6 +126,7 @@ class TrainerBase(Assembly):
         progress: Progress = "auto",
         callbacks: Sequence[Observer] = (),
         trackers: Sequence[str] = (),
+        transfer_every_n_steps: int | Literal["auto"] = -1,
     ) -> TrainingResult:
         """Train until every target has had its steps.
 
@@ -143,6 +145,8 @@ class TrainerBase(Assembly):
             progress: how the run shows how far it is: 'bar', 'lines', 'none' or 'auto'.
             callbacks: called with every event of the run, see `palm.engine.events`.
             trackers: 'tensorboard', 'trackio', 'wandb', 'mlflow'.
+            transfer_every_n_steps: compare the tasks every so many global steps, 'auto' for as often as costs
+                some 2 % of the time; -1: never.
 
         Returns:
             How it went, to print or to look at.
@@ -172,6 +176,8 @@ class TrainerBase(Assembly):
             self._tell_finish,
             *evaluation_observers(evaluator, folder, {}, early_stopping_patience, early_stopping_by),
         ]
+        if transfer_every_n_steps == "auto" or transfer_every_n_steps > 0:
+            actors.insert(0, TransferProbe(run, transfer_every_n_steps))
         if self._saver is not None:
             actors.append(self._saver)
         watch = Watch(
@@ -214,7 +220,7 @@ class TrainerBase(Assembly):
     # Step by step
 
     def _train_on(self, task: Task, batch: Tensors) -> Tensors:
-        _check_single([task], "train_one_step")
+        self._check_single([task], "train_one_step")
         step = self._training("train_one_step").step_on(task, [batch])
         self._tell_finish(step)
         if self._saver is not None:
@@ -223,7 +229,7 @@ class TrainerBase(Assembly):
 
     def _batches(self, tasks: list[Task]) -> Iterator[tuple[int, Tensors]]:
         """The number of the drawn task and its batch, step by step, as `train` would take them."""
-        _check_single(tasks, "get_one_batch")
+        self._check_single(tasks, "get_one_batch")
         if self._checkpoint is not None:
             self._training("get_one_batch")  # which knows where it stopped
         seed = seed_of(task.reader for task in tasks)
@@ -236,16 +242,21 @@ class TrainerBase(Assembly):
             yield number, batch
             handed[task.name] += 1
 
+    def _check_single(self, tasks: Iterable[Task], caller: str) -> None:
+        for task in tasks:
+            if task.gradient_accumulation_steps > 1:
+                raise PalmError(
+                    f"trainer {task.name!r}: {caller} concerns a step of one batch, and here a step has "
+                    f"{task.gradient_accumulation_steps}; call train(), or set "
+                    "gradient_accumulation_steps to 1"
+                )
+            if self._tasks_per_step != 1 or task.share_rows_with is not None:
+                raise PalmError(
+                    f"trainer {self.name!r}: {caller} concerns a step of one task, and here a step may have "
+                    "several; call train(), or leave tasks_per_step and share_rows_with out"
+                )
+
     def _next_draw(self) -> tuple[int, Tensors]:
         if self._draws is None:
             self._draws = self._batches(self._tasks("get_one_batch"))
         return next(self._draws)
-
-
-def _check_single(tasks: Iterable[Task], caller: str) -> None:
-    for task in tasks:
-        if task.gradient_accumulation_steps > 1:
-            raise PalmError(
-                f"trainer {task.name!r}: {caller} concerns a step of one batch, and here a step has "
-                f"{task.gradient_accumulation_steps}; call train(), or set gradient_accumulation_steps to 1"
-            )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from palm.backbone import Backbone
+from palm.balance import Balance
 from palm.core.component import checked_phase
 from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import ConfigError, PalmError, WiringError
@@ -18,7 +19,10 @@ from palm.distributed import from_first
 from palm.engine.build import plan_steps
 from palm.engine.events import Event, Logged
 from palm.engine.loop import Step, Training
+from palm.engine.recipe import LossScale, TasksPerStep
+from palm.engine.shared_rows import share_rows
 from palm.engine.task import Task
+from palm.engine.together import planned_steps
 from palm.mixing import Mixing
 from palm.reader import Reader, Record
 from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
@@ -38,6 +42,9 @@ class MultiHeadTrainer(TrainerBase):
     Args:
         trainers: one per task; at every step one of them is drawn.
         mixing: of `palm.mixing`, how they take turns; in proportion to their `mix_ratio` where None.
+        tasks_per_step: how many distinct ones are drawn at a step, or 'all'.
+        loss_scale: 'classes' divides every loss by the logarithm of the number of its classes.
+        balance: of `palm.balance`, how the tasks of a step are weighed; None sums up their losses.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
     Raises:
@@ -45,10 +52,18 @@ class MultiHeadTrainer(TrainerBase):
     """
 
     def __init__(
-        self, trainers: Sequence[Trainer], mixing: Mixing | None = None, *, precision: str = "auto"
+        self,
+        trainers: Sequence[Trainer],
+        mixing: Mixing | None = None,
+        *,
+        tasks_per_step: TasksPerStep = 1,
+        loss_scale: LossScale = "none",
+        balance: Balance | None = None,
+        precision: str = "auto",
     ) -> None:
         super().__init__(" + ".join(trainer.name for trainer in trainers), precision)
         self._mixing = self._mixing if mixing is None else mixing
+        self._tasks_per_step, self._loss_scale, self._balance = tasks_per_step, loss_scale, balance
         self.trainers = {trainer.name: trainer for trainer in trainers}
         if not trainers or len(self.trainers) < len(trainers):
             raise ConfigError([f"MultiHeadTrainer needs trainers of different names, not {self.name!r}"])
@@ -138,7 +153,13 @@ class MultiHeadTrainer(TrainerBase):
                 )
         tasks = self._fitted(readers)
         reference = tasks[list(self.trainers).index(sampling_reference)]
-        plan_steps(tasks, self._mixing, reference=reference, num_epochs=num_epochs)
+        plan_steps(
+            tasks,
+            self._mixing,
+            reference=reference,
+            num_epochs=num_epochs,
+            tasks_per_step=self._tasks_per_step,
+        )
 
     # Training
 
@@ -176,8 +197,11 @@ class MultiHeadTrainer(TrainerBase):
 
     @property
     def overall_train_steps(self) -> int:
-        """The expected steps of all tasks together; a run goes on until its last target has had its own."""
-        return sum(task.expected_steps for task in self._tasks("overall_train_steps"))
+        """The planned global steps, with one task a step the expected ones of all tasks together.
+
+        A run goes on until its last target has had its own.
+        """
+        return planned_steps(self._tasks("overall_train_steps"), self._mixing, self._tasks_per_step)
 
     # Prediction
 
@@ -302,8 +326,9 @@ class MultiHeadTrainer(TrainerBase):
         return f"global step: {logged.step}, {logged.task:>{width}}: "
 
     def _tell_finish(self, event: Event) -> None:
-        if isinstance(event, Step) and event.finished and event.task.is_target:
-            logger.info("%s train finish!", event.task.name)
+        for part in event.parts if isinstance(event, Step) else ():
+            if part.finished and part.task.is_target:
+                logger.info("%s train finish!", part.task.name)
 
     def _trainer(self, name: str) -> Trainer:
         if name not in self.trainers:
@@ -352,6 +377,7 @@ class MultiHeadTrainer(TrainerBase):
         tasks = [self.trainers[name].fit(reader, seed) for name, reader in named.items()]
         if not any(task.is_target for task in tasks):
             raise ConfigError(["all tasks are auxiliary; a run needs at least one target"])
+        share_rows(tasks)
         self._begin_anew()
         return tasks
 

@@ -41,6 +41,7 @@ class Trainer(TrainerBase):
         learning_rate_factor: as in `Task`.
         gradient_accumulation_steps: as in `Task`.
         head_learning_rate: as in `Task`.
+        share_rows_with: as in `Task`.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
     Raises:
@@ -57,6 +58,7 @@ class Trainer(TrainerBase):
         learning_rate_factor: float = 1.0,
         gradient_accumulation_steps: int = 1,
         head_learning_rate: float | None = None,
+        share_rows_with: str | None = None,
         precision: str = "auto",
     ) -> None:
         super().__init__(name, precision)
@@ -67,6 +69,7 @@ class Trainer(TrainerBase):
             "learning_rate_factor": learning_rate_factor,
             "gradient_accumulation_steps": gradient_accumulation_steps,
             "head_learning_rate": head_learning_rate,
+            "share_rows_with": share_rows_with,
         }
         self.reuse_head_with = reuse_head_with
         self.forward: Forward | None = None

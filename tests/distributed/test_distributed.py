@@ -82,7 +82,10 @@ def seen(folder: Path, rank: int = 0) -> dict[str, Any]:
 UNFELT = "heads.@mrc.out.bias"
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "parts"])
+TOGETHER = ["together", "together_fsdp", "private", "private_fsdp", "balanced", "balanced_fsdp"]
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "parts", *TOGETHER])
 def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
     one: Path, two: Path, parallel: str
 ) -> None:
@@ -93,6 +96,17 @@ def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
     assert together["weights"].keys() == alone["weights"].keys()
     for name in alone["weights"].keys() - {UNFELT}:
         torch.testing.assert_close(together["weights"][name], alone["weights"][name], atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("parallel", ["together", "together_fsdp"])
+def test_two_processes_compare_tasks_as_one_does(one: Path, two: Path, parallel: str) -> None:
+    alone, *others = (
+        seen(place, rank)["compared"][parallel] for place, rank in ((one, 0), (two, 0), (two, 1))
+    )
+    for other in others:
+        for what, within in (("cosine", 1e-4), ("look_ahead", 5e-3)):
+            for task in ranks.TASKS:
+                assert other[what][task] == pytest.approx(alone[what][task], abs=within)
 
 
 def test_parts_of_parameters_make_the_same_averages(one: Path, two: Path) -> None:

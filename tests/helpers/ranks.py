@@ -19,6 +19,7 @@ from palm.controller import Controller
 from palm.distributed import full_tensors, is_first, num_ranks, rank
 from palm.engine.evaluation import Evaluator
 from palm.engine.loop import Training
+from palm.engine.transfer import TransferProbe
 
 TASKS = ("cls", "mlm", "mrc")
 ROWS = 41  # no multiple of any batch
@@ -55,7 +56,7 @@ def record(path: Path, training: Training) -> None:
     evaluator = Evaluator(training, every=4)
     losses = []
     for step in training.steps():
-        losses.append((step.task.name, step.loss.item()))
+        losses += [(part.task.name, part.loss.item()) for part in step.parts]
         evaluator(step)
     weights = full_tensors(training.model.state_dict())
     averages = {} if training.ema is None else full_tensors(training.ema.state_dict())
@@ -114,16 +115,19 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
     controller.train()
     resume_all(folder, processes)
     seen: dict[str, Any] = {"rank": rank(), "ranks": num_ranks(), "counts": predict_all(controller, folder)}
-    exchanges = {}
+    exchanges, compared = {}, {}
     for name, settings in VARIANTS.items():
         rows = 8 // processes // settings.get("gradient_accumulation_steps", 1)
         training = Controller(
             config(folder, name, processes, batch_size=rows, **settings), argv=[]
         ).training()
         record(folder / f"{name}.pt", training)
+        if name in ("together", "together_fsdp"):
+            found = TransferProbe(training, 1).measure()
+            compared[name] = {"cosine": found.cosine, "look_ahead": found.look_ahead}
         if name in ("ddp", "parts"):
             exchanges[name] = exchanges_of_a_step(training)
-    return {**seen, "exchanges": exchanges, "trainer": train_by_trainer(folder)}
+    return {**seen, "exchanges": exchanges, "compared": compared, "trainer": train_by_trainer(folder)}
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -131,6 +135,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fsdp": {"parallel": "fsdp", "num_epochs": 1, "use_ema": True, "ema_decay": 0.9},
     "bf16": {"gradient_exchange": "bf16", "num_epochs": 1},
     "parts": {"gradient_accumulation_steps": 2},
+    "together": {"tasks_per_step": "all", "num_epochs": 1},
+    "together_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "parallel": "fsdp"},
+    "private": {"tasks_per_step": "all", "num_epochs": 1, "cls.private_layers": 1},
+    "private_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "cls.private_layers": 1, "parallel": "fsdp"},
+    "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": "nash_mtl"},
+    "balanced_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "balance": "nash_mtl", "parallel": "fsdp"},
 }
 
 if __name__ == "__main__":

@@ -186,6 +186,7 @@ def test_the_readers_spellings_of_paddlepalm_2_are_accepted(vocab: Path) -> None
         "for_cn": False,
         "task_id": 0,
         "n_classes": 4,
+        "missing_labels": False,
     }
 
 

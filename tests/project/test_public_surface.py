@@ -9,6 +9,7 @@ import pytest
 
 import palm
 from palm.backbone import BACKBONES
+from palm.balance import BALANCES
 from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS
 from palm.optimizer import OPTIMIZERS
@@ -55,6 +56,10 @@ REGISTERED = {
         MIXINGS,
         ["annealed", "dev_score", "mix_ratio", "proportional", "round_robin", "temperature"],
     ),
+    "balance": (
+        BALANCES,
+        ["cagrad", "dwa", "famo", "gradnorm", "mgda", "nash_mtl", "pcgrad", "uncertainty", "upgrad"],
+    ),
     "schedule": (
         LR_SCHEDULES,
         [
@@ -81,7 +86,8 @@ TRAINER = {
     "set_saver": "save_path, save_steps, save_type='ckpt'",
     "save": "save_path, save_type='ckpt'",
     "train": "print_steps=5, dev_file=None, metrics=None, eval_every_n_steps=-1, eval_every_epoch=True, "
-    "early_stopping_patience=-1, early_stopping_by='task', progress='auto', callbacks=(), trackers=()",
+    "early_stopping_patience=-1, early_stopping_by='task', progress='auto', callbacks=(), trackers=(), "
+    "transfer_every_n_steps=-1",
     "train_one_step": "batch",
     "get_one_batch": "phase='train'",
     "predict": "output_dir=None, print_steps=1000",
@@ -180,9 +186,12 @@ def test_progress_can_be_read(cls: type, names: list[str]) -> None:
 def test_constructors_of_trainers_are_those_of_2_x_and_a_little_more() -> None:
     of_2x = "name, mix_ratio=1.0, reuse_head_with=None"
     own = "loss_weight=1.0, learning_rate_factor=1.0, gradient_accumulation_steps=1"
-    own += ", head_learning_rate=None, precision='auto'"
+    own += ", head_learning_rate=None, share_rows_with=None, precision='auto'"
     assert parameters(palm.Trainer.__init__) == f"{of_2x}, {own}"
-    assert parameters(palm.MultiHeadTrainer.__init__) == "trainers, mixing=None, precision='auto'"
+    together = "tasks_per_step=1, loss_scale='none', balance=None"
+    assert (
+        parameters(palm.MultiHeadTrainer.__init__) == f"trainers, mixing=None, {together}, precision='auto'"
+    )
 
 
 LAYERS = "hidden_size num_hidden_layers num_attention_heads vocab_size max_position_embeddings "

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from palm.core.checks import choice_problems, raise_any
+from palm.core.contract import NO_LABEL
 from palm.core.errors import ConfigError, DataError
 from palm.core.foreign import parse_json, read_bytes, reading
 from palm.core.registry import did_you_mean
@@ -104,6 +105,16 @@ class RealLabels:
         if abs(value) > float(np.finfo(np.float32).max):
             raise DataError(f"{place}: the label {text!r} is too large for a 32-bit number; scale the labels")
         return value
+
+
+def check_labelled(label: float, place: str) -> None:
+    """Refuse a row to evaluate on that has no label.
+
+    Raises:
+        DataError: it has none; the message begins with `place`.
+    """
+    if label == NO_LABEL:
+        raise DataError(f"{place}: the label is empty; rows to evaluate on need one (missing_labels or not)")
 
 
 def labels_of(

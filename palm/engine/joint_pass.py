@@ -1,0 +1,140 @@
+"""Several tasks' batches through the encoder in one pass, and every head on its own rows of the features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch.nn import functional as F
+
+from palm.backbone.base import Backbone
+from palm.backbone.encoder import Branch, Encoder
+from palm.core.contract import Tensors, TensorSpec
+from palm.core.precision import Precision, computing
+from palm.paradigm.base import Head
+
+
+def joint_outputs(
+    encoders: Sequence[Backbone],
+    heads: Sequence[Head],
+    batches: Sequence[Tensors],
+    rows_of: Sequence[int],
+    precision: Precision = "fp32",
+    depth: int = 0,
+) -> list[Tensors]:
+    """What the heads make of their batches, which are encoded together.
+
+    Args:
+        encoders: one per batch, the same one or such as have their lower layers in common; they compute in
+            `precision`. Those that do not take padded rows of tokens, or give features of another form,
+            encode batch by batch.
+        heads: one per batch.
+        batches: on the device of all of them.
+        rows_of: per batch the first batch that has the same rows; they are encoded once.
+        precision: fp32 or bf16.
+        depth: the number of layers that are common, from the top (-2: all but two), where some are not.
+
+    Returns:
+        Per batch the outputs of its head.
+    """
+    backbone, device = encoders[0], next(iter(batches[0].values())).device
+    wanted = {name for head in heads for name in head.inputs_attr if name in backbone.outputs_attr}
+    firsts = sorted(set(rows_of))
+    with computing(precision, device):
+        if depth and "word_embedding" not in wanted:
+            features = _branched(encoders, heads, batches, rows_of, depth)
+        elif depth:
+            features = [
+                own(batch, [name for name in head.inputs_attr if name in own.outputs_attr])
+                for own, batch, head in zip(encoders, batches, heads, strict=True)
+            ]
+        elif len(firsts) > 1 and _can_join(backbone, wanted):
+            found = _encoded_together(backbone, [batches[k] for k in firsts], sorted(wanted))
+            features = [found[firsts.index(k)] for k in rows_of]
+        else:
+            apart = {k: backbone(batches[k], _of_these(wanted, heads, rows_of, k)) for k in firsts}
+            features = [apart[k] for k in rows_of]
+    outputs = []
+    for head, batch, encoded in zip(heads, batches, features, strict=True):
+        declared = {n: spec.dtype for n, spec in head.inputs_attr.items() if n in backbone.outputs_attr}
+        own = {**batch, **{name: encoded[name].to(dtype) for name, dtype in declared.items()}}
+        with computing(precision if head.computes_in_bf16 else "fp32", device):
+            outputs.append(head({name: own[name] for name in head.inputs_attr}))
+    return outputs
+
+
+def _of_these(wanted: set[str], heads: Sequence[Head], rows_of: Sequence[int], first: int) -> list[str]:
+    """The features that the heads on one set of rows read."""
+    readers = [head for head, rows in zip(heads, rows_of, strict=True) if rows == first]
+    return [name for name in sorted(wanted) if any(name in head.inputs_attr for head in readers)]
+
+
+def _can_join(backbone: Backbone, wanted: set[str]) -> bool:
+    """Whether rows of several batches, padded to one length, are one batch for the backbone."""
+    takes_rows = all(spec.shape == ("batch", "seq") for spec in backbone.inputs_attr.values())
+    declared = [backbone.outputs_attr[name].shape for name in wanted]
+    gives_rows = all(shape[0] == "batch" or not {"batch", "seq"} & {*shape} for shape in declared)
+    return takes_rows and gives_rows and "input_mask" in backbone.inputs_attr
+
+
+def _encoded_together(backbone: Backbone, batches: Sequence[Tensors], wanted: Sequence[str]) -> list[Tensors]:
+    joined, sizes, ends = _joined(backbone, batches)
+    features = backbone(joined, wanted)
+    return [_own_rows(backbone, features, size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+def _branched(
+    encoders: Sequence[Backbone],
+    heads: Sequence[Head],
+    batches: Sequence[Tensors],
+    rows_of: Sequence[int],
+    depth: int,
+) -> list[Tensors]:
+    """The features of encoders with upper layers of their own: the lower ones run once, on all rows."""
+    base, firsts = encoders[0], sorted(set(rows_of))
+    assert isinstance(base, Encoder)
+    joined, sizes, ends = _joined(base, [batches[k] for k in firsts])
+    branches = []
+    for encoder, head, first in zip(encoders, heads, rows_of, strict=True):
+        assert isinstance(encoder, Encoder)
+        (rows, _), end = sizes[firsts.index(first)], ends[firsts.index(first)]
+        wanted = [name for name in head.inputs_attr if name in encoder.outputs_attr]
+        branches.append(Branch(slice(end - rows, end), encoder, wanted))
+    found = base.branched(joined, branches, len(base.layers) + depth)
+    return [
+        _own_rows(base, features, (rows, sizes[firsts.index(first)][1]), rows)
+        for features, first in zip(found, rows_of, strict=True)
+        for rows in [sizes[firsts.index(first)][0]]
+    ]
+
+
+def _joined(
+    backbone: Backbone, batches: Sequence[Tensors]
+) -> tuple[Tensors, list[tuple[int, int]], list[int]]:
+    """The inputs of all batches as one, the rows and columns of each, and where its rows end."""
+    # What stands in padding has no effect, and an encoder that packs does not compute it: two batches of 16
+    # rows cost what one of 32 does, though one may have far longer rows.
+    sizes = [(rows, columns) for rows, columns in (batch["input_mask"].shape for batch in batches)]
+    longest = max(columns for _, columns in sizes)
+    joined = {
+        name: torch.cat([F.pad(batch[name], (0, longest - batch[name].shape[1])) for batch in batches])
+        for name in backbone.inputs_attr
+    }
+    return joined, sizes, list(accumulate(rows for rows, _ in sizes))
+
+
+def _own_rows(backbone: Backbone, features: Tensors, size: tuple[int, int], end: int) -> Tensors:
+    """What of features belongs to a batch of so many rows and columns, whose rows end there."""
+    rows, columns = size
+    return {
+        name: _own_part(value, backbone.outputs_attr[name], slice(end - rows, end), columns)
+        for name, value in features.items()
+    }
+
+
+def _own_part(value: torch.Tensor, spec: TensorSpec, rows: slice, columns: int) -> torch.Tensor:
+    """What of a feature belongs to some rows; what has no rows, such as a table, belongs to all."""
+    if spec.shape[0] != "batch":
+        return value
+    return value[rows, :columns] if spec.shape[1:2] == ("seq",) else value[rows]

@@ -1,0 +1,80 @@
+"""What many comparisons of tasks amount to, in words: keep, drop, try alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+LEAST = 3
+"""Comparisons without which nothing is said."""
+
+
+@dataclass(frozen=True)
+class Influence:
+    """What steps on one task did to another, over a run.
+
+    Args:
+        helper: the task that the steps were on.
+        target: the other.
+        cosine: mean cosine of their gradients over the whole encoder; None where it was never known.
+        look_ahead: mean share of its loss that the target lost, of a step that takes as much of its own from
+            the helper; see `Transferred`.
+        error: the standard error of that mean; None of a single comparison.
+        count: comparisons.
+    """
+
+    helper: str
+    target: str
+    cosine: float | None
+    look_ahead: float
+    error: float | None
+    count: int
+
+    @property
+    def verdict(self) -> str:
+        """`keep`, `drop` or `try alone`: without the helper, to compare.
+
+        Keep it where steps on it lower the target's loss by more than two standard errors, drop it where they
+        raise it by as much.
+        """
+        if self.error is None or self.count < LEAST or abs(self.look_ahead) <= 2 * self.error:
+            return "try alone"
+        return "keep" if self.look_ahead > 0 else "drop"
+
+    @property
+    def shown(self) -> str:
+        """Verdict and numbers, as one cell of a table."""
+        error = "" if self.error is None else f" ± {self.error:.2f}"
+        return f"{self.verdict} ({self.look_ahead:+.2f}{error})"
+
+
+def influences(lines: Sequence[Mapping[str, Any]]) -> list[Influence]:
+    """What the comparisons among the lines of a history amount to, for every pair of different tasks."""
+    found = [line for line in lines if line.get("event") == "transfer"]
+    pairs = {(a, b): None for line in found for a, row in line["look_ahead"].items() for b in row if a != b}
+    return [made for a, b in pairs if (made := _influence(found, a, b)) is not None]
+
+
+def _influence(lines: Sequence[Mapping[str, Any]], helper: str, target: str) -> Influence | None:
+    values, angles = (
+        [value for line in lines if (value := line[name].get(helper, {}).get(target)) is not None]
+        for name in ("look_ahead", "cosine")
+    )
+    if not values:
+        return None
+    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Influence(helper, target, fmean(angles) if angles else None, fmean(values), error, len(values))
+
+
+def matrix(found: Sequence[Influence]) -> list[list[str]]:
+    """A table: what steps on each task (rows) do to the others (columns); nothing of nothing."""
+    if not found:
+        return []
+    names = list(dict.fromkeys(name for each in found for name in (each.helper, each.target)))
+    cells = {(each.helper, each.target): each.shown for each in found}
+    return [["steps on", *(f"for {name}" for name in names)]] + [
+        [name, *(cells.get((name, other), "") for other in names)] for name in names
+    ]
