@@ -22,8 +22,7 @@ KINDS = {
     "optimizer": ("palm.optimizer", "OPTIMIZERS"),
     "lr_scheduler": ("palm.lr_sched", "LR_SCHEDULES"),
 }
-"""The setting that names a component -> the module and the name of its registry. Each is imported when it is
-asked for: the listing of a kind that needs no torch does not wait for it."""
+"""The setting that names a component -> the module of its registry, imported on demand, and its name."""
 
 DEMOS = "demos"
 

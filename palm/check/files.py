@@ -16,10 +16,10 @@ from tqdm import tqdm
 from palm.check.digests import RowDigests
 from palm.check.examples import Role, examples_of, place_of, shortened, texts_of, truths_of
 from palm.reader import Reader
-from palm.reader.rows.bad_rows import BadRows
 from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
+from palm.reader.text.bad_rows import BadRows
 from palm.reader.text.tokenizer import Tokenizer
 from palm.report.data import histogram
 

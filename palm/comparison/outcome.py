@@ -146,10 +146,8 @@ class Outcome:
         for answer in self.answers:
             told = answer.difference
             interval = f"{told.low:+.2f} to {told.high:+.2f}"
-            numbers = [f"{told.mean:+.2f} {answer.unit}", interval, f"{told.p_value:.4f}"]
-            compared.append(
-                [answer.target, answer.said, *numbers, f"{answer.p_corrected:.4f}", answer.verdict]
-            )
+            numbers = [f"{told.mean:+.2f} {answer.unit}", interval, _p(told.p_value)]
+            compared.append([answer.target, answer.said, *numbers, _p(answer.p_corrected), answer.verdict])
         tested = (
             f"{task}: {on.rows} rows of {on.file}{' (dev_file)' if on.is_dev else ''}, {on.model} model"
             for task, on in self.tests.items()
@@ -159,6 +157,10 @@ class Outcome:
         return "\n".join(
             [self.equal, *tested, "", *aligned(rows), mean, "", *aligned(compared), "", *verdicts]
         )
+
+
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
 Rows = Mapping[str, Mapping[str, Sequence[Sequence[Pair]]]]

@@ -19,9 +19,9 @@ from palm.metrics import metric_problems
 from palm.mixing.base import TaskProgress
 from palm.paradigm.base import Head
 from palm.reader.base import Reader
-from palm.reader.rows.bad_rows import BadRows
 from palm.reader.rows.cache import DataCache, training_rows
 from palm.reader.rows.rows import Rows
+from palm.reader.text.bad_rows import BadRows
 
 PREDICTION_ROWS = 32
 """Rows per prediction step where nothing says otherwise."""

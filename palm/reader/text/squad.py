@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from palm.core.errors import DataError
-from palm.reader.rows.bad_rows import MendableError
+from palm.reader.text.bad_rows import MendableError
 from palm.reader.text.json_stream import list_elements
 
 SHOWN = 3
@@ -79,6 +79,11 @@ def question_parts(path: Path, refuse: Callable[[DataError], object]) -> Iterato
     for number, article in enumerate(list_elements(path, "data"), start=1):
         place = f"{path}: article {number}"
         for paragraph, where in _parts(article, "paragraphs", place, "paragraph", left_out):
+            try:
+                _field(paragraph, "context", str, where)
+            except DataError as error:
+                left_out(error)
+                continue
             for qa, _ in _parts(paragraph, "qas", where, "question", left_out):
                 empty = False
                 yield QuestionPart(qa, paragraph, where)
@@ -120,7 +125,7 @@ class QuestionMaker:
             context = _text(part.paragraph, "context", part.place)
             text = _text(part.qa, "question", place)
         else:
-            context = _field(part.paragraph, "context", str, part.place)
+            context = part.paragraph["context"]
             text = _field(part.qa, "question", str, place)
             if not text.strip() or not context.strip():
                 self.num_empty += 1
