@@ -246,18 +246,7 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
         *mismatches("backbone", backbone.inputs_attr, "reader", reader.outputs_attr),
         *mismatches("head", head.inputs_attr, "backbone", features),
         *(f"{line}{hint}" for line in mismatches("head's loss", wanted, "reader", given)),
-        *_size_problems(reader, backbone),
-        *(() if task.dev_file is None else metric_problems(task.metrics, reader.truth_names)),
     ]
-    return [f"task {task.name!r}: {line}" for line in found]
-
-
-LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
-"""What a batch calls its labels -> the reader's `label_type` that gives them."""
-
-
-def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
-    found = []
     rows, tokens = backbone.settings.get("vocab_size"), reader.vocab_size
     if rows is not None and tokens > rows:
         found.append(
@@ -270,4 +259,10 @@ def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
             f"max_seq_len is {length}, the backbone's position table ends at {longest} "
             f"(max_position_embeddings); set max_seq_len to {longest} or less"
         )
-    return found
+    if task.dev_file is not None:
+        found += metric_problems(task.metrics, reader.truth_names)
+    return [f"task {task.name!r}: {line}" for line in found]
+
+
+LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
+"""What a batch calls its labels -> the reader's `label_type` that gives them."""
