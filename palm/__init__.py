@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from palm.engine.task import Task
     from palm.export.convert import convert
     from palm.export.inspection import inspect_directory
+    from palm.export.merge import merge
     from palm.report.page import write_report
     from palm.report.plot import plot
     from palm.search.sweep import sweep
@@ -46,6 +47,7 @@ _HOMES = {
     "inspect_directory": "palm.export.inspection",
     "load_backbone": "palm.downloader",
     "load_model": "palm.engine.loading",
+    "merge": "palm.export.merge",
     "plot": "palm.report.plot",
     "sweep": "palm.search.sweep",
     "write_report": "palm.report.page",
@@ -77,6 +79,7 @@ __all__ = [
     "load_backbone",
     "load_model",
     "lr_sched",
+    "merge",
     "metrics",
     "mixing",
     "optimizer",

@@ -20,6 +20,7 @@ from palm.cli import (
     init,
     inspect,
     ls,
+    merge,
     plot,
     predict,
     report,
@@ -46,7 +47,7 @@ COMMANDS = {
             evaluate.COMMAND,
             verify_resume.COMMAND,
         ),
-        *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND),
+        *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND, merge.COMMAND),
         *(plot.COMMAND, report.COMMAND, diff.COMMAND, compare.COMMAND, sweep.COMMAND, ls.COMMAND),
     )
 }

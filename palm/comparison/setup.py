@@ -10,11 +10,11 @@ from typing import Any
 from palm.comparison.variants import Budget, Length, Variant, lengths_of, variants_of
 from palm.config import Config, read_config
 from palm.controller.build import build
+from palm.controller.document import data_checksums, document, that_count
 from palm.controller.plan import Plan, plan
 from palm.controller.settings import RunSettings
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
-from palm.grid.document import data_checksums, document, that_count
 from palm.grid.folder import GridRun
 from palm.reader.rows.cache import DataCache
 

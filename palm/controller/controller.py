@@ -14,6 +14,8 @@ from palm.controller.effects import without_effect
 from palm.controller.plan import TaskPlan, plan
 from palm.controller.program import argument_problems, configured, joined
 from palm.controller.saved_model import save_path_of, saved_model
+from palm.controller.staged import train_stages
+from palm.controller.stages import stages_of
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
@@ -48,6 +50,7 @@ from palm.engine.task import Task
 from palm.engine.together import planned_steps
 from palm.engine.trackers import trackers_of
 from palm.engine.transfer import TransferProbe
+from palm.engine.weights import start_from
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import load_pretrain, vocabulary_differences
 from palm.reader import Predictions
@@ -68,6 +71,9 @@ class Controller:
             the program's own, except in a notebook or under pytest.
         tasks: tasks built in Python, after those of the configuration, which then may have none;
             each brings its own `mix_ratio` and `is_target`.
+
+    Attributes:
+        stages: the parts of the run, where the setting `stages` names some; `train` trains them in turn.
 
     Raises:
         ConfigError: everything that is wrong with the configuration, in one report.
@@ -99,6 +105,7 @@ class Controller:
         set_verbosity(self.plan.settings.get("quiet", False), self.plan.settings.get("verbose", False))
         self._device = joined(self.plan.settings)
         self._parts = build(self.plan, self.config.place) if for_train else None
+        self.stages = stages_of(self.config, self.plan) if for_train else []
         logger.info("%s", self.config.printed())
         for line in without_effect(self.config, self.plan.settings, self.plan.tasks) if for_train else ():
             logger.warning("%s", line)
@@ -152,13 +159,24 @@ class Controller:
         """
         settings = self._fresh().settings
         directory = self._directory()
+        if self.stages:
+            return train_stages(
+                directory,
+                self.stages,
+                (self.config.resolved(), self.config.origins()),
+                lambda stage, observers: Controller(stage, argv=[]).train(observers),
+                callbacks,
+            )
         own = callbacks_of(settings.callbacks)
         if is_first():
             own = [*trackers_of(settings.trackers or (), directory.path), *own]
         goes_on = lost_a_process()
         with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
             start = from_first(lambda: directory.check(launch_id(), goes_on))
-            if settings.pretrain_path is not None and self._pretrained is None and start.checkpoint is None:
+            if start.checkpoint is None and settings.start_from is not None:
+                heads = {task.name: task.head for task in self._trainable().tasks}
+                start_from(self._trainable().backbone, heads, settings.start_from, settings.reset or ())
+            elif start.checkpoint is None and settings.pretrain_path is not None and self._pretrained is None:
                 self.load_pretrain()
             training = self.training()
             resolved = self.config.resolved()

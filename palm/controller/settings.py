@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -40,6 +40,10 @@ class RunSettings:
         backbone_config_path: a JSON file with the backbone's settings.
         pretrain_path: pretrained weights to start from: a directory, or a model at Hugging Face (owner/name,
             owner/name@revision).
+        start_from: weights to start from, encoder and heads, in place of pretrained ones: a checkpoint, a
+            task's saved model, or the weights of a stage.
+        reset: tasks whose heads start anew in spite of start_from, or heads for those of all tasks.
+        stages: parts of the run, one after the other, each with its tasks and settings; one where absent.
         save_path: the folder for checkpoints and the targets' models.
         num_epochs: passes over the main task's training data (the main task is the first target).
         optimizer: adam (or adamw), adamwdl or lamb, or the dotted path of a class.
@@ -98,6 +102,9 @@ class RunSettings:
     backbone: str
     backbone_config_path: Path | None = None
     pretrain_path: ModelPath | None = None
+    start_from: Path | None = None
+    reset: list[str] | None = None
+    stages: list[dict[str, Any]] | None = None
     save_path: Path
     num_epochs: int | float
     optimizer: str = "adam"
@@ -192,3 +199,13 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
         if name in settings and not fits(settings[name])
     ]
     return found
+
+
+def reset_problems(reset: Sequence[str] | None, start_from: Path | None, tasks: list[str]) -> list[Problem]:
+    """What is wrong with the setting `reset`."""
+    strange = sorted({*(reset or ())} - {*tasks, "heads"})
+    if strange:
+        return [("reset", f"names {', '.join(strange)}; it takes heads, or of {', '.join(tasks)}")]
+    if reset and start_from is None:
+        return [("reset", "concerns the weights of start_from, which is not set; leave it out")]
+    return []

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+from palm.core.checksum import checksum
 from palm.core.disk import aside_name, heal, left_by_the_dead, put_in_place, temporary_name, writing
 from palm.core.errors import StorageError
 from palm.core.logging import logger
-from palm.core.storage import MANIFEST, manifest_of, seal
+from palm.core.storage import MANIFEST, is_sealed, manifest_of, seal, verify
+
+WEIGHTS = ".safetensors"
+"""What the names of files of weights end with."""
 
 SHOWN = 3
 """How many foreign files a message names."""
@@ -53,6 +57,57 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
         raise
     if old is not None:
         _remove_listed(old)
+
+
+def linked_copy(source: Path, path: Path) -> None:
+    """Put what palm wrote at `source` at `path`, too; its weights take no further place on the same disk.
+
+    They may be one file under two names because nothing of palm writes into a file that has its name: folders
+    are replaced as a whole. What people may edit, such as the card, is copied.
+
+    Args:
+        source: a folder with a manifest.
+        path: is replaced, if palm wrote what is there.
+
+    Raises:
+        StorageError: `source` is damaged, or `path` cannot be written.
+    """
+    names = verify(source)
+    with new_directory(path, overwrite=True) as part:
+        for name in names:
+            (part / name).parent.mkdir(parents=True, exist_ok=True)
+            if not (name.endswith(WEIGHTS) and _linked(source / name, part / name)):
+                shutil.copyfile(source / name, part / name)
+
+
+def share_weights(folder: Path, others: Sequence[Path]) -> None:
+    """Let the weights of a folder be the same file on the disk as equal ones of another, where there are any.
+
+    Args:
+        folder: with a manifest.
+        others: folders that may have the same; those without a manifest are passed over.
+    """
+    entries = manifest_of(folder)
+    for other in others:
+        theirs = manifest_of(other) if other != folder and is_sealed(other) else {}
+        for name, entry in entries.items():
+            if not name.endswith(WEIGHTS) or theirs.get(name) != entry:
+                continue
+            mine, its = folder / name, other / name
+            part = mine.with_name(f".{name}.{os.getpid()}.part")
+            with suppress(OSError):
+                # The manifest says what should be there; a file that was damaged since must not spread.
+                if not mine.samefile(its) and checksum(its) == entry["sha256"] and _linked(its, part):
+                    part.replace(mine)
+
+
+def _linked(source: Path, path: Path) -> bool:
+    """Whether a file could get a second name; other file systems, and some systems, refuse."""
+    try:
+        path.hardlink_to(source)
+    except (OSError, NotImplementedError):
+        return False
+    return True
 
 
 def check_target(path: Path, overwrite: bool = False) -> None:

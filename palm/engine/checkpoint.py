@@ -190,6 +190,12 @@ class TrainedWeights:
     backbone: dict[str, Tensor]
     heads: dict[str, dict[str, Tensor]]
 
+    @classmethod
+    def of(cls, weights: Mapping[str, Tensor], places: Mapping[str, str]) -> TrainedWeights:
+        """From those of a whole model; `places` tells where the head of each task is among them."""
+        heads = {task: under(place, weights) for task, place in places.items()}
+        return cls(under("backbone", weights), heads)
+
 
 def trained_weights(folder: Path) -> TrainedWeights:
     """Read the weights that `save_checkpoint` wrote.
@@ -209,8 +215,7 @@ def trained_weights(folder: Path) -> TrainedWeights:
         weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
     state = _of_this_version(read_object(folder / STATE), folder)
     with reading(folder / STATE):
-        heads = {task: under(place, weights) for task, place in state["heads"].items()}
-    return TrainedWeights(under("backbone", weights), heads)
+        return TrainedWeights.of(weights, state["heads"])
 
 
 def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None:

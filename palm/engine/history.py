@@ -46,7 +46,7 @@ class History:
         self._training = training
         training.attach("history", self)
         if training.step > 0 and folder is not None:
-            lines, kept, step = _read(folder / FILE), self._kept, training.step
+            lines, kept, step = read_lines(folder / FILE), self._kept, training.step
             if kept is not None and len(lines) >= kept and all(line["step"] <= step for line in lines[:kept]):
                 saved = [line for line in lines[kept : kept + 1] if line.get("kind") == "checkpoint"]
                 self.lines = lines[:kept] + [line for line in saved if line["step"] == step]
@@ -190,7 +190,7 @@ def _json_ready(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _read(path: Path) -> list[Line]:
+def read_lines(path: Path) -> list[Line]:
     """The lines of a file, but for a last one that a killed run left unfinished; none without a file.
 
     Raises:

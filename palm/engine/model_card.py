@@ -192,6 +192,15 @@ def _data_and_scores(training: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
+    if "merged" in training:
+        yield "## Merged"
+        yield "The mean of the weights of other models, with these shares."
+        parents = [
+            (each["model"], f"{each['share']:.4g}", f"`{each.get('sha256', '')}`".strip("`") or "")
+            for each in training["merged"]
+        ]
+        yield _table(("model", "share", "SHA-256 of its manifest"), parents)
+        return
     if not training:
         return
     yield "## Training"

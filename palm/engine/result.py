@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
+from types import MappingProxyType
 from typing import Any
 
 from palm.engine.evaluation import aligned
@@ -35,6 +36,7 @@ class TrainingResult:
         seconds: how long it took, earlier parts of a resumed run included.
         transfer: what steps on each task did to each other one, where that was compared
             (`transfer_every_n_steps`).
+        stages: task -> the stage that trained it last, of a run in stages.
     """
 
     history: Sequence[Mapping[str, Any]]
@@ -45,10 +47,12 @@ class TrainingResult:
     losses: Mapping[str, float | None]
     seconds: float
     transfer: Sequence[Influence] = ()
+    stages: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self) -> list[list[str]]:
         """The table: a heading, and a row per task."""
-        found = [["task", "steps", "planned", "mean loss", "best score", "at step", "saved at"]]
+        last = ["stage"] if self.stages else []
+        found = [["task", "steps", "planned", "mean loss", "best score", "at step", "saved at", *last]]
         for task, steps in self.steps.items():
             best = self.best.get(task)
             name, score = next(iter(best.scores.items())) if best else ("", None)
@@ -58,6 +62,7 @@ class TrainingResult:
                     f"{name} {_number(score)}" if best else "",
                     str(best.step) if best else "",
                     self.paths.get(f"{task} (best)", self.paths.get(task, "")),
+                    *([self.stages.get(task, "")] if self.stages else []),
                 ]
             )
         return found
@@ -88,6 +93,18 @@ def _number(value: float | None) -> str:
 
 def result_of(training: Training, lines: Sequence[Line], seconds: float) -> TrainingResult:
     """What the lines of a run's history amount to."""
+    steps = {task.name: task.step for task in training.tasks}
+    return result_of_lines(lines, steps, {task.name: task.expected_steps for task in training.tasks}, seconds)
+
+
+def result_of_lines(
+    lines: Sequence[Line],
+    steps: Mapping[str, int],
+    planned: Mapping[str, int],
+    seconds: float,
+    stages: Mapping[str, str] = MappingProxyType({}),
+) -> TrainingResult:
+    """The same of a run that is told by its history alone; for the arguments see `TrainingResult`."""
     best: dict[str, BestScores] = {}
     paths: dict[str, str] = {}
     losses: dict[str, float | None] = {}
@@ -101,12 +118,13 @@ def result_of(training: Training, lines: Sequence[Line], seconds: float) -> Trai
     return TrainingResult(
         history=tuple(lines),
         best=best,
-        steps={task.name: task.step for task in training.tasks},
-        planned={task.name: task.expected_steps for task in training.tasks},
+        steps=steps,
+        planned=planned,
         paths=paths,
         losses=losses,
         seconds=seconds,
         transfer=influences(lines),
+        stages=stages,
     )
 
 

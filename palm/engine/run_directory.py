@@ -16,7 +16,7 @@ from palm.core.errors import StorageError, TrainingError
 from palm.core.foreign import reading
 from palm.core.logging import logger
 from palm.core.program import command_of_program
-from palm.core.storage import is_sealed, numbered, read_json, write_json
+from palm.core.storage import MANIFEST, is_sealed, numbered, read_json, write_json
 from palm.engine.checkpoint import differences, newest_checkpoint, on_devices_of
 from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run_lock import HOLDER
@@ -32,6 +32,9 @@ RECIPE = "recipe.yaml"
 MODELS = re.compile(rf"{LAST}|{re.escape(ON_THE_WAY)}\d+|{BEST}")
 """The folders of one task."""
 
+STAGES, STAGES_RECORD, STAGE_WEIGHTS = "stages", "stages.json", "weights"
+"""Of a run in stages: a folder for each, what they are, and what each ended with, in its folder."""
+
 SHOWN = 3
 """How many folders a message names."""
 
@@ -43,8 +46,9 @@ RESERVED = re.compile(
     "|".join(
         [
             rf"{CHECKPOINT}\d+",
-            BEST_OF_RUN,
+            *(BEST_OF_RUN, STAGES, STAGE_WEIGHTS),
             *map(re.escape, (RECORD, HISTORY, CONFIGURATION, RECIPE, BAD_ROWS, HOLDER, "history.jsonl")),
+            re.escape(STAGES_RECORD),
             *FOLDERS,
         ]
     )
@@ -143,7 +147,7 @@ class RunDirectory:
             # What an earlier run of palm left, nothing else; its checkpoints never take part again.
             for folder in (*self._checkpoints(), *self._models()):
                 discard(folder)
-            for name in (HISTORY, BAD_ROWS):
+            for name in (HISTORY, BAD_ROWS, STAGES_RECORD):
                 (self.path / name).unlink(missing_ok=True)
         record = {
             "format": "palm-run",
@@ -231,13 +235,14 @@ class RunDirectory:
         return [folder for _, folder in sorted(numbered(self.path, CHECKPOINT).items()) if is_sealed(folder)]
 
     def _models(self) -> list[Path]:
-        """The folders of models of this run's tasks, and of the earlier run's."""
+        """The folders of models of this run's tasks, of the earlier run's, and of all of its stages."""
         found = []
         for task in dict.fromkeys([*self.tasks, *self._earlier_tasks()]):
             folder = self.path / task
             places = sorted(folder.iterdir()) if folder.is_dir() else []
             found += [place for place in places if MODELS.fullmatch(place.name)]
             found.append(self.path / BEST_OF_RUN / task)
+        found += [file.parent for file in sorted((self.path / STAGES).rglob(MANIFEST))]
         return [folder for folder in found if is_sealed(folder)]
 
     def results(self) -> list[str]:

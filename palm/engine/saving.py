@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from palm.core.directories import discard, set_aside_foreign
+from palm.core.directories import discard, set_aside_foreign, share_weights
 from palm.core.logging import logger
 from palm.core.storage import numbered
 from palm.distributed import is_first
@@ -90,6 +90,10 @@ def save_model(
         if is_first():
             set_aside_foreign(path)
         model.save(path, run, training_facts(training, task, best), overwrite=True)
+        if is_first():  # one evaluation may be the best of a target and of the run, and the last one, too
+            run_folder = path.parent.parent
+            own = [run_folder / task.name / kind for kind in (BEST, LAST)]
+            share_weights(path, [*own, run_folder / BEST_OF_RUN / task.name])
 
 
 class CheckpointSaver:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from palm.config import yaml_text
+from palm.controller.document import Document
 from palm.core.directories import discard
 from palm.core.errors import StorageError
 from palm.core.storage import MANIFEST, read_object, write_json, write_text
-from palm.grid.document import Document
 
 DESCRIPTION, FORMAT, VERSION = "grid.json", "palm-grid", 1
 CONFIGURATION, JOB, RESULT, LOG, OUT, ROWS = (

@@ -137,6 +137,26 @@ class Transferred:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """The beginning of a stage: after which global step, its name, and the plans of its tasks."""
+
+    step: int
+    stage: str
+    total_steps: int = 0
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A share that a stage tried of the second of two models, and the dev scores with it."""
+
+    step: int
+    share: float
+    scores: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    stage: str = ""
+
+
+@dataclass(frozen=True)
 class Saved:
     """Something that was saved: its kind, its task where it is a task's, its path below the run's folder."""
 
@@ -172,6 +192,8 @@ class History:
     draws: Sequence[Draws] = ()
     evaluations: Sequence[Evaluated] = ()
     transfers: Sequence[Transferred] = ()
+    stages: Sequence[Stage] = ()
+    merges: Sequence[Merged] = ()
     saved: Sequence[Saved] = ()
     warnings: Sequence[Warned] = ()
     end: End | None = None
@@ -229,6 +251,8 @@ def read_history(run: str | Path) -> History:
         found[Draws],
         found[Evaluated],
         found[Transferred],
+        found[Stage],
+        found[Merged],
         found[Saved],
         found[Warned],
         found[End][-1] if found[End] else None,
@@ -241,6 +265,8 @@ _EVENTS: dict[Any, type] = {
     "draws": Draws,
     "evaluation": Evaluated,
     "transfer": Transferred,
+    "stage": Stage,
+    "merge": Merged,
     "saved": Saved,
     "warning": Warned,
     "end": End,

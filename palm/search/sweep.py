@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.config import Config, yaml_text
+from palm.controller.document import data_checksums, document, that_count
 from palm.controller.plan import Plan, plan
 from palm.controller.program import configured
 from palm.controller.settings import RunSettings
@@ -17,7 +18,6 @@ from palm.core.logging import set_verbosity, show_on_console
 from palm.core.storage import write_json, write_text
 from palm.engine.evaluation import aligned
 from palm.engine.run_lock import only_run_in
-from palm.grid.document import data_checksums, document, that_count
 from palm.grid.folder import Grid, GridRun
 from palm.grid.pool import Pool, Progress, Result, slots_of
 from palm.search.space import Values, as_json, first_point, grid_points, space_of, words_of

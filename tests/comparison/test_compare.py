@@ -16,9 +16,9 @@ from palm.cli import main
 from palm.comparison.outcome import Outcome, Scoring, outcome_of
 from palm.comparison.variants import Length, Variant, lengths_of, variants_of
 from palm.config import read_config
+from palm.controller.document import document
 from palm.controller.plan import Plan, plan
 from palm.core.errors import ConfigError, StorageError
-from palm.grid.document import document
 from palm.mixing import MixRatio, Proportional, TaskProgress
 
 

@@ -13,7 +13,15 @@ from safetensors import SafetensorError
 
 from helpers.faults import died_at_call
 from palm.core import disk
-from palm.core.directories import check_target, discard, foreign_files, new_directory, sweep
+from palm.core.directories import (
+    check_target,
+    discard,
+    foreign_files,
+    linked_copy,
+    new_directory,
+    share_weights,
+    sweep,
+)
 from palm.core.disk import heal, writing
 from palm.core.errors import StorageError
 from palm.core.storage import verify, write_text
@@ -205,3 +213,44 @@ def test_a_disk_that_turns_read_only_is_told_of_once(tmp_path: Path, monkeypatch
         write_text(tmp_path / "note", "1")
     with pytest.raises(StorageError, match=r"predictions\.json: the file system is read-only"):
         write_records(records, tmp_path)
+
+
+def sealed(folder: Path, content: bytes) -> Path:
+    with new_directory(folder) as part:
+        (part / "model.safetensors").write_bytes(content)
+        (part / "README.md").write_text("card", encoding="utf-8")
+    return folder
+
+
+def test_a_linked_copy_shares_weights_and_copies_what_people_edit(tmp_path: Path) -> None:
+    source = sealed(tmp_path / "one", b"weights")
+    linked_copy(source, tmp_path / "two")
+    verify(tmp_path / "two")
+    same = [(source / name).samefile(tmp_path / "two" / name) for name in ("model.safetensors", "README.md")]
+    assert same == [True, False]
+    with new_directory(source, overwrite=True) as part:  # a new model in its place leaves the copy alone
+        (part / "model.safetensors").write_bytes(b"others")
+    assert (tmp_path / "two" / "model.safetensors").read_bytes() == b"weights"
+
+
+def test_equal_weights_become_one_file_and_damaged_ones_never(tmp_path: Path) -> None:
+    one, two, other = (sealed(tmp_path / name, content) for name, content in
+                       (("one", b"same"), ("two", b"same"), ("other", b"else")))  # fmt: skip
+    (one / "model.safetensors").write_bytes(b"sane")
+    share_weights(two, [other, one, tmp_path / "nothing", two])
+    assert (two / "model.safetensors").read_bytes() == b"same"
+    assert not (two / "model.safetensors").samefile(one / "model.safetensors")
+    (one / "model.safetensors").write_bytes(b"same")
+    share_weights(two, [other, one, tmp_path / "nothing", two])
+    assert (two / "model.safetensors").samefile(one / "model.safetensors")
+    verify(two)
+
+
+def test_where_there_are_no_links_weights_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(95, "not supported")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    linked_copy(sealed(tmp_path / "one", b"weights"), tmp_path / "two")
+    assert verify(tmp_path / "two")
+    assert not (tmp_path / "two" / "model.safetensors").samefile(tmp_path / "one" / "model.safetensors")

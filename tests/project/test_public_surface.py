@@ -147,6 +147,7 @@ def test_palm_offers_these_names() -> None:
         *(
             "load_model",
             "lr_sched",
+            "merge",
             "metrics",
             "mixing",
             "optimizer",

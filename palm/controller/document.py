@@ -17,6 +17,9 @@ Document = dict[str, dict[str, Any]]
 PER_TASK = ("mix_ratio", "target_tag", "task_reuse_tag")
 """Global settings with a value for every task, in their order."""
 
+OF_SEVERAL = ("mixing", "mix_ratio", "balance", "tasks_per_step", "transfer_every_n_steps")
+"""Global settings that a task by itself has no use for."""
+
 NO_RESULT = (
     *("save_path", "resume", "overwrite", "progress", "quiet", "verbose", "print_every_n_steps", "trackers"),
     *("data_cache", "use_data_cache", "save_every_n_steps", "save_infermodel_every_n_steps", "keep_last_n"),
@@ -40,13 +43,15 @@ def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -
         changes: global settings that replace the configuration's; None for the default.
     """
     own = {**plan.optimizer[1], **plan.groups, **plan.schedule}
-    run = {**plan.settings, **own, **(plan.mixing[1] if len(tasks) > 1 else {}), "task_instance": list(tasks)}
+    if len(tasks) > 1:
+        own |= {**plan.mixing[1], **(plan.balance[1] if plan.balance is not None else {})}
+    run = {**plan.settings, **own, "stages": None, "task_instance": list(tasks)}
     places = [config.tasks.index(task) for task in tasks]
     for name in PER_TASK:
         if run.get(name) is not None:
             run[name] = [run[name][place] for place in places]
     if len(tasks) == 1:
-        run |= {"mixing": None, "mix_ratio": None}
+        run |= dict.fromkeys(OF_SEVERAL)
     for name in ("best_by", "mixing_references"):
         # Of a list of tasks, or a mapping from tasks, what is about those that stay; None if nothing is.
         if isinstance(value := run.get(name), dict):

@@ -1,0 +1,90 @@
+"""A run in stages under way: each stage a run of its own, one after the other, in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from palm.config import yaml_text
+from palm.controller.document import Document
+from palm.controller.merged import merge_stage
+from palm.controller.stages import StagePlan
+from palm.core.logging import logger
+from palm.core.storage import write_text
+from palm.distributed import barrier, from_first, is_first, launch_id, lost_a_process, report_missing_ranks
+from palm.engine.events import Ended, Evaluated, Event, Observer, Started
+from palm.engine.loop import Training
+from palm.engine.result import TrainingResult
+from palm.engine.run_directory import CONFIGURATION, RunDirectory
+from palm.engine.run_lock import only_run_in
+from palm.engine.stages import StagedDirectory
+from palm.engine.weights import save_weights
+
+Train = Callable[[Document, Sequence[Observer]], object]
+"""Trains the run of a configuration, telling observers."""
+
+
+class _Keeper:
+    """Remembers the run of a stage, and keeps the history of all stages up to date."""
+
+    training: Training
+
+    def __init__(self, directory: StagedDirectory) -> None:
+        self.directory = directory
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.training = event.training
+        if isinstance(event, (Started, Evaluated, Ended)) and is_first():
+            self.directory.write_history()
+
+
+def train_stages(
+    run: RunDirectory,
+    stages: Sequence[StagePlan],
+    configuration: tuple[Mapping[str, Any], Mapping[str, Any]],
+    train: Train,
+    callbacks: Sequence[Observer],
+) -> TrainingResult:
+    """Train one stage after the other, each from the weights of another, but for those that are done.
+
+    Args:
+        run: the folder of all.
+        stages: planned and checked.
+        configuration: of the whole run, as resolved, and where its values come from.
+        train: what trains a stage.
+        callbacks: called with every event of every stage, after those of the setting.
+    """
+    directory = StagedDirectory(run, {stage.label: stage.about() for stage in stages})
+    restarted = lost_a_process()
+    last = {task: stage.label for stage in stages for task in stage.tasks}
+    with only_run_in(directory.path) if is_first() else nullcontext():
+        from_first(lambda: directory.open(launch_id(), restarted))
+        if is_first():
+            write_text(directory.path / CONFIGURATION, yaml_text(*configuration))
+        for number, stage in enumerate(stages, start=1):
+            is_done = from_first(lambda label=stage.label: directory.is_done(label))  # type: ignore[misc]
+            logger.info("stage %d of %d, %s%s", number, len(stages), stage.label, ": done before" * is_done)
+            if not is_done and stage.merges is not None:
+                merge_stage(directory, stage)
+            elif not is_done:
+                _train_stage(directory, stage, train, callbacks)
+            if is_first():
+                later = {task for each in stages[number:] for task in each.targets}
+                directory.publish(stage.label, [task for task in stage.targets if task not in later])
+            with report_missing_ranks(f"after stage {stage.label}"):
+                barrier()
+        return from_first(lambda: directory.result(last))
+
+
+def _train_stage(
+    directory: StagedDirectory, stage: StagePlan, train: Train, callbacks: Sequence[Observer]
+) -> None:
+    goes_on = from_first(lambda: directory.has_begun(stage.label))
+    state = {"resume": "auto"} if goes_on else {"overwrite": True}
+    settings = {**stage.settings, "global": {**stage.settings["global"], **state}}
+    keeper = _Keeper(directory)
+    train(settings, [*callbacks, keeper])
+    # What says that the stage is done comes after everything else.
+    save_weights(keeper.training, directory.weights(stage.label))

@@ -1,0 +1,282 @@
+"""The setting `stages`: parts of a run as runs of their own, each planned and checked before any begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from palm.balance import BALANCES
+from palm.config import Config, read_config, settings_of
+from palm.config.layers import json_ready
+from palm.controller.build import build
+from palm.controller.document import Document, document, that_count
+from palm.controller.plan import Plan, place_of, plan
+from palm.core.errors import ConfigError
+from palm.core.registry import Registry, did_you_mean
+from palm.engine.run_directory import STAGE_WEIGHTS, STAGES
+from palm.lr_sched import LR_SCHEDULES
+from palm.mixing import MIXINGS
+from palm.optimizer import OPTIMIZERS
+
+PRETRAINED = "pretrained"
+"""What `start_from` of a stage calls the weights that the whole run starts from."""
+
+OF_THE_RUN = (
+    *("task_instance", "stages", "save_path", "resume", "overwrite", "backbone", "backbone_config_path"),
+    *("pretrain_path", "use_gpu", "device", "num_devices", "parallel", "process_group_timeout", "progress"),
+    *("quiet", "verbose", "data_cache", "use_data_cache"),
+)
+"""Settings that a stage cannot have: they are those of the whole run."""
+
+OWN = ("name", "tasks", "start_from", "reset", "fork_merge", "merge", "shares")
+"""What a stage says beside settings."""
+
+SAME_START = "same_start"
+"""What a fork says that starts where the fork before it did."""
+
+SHARES = [0.0, 0.25, 0.5, 0.75, 1.0]
+"""The part of the way from one model to another that a stage which merges them tries."""
+
+NAME = re.compile(r"\w[\w.+-]{0,80}")
+
+INSIDE = re.compile(r"^config(\['\w+'\])*: ")
+"""How messages on a configuration that is no file begin."""
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A part of a run.
+
+    Args:
+        label: its number and name, and the name of its folder.
+        tasks: that it trains, or whose models it merges.
+        targets: those of them that get models.
+        settings: its configuration, but for where it is saved.
+        source: the label of the stage whose weights it starts from; None where its settings say that.
+        merges: the labels of two stages whose weights it merges; then it trains nothing.
+        shares: of the way from the first to the second, of which dev scores choose one.
+    """
+
+    label: str
+    tasks: Sequence[str]
+    targets: Sequence[str]
+    settings: Document
+    source: str | None = None
+    merges: tuple[str, str] | None = None
+    shares: Sequence[float] = field(default=())
+
+    def about(self) -> dict[str, Any]:
+        """Everything that its weights depend on, but for the data."""
+        told = {"from": self.source, "merge": self.merges, "shares": self.shares}
+        own = that_count(self.settings)
+        if self.source is not None:
+            del own["start_from"]  # where it lies is no matter
+        given: dict[str, Any] = json_ready({name: value for name, value in told.items() if value})
+        return own | given
+
+
+def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
+    """The stages of a configuration; empty where it has none.
+
+    Raises:
+        ConfigError: everything that is wrong with any of them, in one report.
+    """
+    given = planned.settings.get("stages")
+    if given is None:
+        return []
+    place = place_of(config, "stages")
+    problems = list(_of_all(planned))
+    tags = planned.settings.get("target_tag") or [1] * len(config.tasks)
+    targets = [task for task, tag in zip(config.tasks, tags, strict=False) if tag]
+    found: list[StagePlan] = []
+    for number, said in enumerate(_expanded(given, targets), start=1):
+        tasks = said.get("tasks") or config.tasks
+        tasks = [tasks] if isinstance(tasks, str) else tasks
+        name = said.get("name") or ("all" if tasks == config.tasks else "+".join(map(str, tasks)))
+        label = f"{number}-{name}"
+        wrong = list(_problems(said, str(name), tasks, config.tasks, found))
+        if not wrong:
+            try:
+                stage = _stage(config, planned, said, label, tasks, found)
+                found.append(stage)
+                _check(stage)
+            except ConfigError as error:
+                wrong = [INSIDE.sub("", line) for line in error.problems]
+        problems += [f"{place}: stage {label}: {line}" for line in wrong]
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
+    return found
+
+
+def _of_all(planned: Plan) -> Iterator[str]:
+    """What makes stages impossible."""
+    if not planned.settings["stages"]:
+        yield "stages: names none; give a list of mappings, or leave it out"
+    if planned.given:
+        yield "stages: tasks built in Python have no configuration that a stage could change; write YAML"
+    if own := [task.name for task in planned.tasks if task.task.get("private_layers")]:
+        yield (
+            f"stages: private_layers of {', '.join(own)}: a stage hands on one encoder for all tasks; "
+            "leave one of them out"
+        )
+    if planned.settings.get("resume") not in (None, "auto"):
+        yield "resume: a run in stages goes on from the newest checkpoint of its stage; set resume: auto"
+
+
+def _expanded(stages: Sequence[Mapping[str, Any]], targets: Sequence[str]) -> list[dict[str, Any]]:
+    """The same with `fork_merge` as the stages that it is made of, three for every round."""
+    found: list[dict[str, Any]] = []
+    for said in stages:
+        rounds = said.get("fork_merge")
+        if not isinstance(rounds, int) or rounds < 1 or not isinstance(said.get("tasks", []), list):
+            found.append(dict(said))
+            continue
+        forks = {name: value for name, value in said.items() if name not in ("fork_merge", "shares", "name")}
+        merging = {name: said[name] for name in ("tasks", "shares") if name in said}
+        own = [task for task in targets if task in said.get("tasks", targets)]
+        for turn in range(1, rounds + 1):
+            name = f"{said.get('name', 'forks')}.{turn}"
+            found.append({**forks, "name": f"{name}.alone", "tasks": own})
+            found.append({**forks, "name": f"{name}.together", SAME_START: True})
+            found.append({**merging, "name": name, "merge": [f"{name}.alone", f"{name}.together"]})
+            forks = {key: value for key, value in forks.items() if key not in ("start_from", "reset")}
+    return found
+
+
+def _problems(
+    said: Mapping[str, Any], name: str, tasks: Any, known: Sequence[str], before: Sequence[StagePlan]
+) -> Iterator[str]:
+    """What is wrong with what a stage says of itself; its settings are checked when it is planned."""
+    if not NAME.fullmatch(name):
+        yield f"name should be of letters, digits, '_', '-', '+' and '.', not {name!r}"
+    if not isinstance(tasks, list) or not tasks:
+        yield f"tasks should be a list of names, not {tasks!r}"
+    else:
+        for task in tasks:
+            if task not in known or tasks.count(task) > 1:
+                hint = did_you_mean(str(task), known) or f"; there are {', '.join(known)}"
+                yield f"tasks names {task!r}{' twice' if task in known else hint}"
+    for setting in said:
+        if setting in OF_THE_RUN:
+            yield f"{setting} is a setting of the whole run; write it outside of stages"
+    if "fork_merge" in said:
+        yield f"fork_merge should be a number of rounds, 1 or more, not {said['fork_merge']!r}"
+    if "shares" in said and "merge" not in said:
+        yield "shares goes with merge, or with fork_merge"
+    if "merge" in said:
+        yield from _merge_problems(said, before)
+
+
+def _merge_problems(said: Mapping[str, Any], before: Sequence[StagePlan]) -> Iterator[str]:
+    """The same of a stage that merges the weights of two others."""
+    names, shares = said["merge"], said.get("shares", SHARES)
+    if not isinstance(names, list) or len(names) != 2 or None in [_label(each, before) for each in names]:
+        yield f"merge should name two earlier stages, not {names!r}"
+    is_list = isinstance(shares, list) and shares and all(isinstance(each, int | float) for each in shares)
+    if not is_list or not all(0 <= each <= 1 for each in shares):
+        yield f"shares should be a list of numbers from 0 to 1, not {shares!r}"
+    if strange := [setting for setting in said if setting not in ("name", "tasks", "merge", "shares")]:
+        yield f"{', '.join(strange)}: a stage that merges trains nothing; leave it out"
+
+
+def _label(name: Any, stages: Sequence[StagePlan]) -> str | None:
+    """The label of the latest stage of a name, or label."""
+    labels = [stage.label for stage in stages]
+    return next((each for each in reversed(labels) if name in (each, each.partition("-")[2])), None)
+
+
+def _stage(
+    config: Config,
+    planned: Plan,
+    said: Mapping[str, Any],
+    label: str,
+    tasks: Sequence[str],
+    before: Sequence[StagePlan],
+) -> StagePlan:
+    """The plan of a stage that has nothing wrong with it so far."""
+    changes = {name: value for name, value in said.items() if name not in OWN}
+    tags = planned.settings.get("target_tag") or [1] * len(config.tasks)
+    if not any(tags[config.tasks.index(task)] for task in tasks):
+        changes.setdefault("target_tag", [1] * len(tasks))  # somebody's epochs have to be counted
+    folder = planned.settings["save_path"] / STAGES
+    changes["save_path"] = folder / label
+    source, start = None, {}
+    if changes.pop(SAME_START, False):
+        source, run = before[-1].source, before[-1].settings["global"]
+        start = {name: run.get(name) for name in ("start_from", "reset")}
+    elif "merge" not in said:
+        source, start = _start(said.get("start_from"), config, before, folder)
+        start |= {"reset": said["reset"]} if "reset" in said else {}
+    settings = _document(config, planned, tasks, {**changes, **start})
+    run = settings["global"]
+    own = run.get("target_tag") or [1] * len(tasks)
+    targets = [task for task, tag in zip(tasks, own, strict=False) if tag]
+    if "merge" not in said:
+        return StagePlan(label, tasks, targets, settings, source)
+    if lacking := [task for task in targets if "dev_file" not in settings["tasks"][task]]:
+        raise ConfigError([f"dev scores choose the share; {', '.join(lacking)} has no dev_file"])
+    one, other = (_label(name, before) for name in said["merge"])
+    assert one is not None
+    assert other is not None
+    return StagePlan(label, tasks, targets, settings, None, (one, other), said.get("shares", SHARES))
+
+
+def _document(config: Config, planned: Plan, tasks: Sequence[str], changes: Mapping[str, Any]) -> Document:
+    """The configuration of some of the tasks with changes, which count for all of them."""
+    settings = document(config, planned, tasks, **changes)
+    run = settings["global"]
+    for name in changes:
+        for task in tasks:
+            run.pop(f"{task}.{name}", None)
+    for setting, (registry, arguments) in _chosen(planned).items():
+        if changes.get(setting) is not None and changes[setting] in registry:
+            taken = settings_of(registry[changes[setting]])
+            for name in arguments.keys() - taken.keys() - changes.keys():
+                run.pop(name, None)  # of the one that the stage replaces
+    return settings
+
+
+def _start(
+    given: Any, config: Config, before: Sequence[StagePlan], folder: Path
+) -> tuple[str | None, dict[str, Any]]:
+    """The stage whose weights a stage starts from, where it is one; and the setting for it.
+
+    Raises:
+        ConfigError: there is no such stage, and no such folder.
+    """
+    if given == PRETRAINED or (given is None and not before):
+        return None, {}
+    label = before[-1].label if given is None else _label(given, before)
+    if label is not None:
+        return label, {"start_from": folder / label / STAGE_WEIGHTS, "reset": None}
+    path = config.base / Path(str(given)).expanduser()
+    if not path.is_dir():
+        names = [PRETRAINED, *(stage.label.partition("-")[2] for stage in before)]
+        raise ConfigError(
+            [f"start_from: no earlier stage and no folder is called {str(given)!r}"
+             f"{did_you_mean(str(given), names)}"]
+        )  # fmt: skip
+    return None, {"start_from": path.absolute(), "reset": None}
+
+
+def _chosen(planned: Plan) -> dict[str, tuple[Registry[Any], Mapping[str, Any]]]:
+    """The settings that name a component -> where it comes from, and the run's arguments of it."""
+    return {
+        "optimizer": (OPTIMIZERS, planned.optimizer[1]),
+        "lr_scheduler": (LR_SCHEDULES, planned.schedule),
+        "mixing": (MIXINGS, planned.mixing[1]),
+        "balance": (BALANCES, {} if planned.balance is None else planned.balance[1]),
+    }
+
+
+def _check(stage: StagePlan) -> None:
+    """Plan and build a stage as its run will; what is built is thrown away.
+
+    Raises:
+        ConfigError: what is wrong with it.
+    """
+    config = read_config(stage.settings, argv=[])
+    build(plan(config, for_train=True), config.place)

@@ -1,0 +1,131 @@
+"""Several models of one task as one, whose weights are their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palm.backbone import BACKBONES
+from palm.core.checks import raise_any
+from palm.core.checksum import checksum
+from palm.core.directories import check_target
+from palm.core.errors import ConfigError, StorageError
+from palm.core.logging import logger, show_on_console
+from palm.core.storage import MANIFEST, load_into, under
+from palm.engine.checkpoint import STATE
+from palm.engine.choosing import chosen_model
+from palm.engine.inference import InferenceModel
+from palm.engine.loading import load_model
+from palm.engine.merging import SHOWN, mean_of, normalized_shares
+from palm.engine.recipe import named
+from palm.export.sources import tasks_of_run
+from palm.paradigm import HEADS
+from palm.reader import READERS
+
+ONLY_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_prob", "initializer_range")
+"""Settings of encoders and heads that change nothing in what a trained model computes."""
+
+
+def merge(
+    models: Sequence[str | Path],
+    output: str | Path,
+    weights: Sequence[float] | None = None,
+    *,
+    task: str | None = None,
+    trust: str | Sequence[str] = (),
+    overwrite: bool = False,
+) -> Path:
+    """Save the mean of models of one task, from checkpoints of a run or from runs with other seeds.
+
+    Tensors are added up in float64. A model with all of the weight keeps its bits.
+
+    Args:
+        models: saved models, as for `palm.load_model`, or checkpoints, which have several tasks.
+        output: a new folder, for a model like any other; its card names the models.
+        weights: a share for each, which are divided by their sum; equal ones where None.
+        task: whose model to take from checkpoints; needed if they have several.
+        trust: as for `palm.load_model`.
+        overwrite: replace what palm wrote at `output`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: shares that do not fit.
+        StorageError: a model that is missing or damaged, or not built like the first.
+    """
+    show_on_console()
+    if isinstance(models, str | Path) or not models:
+        raise ConfigError([f"merge takes a list of models, not {models!r}"])
+    folder, folders = Path(output), [_found(Path(path)) for path in models]
+    shares = normalized_shares(weights, len(folders))
+    check_target(folder, overwrite)
+    parents = [_loaded(path, task, trust) for path in folders]
+    first = parents[0]
+    for path, other in zip(folders[1:], parents[1:], strict=True):
+        raise_any(_differences(folders[0], first, path, other))
+    states = [
+        {**model.backbone.state_dict(prefix="backbone."), **model.head.state_dict(prefix="head.")}
+        for model in parents
+    ]
+    mean = mean_of(states, shares, [str(path) for path in folders])
+    load_into(first.backbone, under("backbone", mean), folder)
+    load_into(first.head, under("head", mean), folder)
+    told = [
+        {"model": str(given), "share": share, "sha256": checksum(path / MANIFEST)}
+        for given, path, share in zip(models, folders, shares, strict=True)
+    ]
+    first.save(folder, training={"merged": told}, overwrite=overwrite)
+    logger.info("%s: the mean of %d models saved at %s", first.task, len(folders), folder)
+    return folder
+
+
+def _found(path: Path) -> Path:
+    return path if (path / STATE).is_file() else chosen_model(path)
+
+
+def _loaded(folder: Path, task: str | None, trust: str | Sequence[str]) -> InferenceModel:
+    if not (folder / STATE).is_file():
+        model = load_model(folder, precision="fp32", trust=trust)
+        if task not in (None, model.task):
+            raise StorageError(f"{folder} is a model of task {model.task!r}, not of {task!r}")
+        return model
+    found = {trained.model.task: trained.model for trained in tasks_of_run(folder, trust)}
+    chosen = next(iter(found)) if task is None and len(found) == 1 else task
+    if chosen not in found:
+        came = "name one" if task is None else f"not {task!r}"
+        raise StorageError(
+            f"{folder} is a checkpoint of the tasks {', '.join(found)}; {came} with task (--task)"
+        )
+    return found[chosen]
+
+
+def _differences(one: Path, first: InferenceModel, other: Path, second: InferenceModel) -> Iterator[str]:
+    """A line on what does not agree between two models, if anything does not."""
+    ours, theirs = _facts(first), _facts(second)
+    found = [
+        f"{name} is {ours.get(name)!r} and {theirs.get(name)!r}"
+        for name in dict.fromkeys([*ours, *theirs])
+        if ours.get(name) != theirs.get(name)
+    ]
+    if found:
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        yield f"{one} and {other} cannot be merged: {'; '.join(found[:SHOWN])}{more}"
+
+
+def _facts(model: InferenceModel) -> Mapping[str, Any]:
+    """Everything but its weights that decides what a model computes; files by their content."""
+    parts = (
+        ("encoder", named(BACKBONES, model.backbone)),
+        ("paradigm", named(HEADS, model.head)),
+        ("reader", named(READERS, model.reader)),
+    )
+    facts: dict[str, Any] = {"task": model.task}
+    for kind, part in parts:
+        facts[kind] = part["name"]
+        for name, value in part["settings"].items():
+            is_file = isinstance(value, str) and "/" in value and Path(value).is_file()
+            if name not in ONLY_TRAINING:
+                facts[name] = f"a file with SHA-256 {checksum(Path(value))[:16]}…" if is_file else value
+    return facts

@@ -1,0 +1,267 @@
+"""Runs in stages: each is the run that one would make by hand, and all of them are one run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import tiny
+from palm.controller import Controller
+from palm.core.errors import ConfigError, StorageError
+from palm.core.storage import load_tensors
+from palm.engine.events import Observer
+from palm.engine.loop import Step
+
+
+def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
+    """Tiny tasks of ten steps an epoch, with dev data."""
+    given = tiny.config(
+        folder, *(tasks or ("cls", "match")), **{"num_epochs": 1, "overwrite": False, **settings}
+    )
+    for task in given["tasks"].values():
+        task["dev_file"] = task["train_file"]
+    return given
+
+
+def weights(*place: str | Path) -> dict[str, torch.Tensor]:
+    return load_tensors(Path(*place) / "model.safetensors")
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
+
+
+STAGES = [
+    {"name": "joint"},
+    {"tasks": ["cls"], "learning_rate": 5e-4, "num_epochs": 1.5, "freeze": 1},
+    {"name": "match", "tasks": ["match"], "start_from": "joint", "reset": "heads"},
+]
+
+
+def test_a_staged_run_equals_the_same_runs_by_hand(folder: Path) -> None:
+    result = Controller(config(folder, stages=STAGES), argv=[]).train()
+    out = folder / "out"
+
+    by_hand = {name: folder / f"hand_{name}" for name in ("joint", "cls", "match")}
+    Controller(config(folder, save_path=str(by_hand["joint"]), save_every_n_steps=20), argv=[]).train()
+    start = {"start_from": str(by_hand["joint"] / "step_20")}
+    second = {
+        "learning_rate": 5e-4,
+        "num_epochs": 1.5,
+        "freeze": 1,
+        "save_path": str(by_hand["cls"]),
+        **start,
+    }
+    Controller(config(folder, "cls", **second), argv=[]).train()
+    third = {"reset": ["match"], "save_path": str(by_hand["match"]), **start}
+    Controller(config(folder, "match", **third), argv=[]).train()
+
+    for stage, task in (("1-joint", "cls"), ("1-joint", "match"), ("2-cls", "cls"), ("3-match", "match")):
+        hand = by_hand[stage[2:]]
+        for kind in ("infer_model", "best_model"):
+            assert equal(weights(out, "stages", stage, task, kind), weights(hand, task, kind)), (stage, task)
+    for task in ("cls", "match"):
+        assert equal(weights(out, task, "infer_model"), weights(by_hand[task], task, "infer_model"))
+    assert not equal(weights(out, "cls", "infer_model"), weights(by_hand["joint"], "cls", "infer_model"))
+    assert result.steps == {"cls": 25, "match": 20}
+    assert result.stages == {"cls": "2-cls", "match": "3-match"}
+    assert "2-cls" in str(result)
+
+
+class Killed(Exception):  # noqa: N818
+    """Nobody tidies up after it."""
+
+
+def killing(stage: str, step: int) -> Observer:
+    """Ends the run after a step of a stage."""
+
+    def observe(event: Any) -> None:
+        if isinstance(event, Step) and event.number == step and places[-1].name == stage:
+            raise Killed
+
+    places: list[Path] = []
+
+    def watch(event: Any) -> None:
+        if getattr(event, "folder", None) is not None:
+            places.append(event.folder)
+        observe(event)
+
+    return watch
+
+
+def told(out: Path) -> list[dict[str, Any]]:
+    """The history without clock times."""
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [{name: line[name] for name in line if name not in ("seconds", "time")} for line in lines]
+
+
+@pytest.mark.parametrize(("stage", "step"), [("1-joint", 13), ("2-cls", 8), ("3-match", 4)])
+def test_kill_and_resume_inside_a_stage_are_bit_identical(folder: Path, stage: str, step: int) -> None:
+    settings = {"stages": STAGES, "save_every_n_steps": 3, "print_every_n_steps": 1}
+    Controller(config(folder, save_path=str(folder / "whole"), **settings), argv=[]).train()
+    parts = config(folder, save_path=str(folder / "parts"), **settings)
+    with pytest.raises(Killed):
+        Controller(parts, argv=[]).train([killing(stage, step)])
+    with pytest.raises(StorageError, match=r"holds an earlier run.*resume: auto"):
+        Controller(parts, argv=[]).train()
+    Controller({**parts, "resume": "auto"}, argv=[]).train()
+    for name in ("cls", "match"):
+        for kind in ("infer_model", "best_model"):
+            assert equal(*(weights(folder, run, name, kind) for run in ("whole", "parts")))
+    assert told(folder / "whole") == told(folder / "parts")
+
+
+def test_a_run_that_is_done_stays_as_it_is_and_changed_stages_are_refused(folder: Path) -> None:
+    given = config(folder, stages=STAGES[:2], resume="auto")
+    first = Controller(given, argv=[]).train()
+    steps: list[Any] = []
+    again = Controller(given, argv=[]).train([lambda event: steps.append(event)])
+    assert (steps, again.steps, again.best) == ([], first.steps, first.best)
+    other = [STAGES[0], {**STAGES[1], "learning_rate": 1e-4}]
+    with pytest.raises(StorageError, match="trained with other settings:\n  stage 2-cls: learning_rate\n"):
+        Controller({**given, "stages": other}, argv=[]).train()
+    more = Controller({**given, "stages": STAGES}, argv=[]).train([lambda event: steps.append(event)])
+    assert {event.task.name for event in steps if isinstance(event, Step)} == {"match"}
+    assert more.stages == {"cls": "2-cls", "match": "3-match"}
+    with pytest.raises(StorageError, match="holds an earlier run"):  # an ordinary one would replace them
+        Controller(config(folder), argv=[]).train()
+    Controller(config(folder, overwrite=True), argv=[]).train()
+    assert not list((folder / "out" / "stages").rglob("model.safetensors"))
+
+
+def test_one_history_counts_on_and_names_stages(folder: Path) -> None:
+    out = folder / "out"
+    Controller(config(folder, stages=STAGES, print_every_n_steps=1), argv=[]).train()
+    lines = told(out)
+    assert lines[0]["event"] == "start"
+    assert lines[0]["total_steps"] == 45
+    assert {name: plan["expected_steps"] for name, plan in lines[0]["tasks"].items()} == {
+        "cls": 25,
+        "match": 20,
+    }
+    begun = [(line["step"], line["stage"]) for line in lines if line["event"] == "stage"]
+    assert begun == [(0, "1-joint"), (20, "2-cls"), (35, "3-match")]
+    steps = [line for line in lines if line["event"] == "step"]
+    assert [line["step"] for line in steps] == list(range(1, 46))
+    assert [line["task_step"] for line in steps if line["task"] == "cls"] == list(range(1, 26))
+    assert [line["stage"] for line in steps] == ["1-joint"] * 20 + ["2-cls"] * 15 + ["3-match"] * 10
+    assert [line["rows"] for line in steps][-1] == 45 * 4
+    assert [line["reason"] for line in lines if line["event"] == "end"] == ["finished"]
+    saved = [line["path"] for line in lines if line["event"] == "saved" and line["kind"] == "target"]
+    assert saved[-1] == "stages/3-match/match/infer_model"
+    draws = [line["steps"] for line in lines if line["event"] == "draws"]
+    assert draws[-1] == {"cls": 25, "match": 20}
+
+
+def test_everything_wrong_with_all_stages_is_one_report(folder: Path) -> None:
+    stages = [
+        {"learning_rate": "fast", "num_epohs": 2},
+        {"tasks": ["clz"], "save_path": "elsewhere"},
+        {"tasks": ["cls"], "start_from": "jiont"},
+        {"name": "joint", "freeze": 7},
+        {"reset": ["mrc"]},
+        {"merge": ["joint", "nobody"], "shares": [2]},
+    ]
+    with pytest.raises(ConfigError) as error:
+        Controller(config(folder, stages=stages), argv=[])
+    assert error.value.problems == [
+        "config: stages: stage 1-all: learning_rate should be a number, not 'fast'",
+        "config: stages: stage 1-all: nothing uses 'num_epohs'; did you mean 'num_epochs'?",
+        "config: stages: stage 2-clz: tasks names 'clz'; did you mean 'cls'?",
+        "config: stages: stage 2-clz: save_path is a setting of the whole run; write it outside of stages",
+        "config: stages: stage 3-cls: start_from: no earlier stage and no folder is called 'jiont'",
+        "config: stages: stage 4-joint: freeze: there are 2 layers, not 7",
+        "config: stages: stage 5-all: reset names mrc; it takes heads, or of cls, match",
+        "config: stages: stage 6-all: merge should name two earlier stages, not ['joint', 'nobody']",
+        "config: stages: stage 6-all: shares should be a list of numbers from 0 to 1, not [2]",
+    ]
+
+
+def test_what_stages_cannot_be_combined_with_is_told(folder: Path) -> None:
+    given = config(folder, stages=[], resume=str(folder / "out" / "step_4"))
+    given["tasks"]["cls"]["private_layers"] = 1
+    with pytest.raises(ConfigError) as error:
+        Controller(given, argv=[])
+    begin = [line.split(";")[0] for line in error.value.problems]
+    assert begin == [
+        "stages: names none",
+        "stages: private_layers of cls: a stage hands on one encoder for all tasks",
+        "resume: a run in stages goes on from the newest checkpoint of its stage",
+    ]
+
+
+def test_a_head_of_another_shape_is_refused_with_the_remedy(folder: Path) -> None:
+    Controller(config(folder, "cls"), argv=[]).train()
+    model = folder / "out" / "cls"
+    changed = config(folder, "cls", save_path=str(folder / "new"), start_from=str(model))
+    changed["tasks"]["cls"]["n_classes"] = 5
+    with pytest.raises(StorageError, match=r"To start the head of 'cls' anew: reset: \[cls\]"):
+        Controller(changed, argv=[]).train()
+    Controller({**changed, "reset": "heads"}, argv=[]).train()
+    with pytest.raises(ConfigError, match="reset concerns the weights of start_from, which is not set"):
+        Controller(config(folder, "cls", reset="heads"), argv=[])
+
+
+def test_a_helper_may_have_a_stage_of_its_own(folder: Path) -> None:
+    stages = [{"tasks": ["mlm"]}, {"tasks": ["cls"], "optimizer": "lamb", "lr_scheduler": "constant"}]
+    given = config(
+        folder, "cls", "mlm", target_tag=[1, 0], mix_ratio=[1, 0.5], balance="cagrad", stages=stages
+    )
+    given["tasks_per_step"] = 2
+    result = Controller(given, argv=[]).train()
+    assert result.steps == {"mlm": 10, "cls": 10}
+    assert not (folder / "out" / "mlm" / "infer_model").exists() or result.stages["mlm"] == "1-mlm"
+
+
+def test_fork_merge_is_two_forks_and_their_merge_by_dev_scores(folder: Path) -> None:
+    stages = [{"fork_merge": 2, "shares": [0, 0.5, 1]}]
+    given = config(folder, "cls", "mlm", target_tag=[1, 0], stages=stages)
+    del given["tasks"]["mlm"]["dev_file"]
+    result = Controller(given, argv=[]).train()
+    out = folder / "out" / "stages"
+    names = ["1-forks.1.alone", "2-forks.1.together", "3-forks.1", "4-forks.2.alone", "5-forks.2.together"]
+    assert sorted(path.name for path in out.iterdir()) == [*names, "6-forks.2"]
+    assert result.steps["cls"] == 40
+    merges = [line for line in told(folder / "out") if line["event"] == "merge"]
+    assert [line["share"] for line in merges] == [0, 0.5, 1] * 2
+    scores = {line["share"]: line["scores"]["cls"]["accuracy"] for line in merges[3:]}
+    share = max(scores, key=lambda share: (scores[share], -share))
+    alone, together, merged = (weights(out, name, "weights") for name in (names[3], names[4], "6-forks.2"))
+    heads = {"cls": "heads.@0", "mlm": "heads.@1"}
+    for name, value in merged.items():
+        if name.startswith(heads["mlm"]):
+            assert torch.equal(value, together[name])
+        else:
+            mean = (1 - share) * alone[name].double() + share * together[name].double()
+            assert torch.equal(value, mean.float())
+    final = weights(folder / "out" / "cls" / "infer_model")
+    assert torch.equal(final["backbone.pooler.weight"], merged["backbone.pooler.weight"])
+    assert result.stages["cls"] == "6-forks.2"
+    again = Controller(given, for_train=False, argv=[]).evaluate("cls")
+    assert again["accuracy"] == scores[share]
+
+
+def test_share_0_is_the_first_model_to_the_bit(folder: Path) -> None:
+    stages = [
+        {"name": "alone", "tasks": ["cls"]},
+        {"name": "joint", "start_from": "pretrained"},
+        {"name": "merged", "merge": ["alone", "joint"], "tasks": ["cls"], "shares": [0]},
+    ]
+    Controller(config(folder, "cls", "match", stages=stages), argv=[]).train()
+    out = folder / "out"
+    first, merged = (
+        weights(out / "stages" / label / "cls" / "infer_model") for label in ("1-alone", "3-merged")
+    )
+    assert equal(first, merged)
+    assert equal(first, weights(out / "cls" / "infer_model"))
+    card = (out / "cls" / "infer_model" / "README.md").read_text(encoding="utf-8")
+    assert "| 1-alone | 1 |" in card
