@@ -59,7 +59,10 @@ def merge_stage(directory: StagedDirectory, stage: StagePlan) -> None:
     found: dict[float, tuple[float, Scores]] = {}
     for share in sorted(stage.shares):
         _fill(parts, between(one, other, share, stage.merges))
-        scores = {task.name: _scores(models[task.name], task) for task in targets}
+        scores = {}
+        for task in targets:
+            assert task.dev_file is not None
+            scores[task.name] = models[task.name].evaluate(task.dev_file, task.metrics)
         value = fsum(normalized_score(task, scores[task.name]) for task in targets) / len(targets)
         found[share] = value, scores
         seconds = round(time.perf_counter() - began, 3)
@@ -96,11 +99,6 @@ def _fill(parts: Parts, weights: Any) -> None:
     for task in parts.tasks:
         if task.name in weights.heads:
             load_into(task.head, weights.heads[task.name], folder)
-
-
-def _scores(model: InferenceModel, task: Task) -> Mapping[str, float]:
-    assert task.dev_file is not None
-    return model.evaluate(task.dev_file, task.metrics)
 
 
 def _start(parts: Parts, targets: Sequence[Task], device: str) -> dict[str, Any]:

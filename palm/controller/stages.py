@@ -102,7 +102,9 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
             try:
                 stage = _stage(config, planned, said, label, tasks, found)
                 found.append(stage)
-                _check(stage)
+                # It is planned and built as its run will, and thrown away.
+                own = read_config(stage.settings, argv=[])
+                build(plan(own, for_train=True), own.place)
             except ConfigError as error:
                 wrong = [INSIDE.sub("", line) for line in error.problems]
         problems += [f"{place}: stage {label}: {line}" for line in wrong]
@@ -231,7 +233,13 @@ def _document(config: Config, planned: Plan, tasks: Sequence[str], changes: Mapp
     for name in changes:
         for task in tasks:
             run.pop(f"{task}.{name}", None)
-    for setting, (registry, arguments) in _chosen(planned).items():
+    components: dict[str, tuple[Registry[Any], Mapping[str, Any]]] = {
+        "optimizer": (OPTIMIZERS, planned.optimizer[1]),
+        "lr_scheduler": (LR_SCHEDULES, planned.schedule),
+        "mixing": (MIXINGS, planned.mixing[1]),
+        "balance": (BALANCES, {} if planned.balance is None else planned.balance[1]),
+    }
+    for setting, (registry, arguments) in components.items():
         if changes.get(setting) is not None and changes[setting] in registry:
             taken = settings_of(registry[changes[setting]])
             for name in arguments.keys() - taken.keys() - changes.keys():
@@ -260,23 +268,3 @@ def _start(
              f"{did_you_mean(str(given), names)}"]
         )  # fmt: skip
     return None, {"start_from": path.absolute(), "reset": None}
-
-
-def _chosen(planned: Plan) -> dict[str, tuple[Registry[Any], Mapping[str, Any]]]:
-    """The settings that name a component -> where it comes from, and the run's arguments of it."""
-    return {
-        "optimizer": (OPTIMIZERS, planned.optimizer[1]),
-        "lr_scheduler": (LR_SCHEDULES, planned.schedule),
-        "mixing": (MIXINGS, planned.mixing[1]),
-        "balance": (BALANCES, {} if planned.balance is None else planned.balance[1]),
-    }
-
-
-def _check(stage: StagePlan) -> None:
-    """Plan and build a stage as its run will; what is built is thrown away.
-
-    Raises:
-        ConfigError: what is wrong with it.
-    """
-    config = read_config(stage.settings, argv=[])
-    build(plan(config, for_train=True), config.place)

@@ -129,7 +129,8 @@ class StagedDirectory:
         steps = dict.fromkeys(planned, 0)
         for line in lines:
             steps |= line["steps"] if line["event"] == "draws" else {}
-        return result_of_lines(lines, steps, planned, _seconds(lines), last)
+        seconds = next((line["seconds"] for line in reversed(lines) if "seconds" in line), 0.0)
+        return result_of_lines(lines, steps, planned, float(seconds), last)
 
 
 def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
@@ -180,7 +181,3 @@ def _moved(line: Line, label: str, before: Mapping[str, Any], counts: Mapping[st
     if line["event"] == "saved" and not Path(line["path"]).is_absolute():
         moved["path"] = f"{STAGES}/{label}/{line['path']}"
     return {**line, **moved, "stage": label}
-
-
-def _seconds(lines: Sequence[Line]) -> float:
-    return float(next((line["seconds"] for line in reversed(lines) if "seconds" in line), 0.0))

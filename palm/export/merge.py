@@ -58,7 +58,8 @@ def merge(
     show_on_console()
     if isinstance(models, str | Path) or not models:
         raise ConfigError([f"merge takes a list of models, not {models!r}"])
-    folder, folders = Path(output), [_found(Path(path)) for path in models]
+    folder, given = Path(output), [Path(path) for path in models]
+    folders = [path if (path / STATE).is_file() else chosen_model(path) for path in given]
     shares = normalized_shares(weights, len(folders))
     check_target(folder, overwrite)
     parents = [_loaded(path, task, trust) for path in folders]
@@ -73,16 +74,12 @@ def merge(
     load_into(first.backbone, under("backbone", mean), folder)
     load_into(first.head, under("head", mean), folder)
     told = [
-        {"model": str(given), "share": share, "sha256": checksum(path / MANIFEST)}
-        for given, path, share in zip(models, folders, shares, strict=True)
+        {"model": str(name), "share": share, "sha256": checksum(path / MANIFEST)}
+        for name, path, share in zip(models, folders, shares, strict=True)
     ]
     first.save(folder, training={"merged": told}, overwrite=overwrite)
     logger.info("%s: the mean of %d models saved at %s", first.task, len(folders), folder)
     return folder
-
-
-def _found(path: Path) -> Path:
-    return path if (path / STATE).is_file() else chosen_model(path)
 
 
 def _loaded(folder: Path, task: str | None, trust: str | Sequence[str]) -> InferenceModel:

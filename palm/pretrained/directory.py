@@ -83,7 +83,16 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
                 f"the right model_type and number of heads: {json.dumps(config)}"
             )
         told = described(config_file, given)
-        return ModelDirectory(path, config_file, *told, *_vocabulary(config_file), given)
+        saved = read_config(config_file).get("reader")
+        settings: Any = saved.get("settings") if isinstance(saved, dict) else None
+        own = settings.get("vocab_path") if isinstance(settings, dict) else None
+        if isinstance(own, dict) and "file" in own:  # a model of our own says both
+            vocabulary: Path | None = inside(config_file.parent, own["file"])
+            lower_case = bool(settings.get("do_lower_case"))
+        else:
+            vocabulary = find_vocabulary(config_file.parent)
+            lower_case = vocabulary is not None and is_lower_case(vocabulary)
+        return ModelDirectory(path, config_file, *told, vocabulary, lower_case, given)
 
 
 def settings_of_directory(path: str | Path) -> dict[str, Any]:
@@ -112,15 +121,3 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
         "vocab_path": str(vocabulary),
         "do_lower_case": directory.do_lower_case,
     }
-
-
-def _vocabulary(config_file: Path) -> tuple[Path | None, bool]:
-    """The vocabulary beside a JSON file, and whether it is lower-case; a model of our own says both."""
-    saved = read_config(config_file).get("reader")
-    if isinstance(saved, dict) and isinstance(saved.get("settings"), dict):
-        settings = saved["settings"]
-        own = settings.get("vocab_path")
-        if isinstance(own, dict) and "file" in own:
-            return inside(config_file.parent, own["file"]), bool(settings.get("do_lower_case"))
-    found = find_vocabulary(config_file.parent)
-    return (None, False) if found is None else (found, is_lower_case(found))
