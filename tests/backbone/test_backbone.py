@@ -343,8 +343,8 @@ def test_a_row_of_padding_alone_is_named() -> None:
     ("change", "message"),
     [
         (
-            {"input_mask": torch.ones(3, 7)},
-            r"'input_mask' as bool\[batch, seq\], the batch gives float32\[3, 7\]",
+            {"input_mask": torch.ones(3, 7).long()},
+            r"'input_mask' as bool\[batch, seq\], the batch gives int64\[3, 7\]",
         ),
         (
             {"position_ids": torch.arange(7)},

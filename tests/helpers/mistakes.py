@@ -11,6 +11,7 @@ from typing import Any
 import palm
 from helpers import tiny
 from palm.backbone import BACKBONES
+from palm.balance import BALANCES
 from palm.cli import main
 from palm.config import Parameter, listed, type_name
 from palm.controller import Controller
@@ -104,6 +105,7 @@ def _place_of(name: str, heading: str) -> tuple[dict[str, Any], str]:
         "lr_scheduler": (LR_SCHEDULES, "linear_warmup_decay"),
         "mixing": (MIXINGS, "mix_ratio"),
         "backbone": (BACKBONES, "bert"),
+        "balance": (BALANCES, ""),
     }
     for key, (registry, default) in defaults.items():
         if owners := _owners(registry, name):
