@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from palm.controller import Controller
     from palm.downloader import load_backbone
     from palm.engine.evaluation import Evaluator
-    from palm.engine.inference import InferenceModel, load_model
+    from palm.engine.inference import InferenceModel
+    from palm.engine.loading import load_model
     from palm.engine.task import Task
     from palm.export.convert import convert
     from palm.export.inspection import inspect_directory
@@ -45,7 +46,7 @@ _HOMES = {
     "convert": "palm.export.convert",
     "inspect_directory": "palm.export.inspection",
     "load_backbone": "palm.downloader",
-    "load_model": "palm.engine.inference",
+    "load_model": "palm.engine.loading",
     "merge": "palm.export.merge",
     "plot": "palm.report.plot",
     "sweep": "palm.search.sweep",

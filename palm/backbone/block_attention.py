@@ -76,39 +76,37 @@ def blocks_of(scope: Scope, tokens: int) -> list[Block]:
     window = scope.window
     (query_row, query_place), (key_row, key_place) = (_places(rows) for rows in (scope.queries, scope.keys))
     blocks = []
-    for first, last in _neighbours(scope.keys.bounds):
-        queries = slice(scope.queries.bounds[first][0], scope.queries.bounds[last][1])
-        keys = slice(scope.keys.bounds[first][0], scope.keys.bounds[last][1])
-        cut = window is not None and first == last
-        for q, k in _near(queries, keys, window or 0) if cut else [(queries, keys)]:
-            end = k.start + math.ceil((k.stop - k.start) / MULTIPLE) * MULTIPLE
-            end = end if end <= tokens else k.stop
-            masked = None
-            if first < last or window is not None:
-                masked = query_row[q, None] != F.pad(key_row[k], (0, end - k.stop), value=-1)
-            if masked is not None and window is not None:
-                distance = query_place[q, None] - F.pad(key_place[k], (0, end - k.stop))
-                masked |= distance.abs() > window
-            blocks.append(Block(q, k, end, masked))
+    for q, k, is_one in _divided(scope):
+        end = k.start + math.ceil((k.stop - k.start) / MULTIPLE) * MULTIPLE
+        end = end if end <= tokens else k.stop
+        masked = None
+        if not is_one or window is not None:
+            masked = query_row[q, None] != F.pad(key_row[k], (0, end - k.stop), value=-1)
+        if masked is not None and window is not None:
+            distance = query_place[q, None] - F.pad(key_place[k], (0, end - k.stop))
+            masked |= distance.abs() > window
+        blocks.append(Block(q, k, end, masked))
     return blocks
 
 
-def _neighbours(bounds: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The first and the last sequence of each block."""
-    first = 0
+def _divided(scope: Scope) -> Iterator[tuple[slice, slice, bool]]:
+    """Queries of a block, the keys that some of them see, and whether all are of one sequence."""
+    bounds, first, window = scope.keys.bounds, 0, scope.window
     for number in range(1, len(bounds) + 1):
-        if number == len(bounds) or bounds[number][1] - bounds[first][0] > TOGETHER:
-            yield first, number - 1
-            first = number
-
-
-def _near(queries: slice, keys: slice, window: int) -> Iterator[tuple[slice, slice]]:
-    """One sequence's queries in stretches, each with the keys that some of them see."""
-    stretch, shift = max(2 * window, TOGETHER), keys.start - queries.start
-    for start in range(queries.start, queries.stop, stretch):
-        stop = min(start + stretch, queries.stop)
-        first, last = start + shift - window, stop + shift + window
-        yield slice(start, stop), slice(max(first, keys.start), min(last, keys.stop))
+        if number < len(bounds) and bounds[number][1] - bounds[first][0] <= TOGETHER:
+            continue  # one more neighbour fits in
+        queries = slice(scope.queries.bounds[first][0], scope.queries.bounds[number - 1][1])
+        keys = slice(bounds[first][0], bounds[number - 1][1])
+        is_one, first = first == number - 1, number
+        if window is None or not is_one:
+            yield queries, keys, is_one
+            continue
+        # A window sees what is near, so that a sequence is cut into stretches.
+        stretch, shift = max(2 * window, TOGETHER), keys.start - queries.start
+        for start in range(queries.start, queries.stop, stretch):
+            stop = min(start + stretch, queries.stop)
+            low, high = start + shift - window, stop + shift + window
+            yield slice(start, stop), slice(max(low, keys.start), min(high, keys.stop)), True
 
 
 def _places(rows: Sequences) -> tuple[Tensor, Tensor]:
@@ -137,7 +135,14 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         ctx.blocks, ctx.overlapping, ctx.scale = blocks, overlapping, 1 / math.sqrt(query.shape[-1])
         ctx.dropout_scale = 1 / (1 - dropout_prob)
-        masks = _dropout_masks(blocks, query, dropout_prob) if dropout_prob else [None] * len(blocks)
+        masks: Sequence[Tensor | None] = [None] * len(blocks)
+        if dropout_prob:
+            # Which weights stay, in the shape of each block's scores; one draw for all blocks.
+            heads = query.shape[1]
+            shapes = [(heads, b.queries.stop - b.queries.start, b.end - b.keys.start) for b in blocks]
+            sizes = [math.prod(shape) for shape in shapes]
+            drawn = torch.split(draw_mask(torch.Size([sum(sizes)]), dropout_prob, query.dtype), sizes)
+            masks = [mask.view(shape) for mask, shape in zip(drawn, shapes, strict=True)]
         gathered, weights = _empty_like(query, blocks[-1].queries.stop), []
         for block, mask in zip(blocks, masks, strict=True):
             scores = _product(_by_head(query[block.queries]), _by_head(key[block.filled]).mT, ctx.scale)
@@ -184,15 +189,6 @@ def softmax_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
     products = gradient * wide
     return (products - wide * products.sum(-1, keepdim=True)).to(weight.dtype)
-
-
-def _dropout_masks(blocks: list[Block], query: Tensor, dropout_prob: float) -> Sequence[Tensor]:
-    """Which attention weights stay, for every block in the shape of its scores; all come from one draw."""
-    heads = query.shape[1]
-    shapes = [(heads, b.queries.stop - b.queries.start, b.end - b.keys.start) for b in blocks]
-    sizes = [math.prod(shape) for shape in shapes]
-    drawn = torch.split(draw_mask(torch.Size([sum(sizes)]), dropout_prob, query.dtype), sizes)
-    return [mask.view(shape) for mask, shape in zip(drawn, shapes, strict=True)]
 
 
 def _empty_like(packed: Tensor, used: int) -> Tensor:

@@ -191,20 +191,17 @@ class GradNorm(Balance):
         """The factors after a step towards equal norms."""
         logs, norms = self.table("logs"), gramian.diagonal().sqrt().tolist()
         sizes = [math.exp(logs.get(task, 0.0)) * norm for task, norm in zip(tasks, norms, strict=True)]
-        goals = self._goals(tasks, sum(sizes) / len(sizes))
-        for task, size, goal in zip(tasks, sizes, goals, strict=True):
+        first, last = self.table("first"), self.table("last")
+        left = [last.get(task, 1.0) / first.get(task, 1.0) for task in tasks]  # of each loss
+        mean, mean_left = sum(sizes) / len(sizes), sum(left) / len(left)
+        for task, size, own in zip(tasks, sizes, left, strict=True):
+            goal = mean * (own / mean_left) ** self.alpha if mean_left > 0 else mean
             # By the sign alone, so that the rate does not depend on how large gradients are.
             logs[task] = logs.get(task, 0.0) - self.rate * math.copysign(size > 0, size - goal)
         heights = [math.exp(logs[task]) for task in tasks]
         factors = [len(tasks) * height / sum(heights) for height in heights]
         logs.update({task: math.log(factor) for task, factor in zip(tasks, factors, strict=True)})
         return factors
-
-    def _goals(self, tasks: Sequence[str], mean: float) -> list[float]:
-        first, last = self.table("first"), self.table("last")
-        left = [last.get(task, 1.0) / first.get(task, 1.0) for task in tasks]
-        average = sum(left) / len(left)
-        return [mean * (each / average) ** self.alpha if average > 0 else mean for each in left]
 
     def observe(self, tasks: Sequence[str], losses: Sequence[float]) -> None:
         """Keep a task's first loss, and its last."""

@@ -8,7 +8,6 @@ import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from palm.core.errors import PalmError
@@ -23,8 +22,7 @@ KINDS = {
     "optimizer": ("palm.optimizer", "OPTIMIZERS"),
     "lr_scheduler": ("palm.lr_sched", "LR_SCHEDULES"),
 }
-"""The setting that names a component -> the module and the name of its registry. Each is imported when it is
-asked for: the listing of a kind that needs no torch does not wait for it."""
+"""The setting that names a component -> the module of its registry, imported on demand, and its name."""
 
 DEMOS = "demos"
 
@@ -61,10 +59,15 @@ def entries(kinds: Iterable[str] = (), modules: Sequence[str] = ()) -> list[Entr
     Raises:
         PalmError: a module that cannot be imported.
     """
-    imported = [_imported(name) for name in modules]
-    wanted = list(kinds) or [*KINDS, DEMOS]
+    imported = []
+    for name in modules:
+        try:
+            imported.append(importlib.import_module(name))
+        except Exception as error:  # a user's module may fail in any way
+            why = f"{type(error).__name__}: {error}"
+            raise PalmError(f"--module {name}: it cannot be imported: {why}") from error
     found: list[Entry] = []
-    for kind in wanted:
+    for kind in list(kinds) or [*KINDS, DEMOS]:
         if kind == DEMOS:
             found += _demos()
             continue
@@ -77,7 +80,13 @@ def entries(kinds: Iterable[str] = (), modules: Sequence[str] = ()) -> list[Entr
             for component, names in by_class.items()
             for name in names
         ]
-        found += [entry for module in imported for entry in _of_module(kind, registry, module)]
+        found += [
+            Entry(kind, f"{module.__name__}.{name}", summary_of(own), own)
+            for module in imported
+            for name, own in vars(module).items()
+            if isinstance(own, type) and own.__module__ == module.__name__  # not what it imports
+            if registry.holds(own) and not inspect.isabstract(own)
+        ]
     return found
 
 
@@ -114,21 +123,6 @@ def summary_of(component: object) -> str:
     """The first paragraph of a description, in one line, without its final full stop."""
     text = inspect.cleandoc(getattr(component, "__doc__", "") or "").split("\n\n")[0]
     return " ".join(text.split()).rstrip(".")
-
-
-def _imported(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except Exception as error:  # a user's module may fail in any way
-        raise PalmError(f"--module {name}: it cannot be imported: {type(error).__name__}: {error}") from error
-
-
-def _of_module(kind: str, registry: Registry[Any], module: ModuleType) -> Iterator[Entry]:
-    """The components that a module itself defines."""
-    for name, found in vars(module).items():
-        is_own = isinstance(found, type) and found.__module__ == module.__name__
-        if is_own and registry.holds(found) and not inspect.isabstract(found):
-            yield Entry(kind, f"{module.__name__}.{name}", summary_of(found), found)
 
 
 def _demos() -> Iterator[Entry]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from palm.catalogue.entries import DEMOS, Entry
@@ -29,31 +29,23 @@ def listing(found: Sequence[Entry]) -> str:
 
 def description(entry: Entry) -> str:
     """A component with its settings: their types, defaults and meanings."""
-    return "\n".join(_description(entry))
-
-
-def _description(entry: Entry) -> Iterator[str]:
-    yield f"{entry.path}: {entry.summary}" if entry.summary else entry.path
+    lines = [f"{entry.path}: {entry.summary}" if entry.summary else entry.path]
     if entry.kind == DEMOS or entry.component is None:
-        yield f"  python demos/{entry.name}/demo.py"
-        return
-    yield f"  in a configuration: {_named(entry)}"
+        return "\n".join([*lines, f"  python demos/{entry.name}/demo.py"])
+    name = f"[{entry.name}]" if entry.kind == "metrics" else entry.name
+    lines.append(f"  in a configuration: {entry.kind}: {name}")
     settings = [each for each in settings_of(entry.component).values() if each.name not in HORIZON]
     if not settings:
-        yield "  no settings"
+        lines.append("  no settings")
     for setting in settings:
         also = f", also {', '.join(setting.aliases)}" if setting.aliases else ""
-        yield f"  {setting.name}  ({type_name(setting.annotation)}, {default_text(setting)}{also})"
+        lines.append(f"  {setting.name}  ({type_name(setting.annotation)}, {default_text(setting)}{also})")
         if setting.doc:
-            yield textwrap.fill(setting.doc, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+            lines.append(textwrap.fill(setting.doc, 100, initial_indent=" " * 6, subsequent_indent=" " * 6))
     if entry.component.__module__.startswith("palm."):
-        for line in (entry.component.__doc__ or "").splitlines():
-            if line.strip().startswith("Source:"):
-                yield f"  {line.strip()}"
-
-
-def _named(entry: Entry) -> str:
-    return f"{entry.kind}: [{entry.name}]" if entry.kind == "metrics" else f"{entry.kind}: {entry.name}"
+        text = (entry.component.__doc__ or "").splitlines()
+        lines += [f"  {line.strip()}" for line in text if line.strip().startswith("Source:")]
+    return "\n".join(lines)
 
 
 def as_json(found: Sequence[Entry]) -> list[dict[str, object]]:

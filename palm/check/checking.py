@@ -62,15 +62,15 @@ def check(
     name = str(config) if isinstance(config, (str, Path)) else "configuration"
     with only_collected() as warned:
         try:
-            controller, devices = _controller(config, task_dir, argv, tasks)
+            run = _RunCheck(config, task_dir, argv, tasks)
         except PalmError as error:
             lines = error.problems if isinstance(error, ConfigError) else [str(error)]
             problems = [Problem("error", "configuration", "", line) for line in lines]
             return Check(name, problems, seconds=time.perf_counter() - began)
-        run = _RunCheck(controller, devices)
         # Before the data is looked at: what that takes of memory is not the run's.
         run.look(measure)
-        plans = [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]
+        planned = run.controller.plan
+        plans = [*planned.tasks, *map(TaskPlan.of, planned.given)]
         data = {plan.name: data_of(plan) for plan in plans}
     problems = [problem for found in data.values() for problem in found.problems]
     # The run stops at the first task whose data cannot be used; here, all of them are told.
@@ -98,34 +98,35 @@ def check(
     )
 
 
-def _controller(
-    config: str | Path | Mapping[str, Any], task_dir: str | Path, argv: Sequence[str], tasks: Sequence[Task]
-) -> tuple[Controller, int]:
-    """A Controller on one device, and how many devices the run would use."""
-    wanted = configured(config, task_dir, argv, for_train=True, needs_tasks=not tasks).value("num_devices")
-    # With several, a Controller would start this program again on each of them.
-    controller = Controller(config, task_dir, argv=[*argv, "--num_devices", "1"], tasks=tasks)
-    settings = RunSettings(**controller.plan.settings)
-    if wanted is None or wanted.value == "auto":
-        on_gpus = settings.use_gpu and settings.device != "cpu"
-        return controller, max(1, torch.cuda.device_count()) if on_gpus else 1
-    return controller, int(wanted.value)
-
-
 class _RunCheck:
-    """Looks at the run that a Controller would make.
-
-    Args:
-        controller: on one device.
-        devices: that the run would use.
+    """Looks at the run that a Controller of these arguments would make.
 
     Attributes:
+        controller: on one device.
+        devices: how many the run would use.
         problems: found so far; the others are parts of `Check`.
+
+    Raises:
+        PalmError: the configuration is wrong.
     """
 
-    def __init__(self, controller: Controller, devices: int) -> None:
-        self.controller, self.devices = controller, devices
-        self.settings = RunSettings(**controller.plan.settings)
+    def __init__(
+        self,
+        config: str | Path | Mapping[str, Any],
+        task_dir: str | Path,
+        argv: Sequence[str],
+        tasks: Sequence[Task],
+    ) -> None:
+        given = configured(config, task_dir, argv, for_train=True, needs_tasks=not tasks)
+        wanted = given.value("num_devices")
+        # With several, a Controller would start this program again on each of them.
+        self.controller = Controller(config, task_dir, argv=[*argv, "--num_devices", "1"], tasks=tasks)
+        self.settings = RunSettings(**self.controller.plan.settings)
+        if wanted is None or wanted.value == "auto":
+            on_gpus = self.settings.use_gpu and self.settings.device != "cpu"
+            self.devices = max(1, torch.cuda.device_count()) if on_gpus else 1
+        else:
+            self.devices = int(wanted.value)
         self.problems: list[Problem] = []
         self.wiring: list[Wiring] = []
         self.computing: Computing | None = None
@@ -154,8 +155,17 @@ class _RunCheck:
         directory = RunDirectory(settings.save_path, names, targets, settings.resume, settings.overwrite)
         self.saving = saving_of(training, self.plan, settings, directory)
         self.problems += [*_plan_problems(self.plan, settings), *saving_problems(self.saving, directory)]
-        if measure:
-            self._measure(training, self.plan)
+        if not measure:
+            return
+        try:
+            every, every_epoch = settings.eval_every_n_steps, settings.eval_every_epoch
+            self.cost = measured(training, self.plan, every, every_epoch)
+        except torch.cuda.OutOfMemoryError:
+            told = "the fullest batches do not fit into the memory of the device"
+            remedy = "lower batch_size and set gradient_accumulation_steps, or set max_tokens_per_batch"
+            self.problems.append(Problem("error", "memory", "", told, remedy))
+        except PalmError as error:
+            self.problems.append(Problem("error", "run", "", str(error)))
 
     def _on_all_devices(self, training: Training) -> Training:
         """The same run with the steps that it has on several devices, of which this process is the first."""
@@ -178,17 +188,6 @@ class _RunCheck:
         arguments = self.controller.plan.schedule
         schedule = schedule_of_run(settings.lr_scheduler, total, settings.warmup_proportion, arguments)
         return start(Recipe(**{**vars(recipe), "schedule": schedule}))
-
-    def _measure(self, training: Training, plan: RunPlan) -> None:
-        try:
-            every, every_epoch = self.settings.eval_every_n_steps, self.settings.eval_every_epoch
-            self.cost = measured(training, plan, every, every_epoch)
-        except torch.cuda.OutOfMemoryError:
-            told = "the fullest batches do not fit into the memory of the device"
-            remedy = "lower batch_size and set gradient_accumulation_steps, or set max_tokens_per_batch"
-            self.problems.append(Problem("error", "memory", "", told, remedy))
-        except PalmError as error:
-            self.problems.append(Problem("error", "run", "", str(error)))
 
     def _computing(self, training: Training) -> Computing:
         settings, device = self.settings, training.recipe.device

@@ -230,9 +230,10 @@ class DataCheck:
                     train.examples_at({number for number, _ in seen.pairs}),
                     other.examples_at({number for _, number in seen.pairs}),
                 )
-                self.add(
-                    "warning", "leak", _leaked(role, other, train, exact, nearly), LEAK_REMEDY[role], examples
-                )
+                share, more = _share(exact.count, len(other.digests)), nearly.count - exact.count
+                told = f"{other.path.name} ({role}): {share} rows also stand in {train.path.name}"
+                told += f", {more} more but for case and punctuation" if more else ""
+                self.add("warning", "leak", told, LEAK_REMEDY[role], examples)
             unseen = [label for label in other.labels if label not in train.labels]
             if role == "dev" and train.labels and unseen:
                 self.found.unseen_labels = unseen
@@ -248,13 +249,6 @@ LEAK_REMEDY: dict[Role, str] = {
     "dev": "take them out of the training file, or scores are better than the model",
     "pred": "take them out of the training file if the predictions are to be scored",
 }
-
-
-def _leaked(role: Role, other: FileReading, train: FileReading, exact: Matches, nearly: Matches) -> str:
-    share = _share(exact.count, len(other.digests))
-    told = f"{other.path.name} ({role}): {share} rows also stand in {train.path.name}"
-    more = nearly.count - exact.count
-    return f"{told}, {more} more but for case and punctuation" if more else told
 
 
 def _told(found: Matches, firsts: Mapping[int, Any], seconds: Mapping[int, Any]) -> Iterator[str]:

@@ -16,10 +16,10 @@ from tqdm import tqdm
 from palm.check.digests import RowDigests
 from palm.check.examples import Role, examples_of, place_of, shortened, texts_of, truths_of
 from palm.reader import Reader
-from palm.reader.rows.bad_rows import BadRows
 from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
+from palm.reader.text.bad_rows import BadRows
 from palm.reader.text.tokenizer import Tokenizer
 from palm.report.data import histogram
 
@@ -131,7 +131,17 @@ class FileReading:
         self.reader.facts, self.reader.bad_rows = self.facts, self.bad
         try:
             for chunk, rows in encoded_chunks(self.reader, examples, with_targets=self.role == "train"):
-                self._take_examples(chunk)
+                for example, truth in zip(chunk, truths_of(self.reader, chunk, self.role), strict=True):
+                    self.digests.add(texts_of(example), tuple(map(str, truth.values())) or None)
+                    if isinstance(truth.get("label"), int):
+                        self.labels[self.names.get(truth["label"], str(truth["label"]))] += 1
+                    elif "labels" in truth:
+                        self.labels.update(truth["labels"])
+                    elif isinstance(value := truth.get("value"), float):
+                        least, total, largest = self.values or (value, 0.0, value)
+                        self.values = [min(least, value), total + value, max(largest, value)]
+                    elif "answers" in truth:
+                        self.unanswered += not truth["answers"]
                 lengths, counts = np.unique(rows.lengths, return_counts=True)
                 for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
                     self.lengths[length] += count
@@ -139,19 +149,6 @@ class FileReading:
                 self._look_for_unknown(chunk, rows)
         finally:
             self.reader.facts = self.reader.bad_rows = None
-
-    def _take_examples(self, chunk: Sequence[Any]) -> None:
-        for example, truth in zip(chunk, truths_of(self.reader, chunk, self.role), strict=True):
-            self.digests.add(texts_of(example), tuple(map(str, truth.values())) or None)
-            if isinstance(truth.get("label"), int):
-                self.labels[self.names.get(truth["label"], str(truth["label"]))] += 1
-            elif "labels" in truth:
-                self.labels.update(truth["labels"])
-            elif isinstance(value := truth.get("value"), float):
-                least, total, largest = self.values or (value, 0.0, value)
-                self.values = [min(least, value), total + value, max(largest, value)]
-            elif "answers" in truth:
-                self.unanswered += not truth["answers"]
 
     def _show_first(self, chunk: Sequence[Any], rows: Rows) -> None:
         if self._tokenizer is None:
@@ -162,8 +159,11 @@ class FileReading:
             if isinstance(truth.get("label"), int):
                 truth = {"label": self.names.get(truth["label"], truth["label"])}
             text = " ".join(self._tokenizer.tokens(rows["token_ids"][row]))
-            told = "; ".join(f"{name}: {_listed(value)}" for name, value in truth.items())
-            self.first_rows.append(f"{place_of(example)} {text}" + (f"  ({told})" if told else ""))
+            told = []
+            for name, value in truth.items():
+                words = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+                told.append(f"{name}: {shortened(words)}")
+            self.first_rows.append(f"{place_of(example)} {text}" + (f"  ({'; '.join(told)})" if told else ""))
 
     def _look_for_unknown(self, chunk: Sequence[Any], rows: Rows) -> None:
         """Count the rows with unknown tokens, and the words behind these in the first texts that have any."""
@@ -230,7 +230,3 @@ def _spread(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
     quantiles = {"least": 0.0, "median": 0.5, "95 %": 0.95, "99 %": 0.99, "most": 1.0}
     found = {name: int(np.quantile(lengths, share, method="lower")) for name, share in quantiles.items()}
     return {**found, "mean": round(float(lengths.mean()), 1)}
-
-
-def _listed(value: Any) -> str:
-    return shortened(" ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))

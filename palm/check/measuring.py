@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from statistics import median
@@ -21,7 +21,7 @@ EVALUATED = 2048
 """Dev examples that are predicted to know how long an evaluation takes."""
 
 SETTLING = 10.0
-"""Seconds of further steps after which memory is read, where it grows with every new number of tokens."""
+"""Seconds of the run's own next steps, behind those that were picked."""
 
 
 @dataclass(frozen=True)
@@ -94,18 +94,13 @@ def measured(training: Training, plan: RunPlan, every: int, every_epoch: bool) -
         per_step = steps.batches.tokens * steps.gradient_accumulation_steps
         seconds = _evaluation(training, task)
         paces.append(TaskPace(task.name, usual, fullest, per_step / usual, seconds, memory_bytes(device)))
-    if device.type == "cpu" and training.model.precision == "bf16":
-        # What a CPU needs for bf16 grows with every new number of tokens: of 997 MB that a run of 828 steps
-        # had at its end, 631 MB were there after 50 steps. In fp32, the same run stays at 348 MB.
-        until = time.perf_counter() + SETTLING
-        while time.perf_counter() < until and training.step < plan.steps:
-            training.next_step()
+    pace = _settled(training, plan, {each.task: each.usual for each in paces})
     drawn = [each.planned if each.drawn is None else each.drawn for each in plan.tasks]
-    steps_time = sum(count * pace.usual for count, pace in zip(drawn, paces, strict=True))
+    steps_time = pace * sum(count * each.usual for count, each in zip(drawn, paces, strict=True))
     evaluations = (
         num_evaluations(plan, every, every_epoch) if any(task.dev_file for task in training.tasks) else 0
     )
-    evaluating = evaluations * sum(pace.evaluation for pace in paces)
+    evaluating = evaluations * sum(each.evaluation for each in paces)
     starting = max(0.0, first - paces[0].usual)
     return Cost(
         seconds=steps_time + evaluating + starting,
@@ -125,6 +120,19 @@ def num_evaluations(plan: RunPlan, every: int, every_epoch: bool) -> int:
         return len({*regular, *(plan.epoch_ends if every_epoch else ()), plan.steps})
     main = next(each for each in plan.tasks if each.task == plan.main)
     return len(regular) + (main.planned // main.steps_per_epoch if every_epoch else 0) + 1
+
+
+def _settled(training: Training, plan: RunPlan, usual: Mapping[str, float]) -> float:
+    """Train on for ten seconds; returns how many times as long the steps take as usual ones did.
+
+    Medians of a few steps leave out what disturbs one step in ten. And what a CPU needs for bf16 grows with
+    every new number of tokens: of 997 MB that a run of 828 steps had at its end, 631 MB were there after 50
+    steps. In fp32, the same run stays at 348 MB.
+    """
+    expected, began = 0.0, time.perf_counter()
+    while time.perf_counter() < began + SETTLING and training.step < plan.steps:
+        expected += usual[training.next_step().task.name]
+    return (time.perf_counter() - began) / expected if expected else 1.0
 
 
 def _seconds(training: Training, task: Task, step: int) -> float:

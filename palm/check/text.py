@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from palm.check.examples import shortened
 from palm.check.files import FileCheck
+from palm.check.measuring import Cost
 from palm.check.planning import RunPlan, spread_of_draws
 from palm.check.result import Check
+from palm.check.saving import Saving
 from palm.engine.evaluation import aligned
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -18,10 +20,26 @@ MOST_LABELS = 6
 
 def as_text(check: Check) -> str:
     """The whole check; the problems and the verdict are its last lines."""
-    parts = [_data(check), _first_rows(check), _wiring(check), _plan(check), _cost(check), _saving(check)]
-    lines = [line for part in parts for line in _section(*part)]
-    for problem in check.problems:
-        lines += [str(problem)]
+    first_rows = (
+        f"{task.task}: {shortened(file.first_rows[0])}"
+        for task in check.data
+        for file in task.files[:1]
+        if file.first_rows
+    )
+    sections: dict[str, Iterable[str]] = {
+        "Data": _data(check),
+        "First rows, as the model sees them": first_rows,
+        "Wiring": _wiring(check),
+        "Plan": () if check.plan is None else _plan(check.plan),
+        "Cost, measured on a few real steps": () if check.cost is None else _cost(check.cost),
+    }
+    if check.saving is not None:
+        sections[f"Written to {check.saving.save_path}"] = _saving(check.saving)
+    lines: list[str] = []
+    for title, section in sections.items():
+        if found := list(section):
+            lines += [title, *(f"  {line}" for line in found), ""]
+    lines += map(str, check.problems)
     return "\n".join([*lines, *([""] if check.problems else []), verdict(check)])
 
 
@@ -31,54 +49,45 @@ def verdict(check: Check) -> str:
     return f"{check.name}: {', '.join(told) or 'nothing is wrong'} ({check.seconds:.1f} s)"
 
 
-def _section(title: str, lines: Iterator[str]) -> Iterator[str]:
-    found = list(lines)
-    if found:
-        yield from [title, *(f"  {line}" for line in found), ""]
-
-
-def _data(check: Check) -> tuple[str, Iterator[str]]:
-    def lines() -> Iterator[str]:
-        rows = [
-            (
-                "task",
-                "file",
-                "examples",
-                "rows",
-                "tokens median/95 %/most",
-                "cut",
-                "[UNK]",
-                "repeated",
-                "in train",
-            )
-        ]
-        leaks = {(task.task, leak.role): str(leak.normalised) for task in check.data for leak in task.leaks}
-        rows += [
-            (
-                *(task.task, file.role, f"{file.examples:,}", f"{file.rows:,}"),
-                "/".join(str(int(file.tokens[name])) for name in ("median", "95 %", "most") if file.tokens),
-                f"{100 * max(file.truncated.values(), default=0) / max(1, file.examples):.1f} %",
-                f"{100 * file.unknown_share:.1f} %",
-                str(file.repeated),
-                leaks.get((task.task, file.role), ""),
-            )
-            for task in check.data
-            for file in task.files
-        ]
-        if len(rows) == 1:
-            return
-        yield from aligned(rows)
-        for task in check.data:
-            for file in task.files:
-                if told := labels_of(file):
-                    yield f"{task.task} {file.role}: {told}"
-            for file in task.files[:1]:
-                if file.histogram:
-                    bars = sparks([count for _, count in file.histogram])
-                    first, last = file.histogram[0][0], file.histogram[-1][0]
-                    yield f"{task.task} {file.role}: {bars} {first} to {last} tokens"
-
-    return "Data", lines()
+def _data(check: Check) -> Iterator[str]:
+    rows = [
+        (
+            "task",
+            "file",
+            "examples",
+            "rows",
+            "tokens median/95 %/most",
+            "cut",
+            "[UNK]",
+            "repeated",
+            "in train",
+        )
+    ]
+    leaks = {(task.task, leak.role): str(leak.normalised) for task in check.data for leak in task.leaks}
+    rows += [
+        (
+            *(task.task, file.role, f"{file.examples:,}", f"{file.rows:,}"),
+            "/".join(str(int(file.tokens[name])) for name in ("median", "95 %", "most") if file.tokens),
+            f"{100 * max(file.truncated.values(), default=0) / max(1, file.examples):.1f} %",
+            f"{100 * file.unknown_share:.1f} %",
+            str(file.repeated),
+            leaks.get((task.task, file.role), ""),
+        )
+        for task in check.data
+        for file in task.files
+    ]
+    if len(rows) == 1:
+        return
+    yield from aligned(rows)
+    for task in check.data:
+        for file in task.files:
+            if told := labels_of(file):
+                yield f"{task.task} {file.role}: {told}"
+        for file in task.files[:1]:
+            if file.histogram:
+                bars = sparks([count for _, count in file.histogram])
+                first, last = file.histogram[0][0], file.histogram[-1][0]
+                yield f"{task.task} {file.role}: {bars} {first} to {last} tokens"
 
 
 def labels_of(file: FileCheck) -> str:
@@ -90,112 +99,78 @@ def labels_of(file: FileCheck) -> str:
     return f"{told}, {file.num_labels - MOST_LABELS} more labels" if file.num_labels > MOST_LABELS else told
 
 
-def _first_rows(check: Check) -> tuple[str, Iterator[str]]:
-    found = (
-        f"{task.task}: {shortened(file.first_rows[0])}"
-        for task in check.data
-        for file in task.files[:1]
-        if file.first_rows
+def _wiring(check: Check) -> Iterator[str]:
+    if check.computing is not None:
+        each = check.computing
+        several = f", {each.devices} devices" if each.devices > 1 else ""
+        yield f"device     {each.device}{several} ({each.why})"
+        yield f"precision  {each.precision} ({each.why_precision})"
+        frozen = f", {each.trained:,} of them trained" if each.trained < each.parameters else ""
+        yield f"model      {each.parameters:,} parameters{frozen}"
+    for wire in check.wiring:
+        reads = ", ".join(f"{name} {form}" for name, form in wire.reads.items())
+        shares = f"; one head with {', '.join(wire.shares_head_with)}" if wire.shares_head_with else ""
+        parts = f"reader {wire.reader} -> {wire.backbone} -> {wire.paradigm}"
+        yield f"{wire.task}: {parts} reads {reads}{shares}"
+
+
+def _plan(plan: RunPlan) -> Iterator[str]:
+    spread = spread_of_draws(plan)
+    rows = [("task", "", "steps/epoch", "planned", "drawn", "epochs", "rows/step", "tokens/step", "padding")]
+    rows += [
+        (
+            *(
+                each.task,
+                "target" if each.is_target else "helps",
+                str(each.steps_per_epoch),
+                str(each.planned),
+            ),
+            f"~{each.planned} ± {spread.get(each.task, 0):.0f}" if each.drawn is None else str(each.drawn),
+            f"{each.epochs:g}",
+            f"{each.batches.rows * each.gradient_accumulation_steps:g}",
+            f"{each.batches.tokens * each.gradient_accumulation_steps:.0f}",
+            f"{100 * each.batches.padding:.0f} %",
+        )
+        for each in plan.tasks
+    ]
+    yield from aligned(rows)
+    about = "" if plan.total_drawn is not None else "about "
+    yield f"{about}{plan.steps} steps, {plan.num_epochs:g} epochs of {plan.main}"
+    rates = [rate for _, rate in plan.rates]
+    yield f"learning rate {sparks(rates)} from {rates[0]:.3g} over {max(rates):.3g} to {rates[-1]:.3g}"
+    yield f"padding is {'not computed: the encoder packs' if plan.packs else 'computed by the encoder'}"
+
+
+def _cost(cost: Cost) -> Iterator[str]:
+    rows = [("task", "usual step", "fullest step", "tokens/s", "evaluation")]
+    rows += [
+        (
+            *(pace.task, f"{1000 * pace.usual:.0f} ms", f"{1000 * pace.fullest:.0f} ms"),
+            f"{pace.tokens_per_second:,.0f}",
+            duration(pace.evaluation) if pace.evaluation else "",
+        )
+        for pace in cost.tasks
+    ]
+    yield from aligned(rows)
+    evaluating = (
+        f", {duration(cost.evaluating)} of evaluations ({cost.evaluations})" if cost.evaluating else ""
     )
-    return "First rows, as the model sees them", found
+    memory = "" if cost.memory_bytes is None else f", at most {cost.memory_bytes / 2**30:.2f} GiB of memory"
+    yield f"about {duration(cost.seconds)}: {duration(cost.training)} of steps{evaluating}{memory}"
 
 
-def _wiring(check: Check) -> tuple[str, Iterator[str]]:
-    def lines() -> Iterator[str]:
-        if check.computing is not None:
-            each = check.computing
-            several = f", {each.devices} devices" if each.devices > 1 else ""
-            yield f"device     {each.device}{several} ({each.why})"
-            yield f"precision  {each.precision} ({each.why_precision})"
-            frozen = f", {each.trained:,} of them trained" if each.trained < each.parameters else ""
-            yield f"model      {each.parameters:,} parameters{frozen}"
-        for wire in check.wiring:
-            reads = ", ".join(f"{name} {form}" for name, form in wire.reads.items())
-            shares = f"; one head with {', '.join(wire.shares_head_with)}" if wire.shares_head_with else ""
-            parts = f"reader {wire.reader} -> {wire.backbone} -> {wire.paradigm}"
-            yield f"{wire.task}: {parts} reads {reads}{shares}"
-
-    return "Wiring", lines()
-
-
-def _plan(check: Check) -> tuple[str, Iterator[str]]:
-    def lines(plan: RunPlan) -> Iterator[str]:
-        spread = spread_of_draws(plan)
-        rows = [
-            ("task", "", "steps/epoch", "planned", "drawn", "epochs", "rows/step", "tokens/step", "padding")
-        ]
-        rows += [
-            (
-                *(
-                    each.task,
-                    "target" if each.is_target else "helps",
-                    str(each.steps_per_epoch),
-                    str(each.planned),
-                ),
-                f"~{each.planned} ± {spread.get(each.task, 0):.0f}"
-                if each.drawn is None
-                else str(each.drawn),
-                f"{each.epochs:g}",
-                f"{each.batches.rows * each.gradient_accumulation_steps:g}",
-                f"{each.batches.tokens * each.gradient_accumulation_steps:.0f}",
-                f"{100 * each.batches.padding:.0f} %",
-            )
-            for each in plan.tasks
-        ]
-        yield from aligned(rows)
-        about = "" if plan.total_drawn is not None else "about "
-        yield f"{about}{plan.steps} steps, {plan.num_epochs:g} epochs of {plan.main}"
-        rates = [rate for _, rate in plan.rates]
-        yield f"learning rate {sparks(rates)} from {rates[0]:.3g} over {max(rates):.3g} to {rates[-1]:.3g}"
-        yield f"padding is {'not computed: the encoder packs' if plan.packs else 'computed by the encoder'}"
-
-    return "Plan", lines(check.plan) if check.plan is not None else iter(())
-
-
-def _cost(check: Check) -> tuple[str, Iterator[str]]:
-    def lines() -> Iterator[str]:
-        if check.cost is None:
-            return
-        cost = check.cost
-        rows = [("task", "usual step", "fullest step", "tokens/s", "evaluation")]
-        rows += [
-            (
-                *(pace.task, f"{1000 * pace.usual:.0f} ms", f"{1000 * pace.fullest:.0f} ms"),
-                f"{pace.tokens_per_second:,.0f}",
-                duration(pace.evaluation) if pace.evaluation else "",
-            )
-            for pace in cost.tasks
-        ]
-        yield from aligned(rows)
-        evaluating = (
-            f", {duration(cost.evaluating)} of evaluations ({cost.evaluations})" if cost.evaluating else ""
+def _saving(saving: Saving) -> Iterator[str]:
+    rows: list[Sequence[str]] = [
+        (
+            place.path,
+            size(place.bytes) if place.bytes else "",
+            place.when,
+            "is there" if place.exists else "",
         )
-        memory = (
-            "" if cost.memory_bytes is None else f", at most {cost.memory_bytes / 2**30:.2f} GiB of memory"
-        )
-        yield f"about {duration(cost.seconds)}: {duration(cost.training)} of steps{evaluating}{memory}"
-
-    return "Cost, measured on a few real steps", lines()
-
-
-def _saving(check: Check) -> tuple[str, Iterator[str]]:
-    def lines() -> Iterator[str]:
-        if check.saving is None:
-            return
-        rows: list[Sequence[str]] = [
-            (
-                place.path,
-                size(place.bytes) if place.bytes else "",
-                place.when,
-                "is there" if place.exists else "",
-            )
-            for place in check.saving.places
-        ]
-        yield from aligned(rows)
-        yield f"about {size(check.saving.bytes)} of {size(check.saving.free_bytes)} that are free"
-
-    where = "" if check.saving is None else f"Written to {check.saving.save_path}"
-    return where, lines()
+        for place in saving.places
+    ]
+    yield from aligned(rows)
+    yield f"about {size(saving.bytes)} of {size(saving.free_bytes)} that are free"
 
 
 def sparks(values: Sequence[float]) -> str:

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
     scores: JsonScores | dict[str, JsonScores]
     if options.config is None:
         refuse_incomplete(options, settings, "palm evaluate", "model", "input")
-        from palm.engine.inference import load_model
+        from palm.engine.loading import load_model
 
         model = load_model(options.model, trust=options.trust)
         scores = json_ready(model.evaluate(options.input, options.metric))

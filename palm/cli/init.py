@@ -29,30 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
-    pretrain = options.pretrain
-    tasks = options.tasks
+    from palm.starter.project import KINDS, tasks_of, write_project
+
+    tasks, pretrain = options.tasks, options.pretrain
     if tasks is None:
         if not sys.stdin.isatty():
             raise ConfigError([f"--tasks: say which tasks, such as --tasks {DEFAULT.replace(' ', '')}"])
-        tasks, pretrain = _asked(pretrain)
-    from palm.starter.project import tasks_of, write_project
+        width = max(map(len, KINDS))
+        sys.stdout.write("".join(f"  {kind:{width}}  {what}\n" for kind, what in KINDS.items()))
+        tasks = input(f"Tasks, NAME=KIND or KIND alone [{DEFAULT}]: ").strip() or DEFAULT
+        if pretrain is None:
+            told = "Start from, a directory or a model at Hugging Face [a small random encoder]: "
+            pretrain = input(told).strip() or None
 
     for file in write_project(options.folder, tasks_of(tasks), pretrain):
         sys.stdout.write(f"{options.folder / file}\n")
     sys.stdout.write(f"\nNext: cd {options.folder} && palm check config.yaml && palm train config.yaml\n")
-
-
-def _asked(pretrain: str | None) -> tuple[str, str | None]:
-    """The tasks, and the weights to start from, as the user answers."""
-    from palm.starter.project import KINDS
-
-    width = max(map(len, KINDS))
-    sys.stdout.write("".join(f"  {kind:{width}}  {what}\n" for kind, what in KINDS.items()))
-    tasks = input(f"Tasks, NAME=KIND or KIND alone [{DEFAULT}]: ").strip() or DEFAULT
-    if pretrain is None:
-        told = "Start from, a directory or a model at Hugging Face [a small random encoder]: "
-        pretrain = input(told).strip() or None
-    return tasks, pretrain
 
 
 COMMAND = Command("init", "write a new project that trains as it stands", add_arguments, run)

@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
         refuse_incomplete(options, settings, "palm predict", "model", "input", "output")
         from palm.core.device import device_of
         from palm.distributed import join
-        from palm.engine.inference import load_model
+        from palm.engine.loading import load_model
 
         device = device_of(use_gpu=True)
         join(device)

@@ -90,9 +90,7 @@ def compare(
         chosen = range(settings.random_seed, settings.random_seed + seeds)
         runs = setup.runs(ways, chosen)
         results = _trained(grid, runs, config, slots_of(workers, settings.use_gpu), keep_models)
-        found = _outcome(grid, setup, ways, results, chosen)
-        _write(folder, found)
-    return found
+        return _outcome(grid, setup, ways, results, chosen)
 
 
 def _trained(
@@ -109,18 +107,16 @@ def _trained(
     def done(run: GridRun, result: Result, is_old: bool) -> None:
         if result["state"] != "done":
             raise PalmError(f"the run {run.name} has no result to compare: {result.get('why')}")
-        shown = ", ".join(f"{task} {_score(each)}" for task, each in result["test"].items())
-        progress.tell(run.name, result, is_old, shown)
+        shown = []
+        for task, scored in result["test"].items():
+            name, value = next(iter(scored["scores"].items()))
+            shown.append(f"{task} {name} {'–' if value is None else f'{value:.4f}'}")
+        progress.tell(run.name, result, is_old, ", ".join(shown))
         results[run.name] = result
 
     home = [] if isinstance(config, Mapping) else ["--of", str(config)]
     Pool(grid, ["compare", "--one_run", *home], slots, keep_models).train(runs, done)
     return results
-
-
-def _score(scored: Mapping[str, Any]) -> str:
-    name, value = next(iter(scored["scores"].items()))
-    return f"{name} {'–' if value is None else f'{value:.4f}'}"
 
 
 def _outcome(
@@ -130,6 +126,7 @@ def _outcome(
     results: Mapping[str, Result],
     seeds: Sequence[int],
 ) -> Outcome:
+    """What the runs' results amount to; it is also written, as JSON, as text and as a picture."""
     rows = {
         target: {
             variant.name: [
@@ -151,14 +148,11 @@ def _outcome(
         (variant, length, mean(results[f"{variant.name}-seed{seed}"]["seconds"] for seed in seeds))
         for variant, length in ways
     ]
-    return outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways))
-
-
-def _write(folder: Path, found: Outcome) -> None:
-    """The outcome as JSON, as text, and as a picture if there is matplotlib."""
-    write_json(folder / OUTCOME, found.as_json())
-    write_text(folder / TABLE, f"{found}\n")
+    found = outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways))
+    write_json(grid.path / OUTCOME, found.as_json())
+    write_text(grid.path / TABLE, f"{found}\n")
     try:
-        plot_comparison(found.as_json()).savefig(folder / PICTURE, dpi=150)
-    except PalmError as error:
+        plot_comparison(found.as_json()).savefig(grid.path / PICTURE, dpi=150)
+    except PalmError as error:  # there is no matplotlib
         logger.info("no picture: %s", error)
+    return found

@@ -137,18 +137,17 @@ class Outcome:
         head = ["variant", "tasks", "steps", "s/run", *(f"{t}: {self.tests[t].metric}" for t in self.tests)]
         rows = [head]
         for each in self.variants:
-            cells = [_mean_and_spread(each.scores.get(target)) for target in self.tests]
+            found = [each.scores.get(target) for target in self.tests]
+            cells = ["" if own is None else f"{own.mean:.4f} ± {own.deviation:.4f}" for own in found]
             rows.append([each.name, ", ".join(each.tasks), str(each.total), f"{each.seconds:.0f}", *cells])
         compared = [
             ["task", "together against", "difference", "95 % interval", "p", "p corrected", "verdict"]
         ]
         for answer in self.answers:
-            found = answer.difference
-            interval = f"{found.low:+.2f} to {found.high:+.2f}"
-            numbers = [f"{found.mean:+.2f} {answer.unit}", interval, f"{found.p_value:.4f}"]
-            compared.append(
-                [answer.target, answer.said, *numbers, f"{answer.p_corrected:.4f}", answer.verdict]
-            )
+            told = answer.difference
+            interval = f"{told.low:+.2f} to {told.high:+.2f}"
+            numbers = [f"{told.mean:+.2f} {answer.unit}", interval, _p(told.p_value)]
+            compared.append([answer.target, answer.said, *numbers, _p(answer.p_corrected), answer.verdict])
         tested = (
             f"{task}: {on.rows} rows of {on.file}{' (dev_file)' if on.is_dev else ''}, {on.model} model"
             for task, on in self.tests.items()
@@ -160,8 +159,8 @@ class Outcome:
         )
 
 
-def _mean_and_spread(scores: Scores | None) -> str:
-    return "" if scores is None else f"{scores.mean:.4f} ± {scores.deviation:.4f}"
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
 Rows = Mapping[str, Mapping[str, Sequence[Sequence[Pair]]]]
@@ -196,13 +195,17 @@ def outcome_of(
     for target, by_variant in rows.items():
         metric = METRICS[tests[target].metric]
         whole, resampled = _scored(metric, target, by_variant, resamples)
-        for name in by_variant:
-            scores[name][target] = _scores(whole[name])
+        for name, values in whole.items():
+            deviation = float(values.std(ddof=1))
+            error = deviation / len(values) ** 0.5
+            scores[name][target] = Scores(values.tolist(), float(values.mean()), deviation, error)
         for variant, _, _ in variants:
             if variant.name != REFERENCE and variant.name in by_variant:
                 answers.append(_answer(target, variant, metric, whole, resampled))
     corrected = holm([answer.difference.p_value for answer in answers])
-    answers = [_judged(answer, p) for answer, p in zip(answers, corrected, strict=True)]
+    for k, (answer, p) in enumerate(zip(answers, corrected, strict=True)):
+        direction = "better" if answer.difference.mean > 0 else "worse"
+        answers[k] = replace(answer, p_corrected=p, verdict=direction if p < LEVEL else "no difference")
     trained = [
         Trained(
             *(variant.name, variant.said, list(variant.tasks), length.num_epochs, dict(length.steps)),
@@ -232,11 +235,6 @@ def _scored(
     return dict(zip(by_variant, parts[0], strict=True)), dict(zip(by_variant, parts[1], strict=True))
 
 
-def _scores(values: Floats) -> Scores:
-    deviation = float(values.std(ddof=1))
-    return Scores(values.tolist(), float(values.mean()), deviation, deviation / len(values) ** 0.5)
-
-
 def _answer(
     target: str,
     variant: Variant,
@@ -252,13 +250,6 @@ def _answer(
         np.random.default_rng(0),
     )
     return Answer(target, variant.name, variant.said, unit, found, 1.0, "no difference")
-
-
-def _judged(answer: Answer, p_corrected: float) -> Answer:
-    verdict = "no difference"
-    if p_corrected < LEVEL:
-        verdict = "better" if answer.difference.mean > 0 else "worse"
-    return replace(answer, p_corrected=p_corrected, verdict=verdict)
 
 
 def _said(answer: Answer, seeds: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,12 +49,17 @@ def resampled_scores(
 def _scorer(metric: type[Metric], pairs: Sequence[Pair]) -> Callable[[Any], float]:
     """A function from how often every unit was drawn, int64[units], to the metric's main number."""
     units = [pairs[k : k + metric.examples_per_unit] for k in range(0, len(pairs), metric.examples_per_unit)]
-    counted = [_counted(metric, unit) for unit in units]
-    if all(state is not None for state in counted):
-        names, table = _as_table([state for state in counted if state is not None])
+    if (counted := _counted(metric, units)) is not None:
+        names, table = counted
 
         def from_sums(weights: Any) -> float:
-            return _restored(metric, names, weights @ table).compute()[metric.main]
+            restored = metric()
+            for (name, key), value in zip(names, (weights @ table).tolist(), strict=True):
+                if key is None:
+                    setattr(restored, name, value)
+                elif value:
+                    getattr(restored, name)[key] = int(value) if value.is_integer() else value
+            return restored.compute()[metric.main]
 
         if _agrees(metric, units, from_sums):
             return from_sums
@@ -73,41 +78,28 @@ Key = tuple[str, Any]
 """An attribute of a metric, and of a counter its key; None for a plain number."""
 
 
-def _counted(metric: type[Metric], unit: Sequence[Pair]) -> dict[Key, float] | None:
-    """What a metric has counted after one unit alone; None where that is not numbers and counters."""
-    counting = metric()
-    for prediction, truth in unit:
-        counting.update(prediction, truth)
-    found: dict[Key, float] = {}
-    for name, value in vars(counting).items():
-        if isinstance(value, Counter):
-            found |= {(name, key): number for key, number in value.items()}
-        elif isinstance(value, int | float):
-            found[name, None] = value
-        else:
-            return None
-    return found
+def _counted(metric: type[Metric], units: Sequence[Sequence[Pair]]) -> tuple[list[Key], Floats] | None:
+    """What a metric counts, and how much of it after each unit alone, float64[units, names].
 
-
-def _as_table(counted: Sequence[Mapping[Key, float]]) -> tuple[list[Key], Floats]:
-    names = list(dict.fromkeys(name for state in counted for name in state))
-    place = {name: k for k, name in enumerate(names)}
-    table = np.zeros((len(counted), len(names)))
-    for row, state in enumerate(counted):
-        for name, value in state.items():
-            table[row, place[name]] = value
-    return names, table
-
-
-def _restored(metric: type[Metric], names: Sequence[Key], sums: Floats) -> Metric:
-    """A metric that has counted these sums."""
-    restored = metric()
-    for (name, key), value in zip(names, sums.tolist(), strict=True):
-        if key is None:
-            setattr(restored, name, value)
-        elif value:
-            getattr(restored, name)[key] = int(value) if value.is_integer() else value
-    return restored
+    None where what it keeps is not numbers and counters.
+    """
+    cells: list[tuple[int, Key, float]] = []
+    for row, unit in enumerate(units):
+        counting = metric()
+        for prediction, truth in unit:
+            counting.update(prediction, truth)
+        for name, value in vars(counting).items():
+            if isinstance(value, Counter):
+                cells += [(row, (name, key), number) for key, number in value.items()]
+            elif isinstance(value, int | float):
+                cells.append((row, (name, None), value))
+            else:
+                return None
+    places = {name: k for k, name in enumerate(dict.fromkeys(name for _, name, _ in cells))}
+    table = np.zeros((len(units), len(places)))
+    for row, key, value in cells:
+        table[row, places[key]] = value
+    return list(places), table
 
 
 def _agrees(metric: type[Metric], units: Sequence[Sequence[Pair]], from_sums: Callable[[Any], float]) -> bool:

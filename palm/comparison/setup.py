@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,23 +94,19 @@ class Setup:
         Raises:
             ConfigError: what a variant by itself has wrong, such as settings that need other tasks.
         """
-        runs = [run for seed in seeds for run in self._runs_of(seed, ways)]
+        # The steps of a run depend on its number of devices, so all runs have one, unless told otherwise.
+        alike = {"num_devices": 1} if self.settings.num_devices == "auto" else {}
+        runs = []
+        for seed in seeds:
+            for variant, length in ways:
+                changes = {"num_epochs": length.num_epochs, "random_seed": seed, **alike, **variant.changes}
+                settings = document(self.config, self.plan, variant.tasks, **changes)
+                name, names = f"{variant.name}-seed{seed}", [t for t in variant.tasks if t in self.tests]
+                tests = {task: str(self.tests[task].absolute()) for task in names}
+                runs.append(GridRun(name, settings, length.total, tests, self.model))
         for run in runs[: len(ways)]:
             plan(read_config(run.settings, argv=[]), for_train=True)
         return runs
-
-    def _runs_of(self, seed: int, ways: Sequence[tuple[Variant, Length]]) -> Iterator[GridRun]:
-        # The steps of a run depend on its number of devices, so all runs have one, unless told otherwise.
-        alike = {"num_devices": 1} if self.settings.num_devices == "auto" else {}
-        for variant, length in ways:
-            changes = {"num_epochs": length.num_epochs, "random_seed": seed, **alike, **variant.changes}
-            yield GridRun(
-                f"{variant.name}-seed{seed}",
-                document(self.config, self.plan, variant.tasks, **changes),
-                length.total,
-                {name: str(self.tests[name].absolute()) for name in variant.tasks if name in self.tests},
-                self.model,
-            )
 
     def equal(self, ways: Sequence[tuple[Variant, Length]]) -> str:
         """What is equal in all variants, in words and numbers."""

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+_gauss_legendre = cache(np.polynomial.legendre.leggauss)
+
 LEVEL = 0.05
 """The chance to call two equal ways different that is accepted."""
 
@@ -116,18 +118,12 @@ def t_tail(value: float, freedom: float) -> float:
     """
     freedom = min(freedom, MAX_FREEDOM)
     start = math.atan(value / math.sqrt(freedom))
-    nodes, weights = _gauss_legendre()
+    nodes, weights = _gauss_legendre(200)
     half = (math.pi / 2 - start) / 2
     angles = start + half * (nodes + 1)
     part = half * float(weights @ np.cos(angles) ** (freedom - 1))
     whole = math.sqrt(math.pi) * math.exp(math.lgamma(freedom / 2) - math.lgamma((freedom + 1) / 2))
     return part / whole
-
-
-@cache
-def _gauss_legendre() -> tuple[Floats, Floats]:
-    nodes, weights = np.polynomial.legendre.leggauss(200)
-    return nodes, weights
 
 
 @cache

@@ -84,10 +84,11 @@ def build(plan: Plan, place: Place) -> Parts:
             for line in wiring_problems(task, backbone)
         ]
         problems += [own(None, line) for line in sharing_problems(tasks)]
-    problems += [
-        own(None, line)
-        for line in step_problems(settings.tasks_per_step, balance, settings.loss_scale, tasks)
-    ]
+    if len(tasks) == len(plan.tasks) + len(
+        plan.given
+    ):  # otherwise it is told what is wrong with those that lack
+        found = step_problems(settings.tasks_per_step, balance, settings.loss_scale, tasks)
+        problems += [own(None, line) for line in found]
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     assert backbone is not None

@@ -13,15 +13,15 @@ from palm.controller.build import Parts, build
 from palm.controller.effects import without_effect
 from palm.controller.plan import TaskPlan, plan
 from palm.controller.program import argument_problems, configured, joined
+from palm.controller.saved_model import save_path_of, saved_model
 from palm.controller.staged import train_stages
 from palm.controller.stages import stages_of
 from palm.core.checks import raise_any
-from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.foreign import reading
+from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
 from palm.core.registry import did_you_mean
 from palm.core.signals import stop_request
-from palm.core.storage import is_sealed, read_object, write_text
+from palm.core.storage import write_text
 from palm.distributed import (
     barrier,
     from_first,
@@ -34,10 +34,9 @@ from palm.downloader.hub import pretrained_directory
 from palm.engine.build import plan_steps, start
 from palm.engine.callbacks import callbacks_of
 from palm.engine.checkpoint import load_checkpoint
-from palm.engine.choosing import BEST, LAST, chosen_model, why_missing
 from palm.engine.evaluation import Evaluator, shown
 from palm.engine.events import Observer
-from palm.engine.inference import DESCRIPTION, InferenceModel, load_model, said_of
+from palm.engine.inference import InferenceModel
 from palm.engine.loop import Training
 from palm.engine.recipe import Recipe, identity
 from palm.engine.result import TrainingResult
@@ -53,9 +52,8 @@ from palm.engine.trackers import trackers_of
 from palm.engine.transfer import TransferProbe
 from palm.engine.weights import start_from
 from palm.lr_sched import schedule_of_run
-from palm.paradigm import HEADS
 from palm.pretrained import load_pretrain, vocabulary_differences
-from palm.reader import READERS, Predictions
+from palm.reader import Predictions
 from palm.reader.rows.cache import DataCache
 
 if TYPE_CHECKING:
@@ -292,7 +290,7 @@ class Controller:
         plan = self._task_plan(task)
         pred_file = self._data_file(plan, "pred_file")
         model = self._model(plan, inference_model_dir)
-        output = plan.task.get("pred_output_path") or self._save_path() / task
+        output = plan.task.get("pred_output_path") or save_path_of(self.plan) / task
         predictions = model.predict_file(pred_file, output, resume=resume)
         logger.info("%s: predictions saved at %s", task, output)
         return predictions
@@ -305,25 +303,8 @@ class Controller:
         assert isinstance(path, Path)
         return path
 
-    def _model(self, plan: TaskPlan, given: str | Path | None) -> InferenceModel:
-        """A task's saved model, with what the configuration says now, where models compute."""
-        folder = self._model_folder(plan, given)
-        if given is not None:
-            _check_kind(plan, folder)
-        model = load_model(
-            folder,
-            precision=self.plan.settings.get("precision", "auto"),
-            reader=_values(plan.reader[1]),
-            head=_values(plan.head[1]),
-        )
-        logger.info("%s: inference model loaded from %s%s", plan.name, folder, said_of(model.trained))
-        if model.task != plan.name:
-            logger.warning(
-                "%s: the model at %s is that of task %r; if that is not meant, leave inference_model_dir out",
-                *(plan.name, folder, model.task),
-            )
-        model.batch_size = plan.task.get("pred_batch_size") or plan.task.get("batch_size") or model.batch_size
-        return model.to(self._device)
+    def _model(self, task: TaskPlan, given: str | Path | None) -> InferenceModel:
+        return saved_model(self.plan, task, None if given is None else self._found(given)).to(self._device)
 
     def _trainable(self) -> Parts:
         if self._parts is None:
@@ -347,28 +328,6 @@ class Controller:
         if task not in plans:
             raise ConfigError([f"no task is called {task!r}; there are {', '.join(plans)}"])
         return plans[task]
-
-    def _save_path(self) -> Path:
-        if (path := self.plan.settings.get("save_path")) is None:
-            raise ConfigError(["save_path is needed to find the model; or give inference_model_dir"])
-        assert isinstance(path, Path)
-        return path
-
-    def _model_folder(self, plan: TaskPlan, given: str | Path | None) -> Path:
-        if given is None:
-            folder = self._save_path() / plan.name
-            # Without dev data, a best model that lies there is one of another run.
-            if plan.task.get("dev_file") is not None and is_sealed(folder / BEST):
-                return folder / BEST
-            if not is_sealed(folder / LAST):
-                tags = self.plan.settings.get("target_tag") or ()
-                is_target = dict(zip(self.config.tasks, tags, strict=False)).get(plan.name) != 0
-                raise StorageError(why_missing(plan.name, folder / LAST, is_target))
-            return folder / LAST
-        folder = self._found(given)
-        # The 0.2.1 document writes `infermodel` in its example and `infer_model` in its log.
-        documented = folder.with_name("infer_model")
-        return documented if folder.name == "infermodel" and not folder.exists() else folder
 
     def _found(self, path: str | Path) -> Path:
         """A path given from Python: from the working directory, else from the configuration's folder."""
@@ -425,24 +384,3 @@ class Controller:
                 eval_every_epoch=settings.eval_every_epoch,
             )
         )
-
-
-def _check_kind(plan: TaskPlan, folder: Path) -> None:
-    """Refuse the model of a task of another kind, whose settings would be replaced by those of this one."""
-    folder = chosen_model(folder)
-    saved = read_object(folder / DESCRIPTION)
-    kinds = {"reader": (READERS, plan.reader[0]), "paradigm": (HEADS, plan.head[0])}
-    ours = {name: registry.name_of(cls) for name, (registry, cls) in kinds.items()}  # type: ignore[attr-defined]
-    with reading(folder / DESCRIPTION):
-        theirs = {name: saved[name]["name"] for name in kinds}
-        if ours != theirs:
-            told = [" and ".join(f"{kind} {name}" for kind, name in each.items()) for each in (theirs, ours)]
-            raise StorageError(
-                f"the model at {folder} is that of task {saved['task']!r}, with {told[0]}; "
-                f"task {plan.name!r} has {told[1]}; give a model of this task"
-            )
-
-
-def _values(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Settings that may replace a saved model's: all but files, of which the model has its own."""
-    return {name: value for name, value in arguments.items() if not isinstance(value, Path)}

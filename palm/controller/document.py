@@ -53,7 +53,11 @@ def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -
     if len(tasks) == 1:
         run |= dict.fromkeys(OF_SEVERAL)
     for name in ("best_by", "mixing_references"):
-        run[name] = _of_tasks(run.get(name), tasks)
+        # Of a list of tasks, or a mapping from tasks, what is about those that stay; None if nothing is.
+        if isinstance(value := run.get(name), dict):
+            run[name] = {task: each for task, each in value.items() if task in tasks} or None
+        elif value is not None:
+            run[name] = [task for task in value if task in tasks] or None
     run |= changes
     plans = {each.name: each for each in plan.tasks}
     found = {}
@@ -72,13 +76,6 @@ def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -
     }
     whole: Document = json_ready({"global": kept | single, "tasks": found, "backbone": plan.backbone[1]})
     return whole
-
-
-def _of_tasks(value: Any, tasks: Sequence[str]) -> Any:
-    """The part of a list of tasks, or of a mapping from tasks, that is about some; None if there is none."""
-    if isinstance(value, dict):
-        return {task: each for task, each in value.items() if task in tasks} or None
-    return None if value is None else [task for task in value if task in tasks] or None
 
 
 def that_count(settings: Document) -> dict[str, Any]:

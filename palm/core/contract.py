@@ -81,22 +81,25 @@ def specs_of(declared: Mapping[str, Any]) -> dict[str, TensorSpec]:
     Raises:
         WiringError: something else.
     """
-    return {name: _spec(name, value) for name, value in declared.items()}
-
-
-def _spec(name: str, value: Any) -> TensorSpec:
-    if isinstance(value, TensorSpec):
-        return value
-    try:
-        shape, dtype = value
-        sizes = [(_FREE[k] if k < 2 else f"size_{k}") if n in (None, -1) else n for k, n in enumerate(shape)]
-        return TensorSpec(tuple(sizes), dtype if isinstance(dtype, torch.dtype) else _DTYPES[dtype])
-    except (TypeError, ValueError, KeyError):
-        known = ", ".join(_DTYPES)
-        raise WiringError(
-            f"{name} should be declared as [shape, dtype], with None for a free size and one of {known}, "
-            f"not {value!r}"
-        ) from None
+    specs = {}
+    for name, value in declared.items():
+        if isinstance(value, TensorSpec):
+            specs[name] = value
+            continue
+        try:
+            shape, dtype = value
+            free = [_FREE[k] if k < 2 else f"size_{k}" for k in range(len(shape))]
+            sizes = [free[k] if size in (None, -1) else size for k, size in enumerate(shape)]
+            specs[name] = TensorSpec(
+                tuple(sizes), dtype if isinstance(dtype, torch.dtype) else _DTYPES[dtype]
+            )
+        except (TypeError, ValueError, KeyError):
+            known = ", ".join(_DTYPES)
+            raise WiringError(
+                f"{name} should be declared as [shape, dtype], with None for a free size and one of {known}, "
+                f"not {value!r}"
+            ) from None
+    return specs
 
 
 def as_declared(tensors: Tensors, wanted: Specs) -> Tensors:

@@ -10,9 +10,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
@@ -145,9 +143,12 @@ def aside_name(path: Path) -> Path:
 
 def _exchange(one: Path, other: Path) -> bool:
     """Whether two names were exchanged, in one moment."""
-    call = _renameat2()
+    if not sys.platform.startswith("linux"):
+        return False
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False
+    call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
     names = os.fsencode(one), os.fsencode(other)
     result: int = call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE)
     if result == 0:
@@ -156,14 +157,3 @@ def _exchange(one: Path, other: Path) -> bool:
     if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV):
         return False  # a file system that does not know how
     raise OSError(number, os.strerror(number), str(other))
-
-
-@cache
-def _renameat2() -> Any:
-    """The system's function, where there is one."""
-    if not sys.platform.startswith("linux"):
-        return None
-    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if call is not None:
-        call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-    return call

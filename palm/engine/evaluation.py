@@ -17,7 +17,7 @@ from palm.engine.inference import InferenceModel
 from palm.engine.loop import Step, Training
 from palm.engine.task import Task
 from palm.metrics import Metric, metrics_of
-from palm.reader.rows.bad_rows import BadRows
+from palm.reader.text.bad_rows import BadRows
 
 Scores = Mapping[str, float]
 """The numbers of a task's metrics by name, those of its first metric first."""

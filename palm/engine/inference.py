@@ -16,25 +16,17 @@ import torch
 from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.checks import count_problems
 from palm.core.checksum import checksum
 from palm.core.contract import Tensors
-from palm.core.descriptions import described, rebuilt
+from palm.core.descriptions import described
 from palm.core.directories import new_directory
-from palm.core.errors import ConfigError, DataError, PalmError, StorageError
-from palm.core.foreign import reading
+from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.kept_weights import KeptWeights
-from palm.core.logging import logger
 from palm.core.precision import checked, resolved
 from palm.core.rng import generator
 from palm.core.storage import (
-    load_into,
-    load_tensors,
-    read_object,
     save_tensors,
     tensor_digests,
-    under,
-    verify,
     write_json,
     write_text,
 )
@@ -48,7 +40,6 @@ from palm.distributed import (
     report_missing_ranks,
     split_among_ranks,
 )
-from palm.engine.choosing import chosen_model
 from palm.engine.journal import Journal
 from palm.engine.model import outputs_of
 from palm.engine.model_card import CARD, label_names, model_card
@@ -349,88 +340,3 @@ def kept_modes(*modules: torch.nn.Module) -> Iterator[None]:
     finally:
         for module, training in before:
             module.training = training
-
-
-def load_model(
-    folder: str | Path,
-    *,
-    precision: str = "auto",
-    trust: str | Sequence[str] = (),
-    **overrides: dict[str, Any],
-) -> InferenceModel:
-    """Load what a finished target task saved; nothing but the directory is needed, and nothing in it is run.
-
-    Args:
-        folder: a saved model; or `<save_path>/<task>`, or `<save_path>` of a run of one task, for the best
-            model there, or, where nothing was evaluated, the last.
-        precision: as in `InferenceModel`.
-        trust: whose code may be imported for it, beside palm's and the running program's: dotted paths of
-            classes, modules or packages, such as 'mypackage.readers'.
-        overrides: settings that replace the saved ones, as `reader={…}` or `head={…}`.
-
-    Raises:
-        StorageError: missing, damaged, of an unknown format, naming code that nobody trusts, or not
-            fitting the overrides.
-        ConfigError: settings out of their range.
-    """
-    given, folder = Path(folder), chosen_model(Path(folder))
-    verify(folder, (DESCRIPTION, WEIGHTS))
-    description = read_object(folder / DESCRIPTION)
-    if description.get("format") != FORMAT or description.get("version") != VERSION:
-        raise StorageError(
-            f"{folder} holds {description.get('format')!r} version {description.get('version')!r}, "
-            f"this palm reads {FORMAT!r} version {VERSION}; load it with the palm that wrote it"
-        )
-    weights = load_tensors(folder / WEIGHTS)
-    own = {"backbone": under("backbone", weights), "head": under("paradigm", weights)}
-    with reading(folder / DESCRIPTION):
-        if problems := count_problems(batch_size=description["batch_size"]):
-            raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
-        model = InferenceModel(
-            str(description["task"]),
-            rebuilt(
-                READERS, description["reader"], folder, trust=trust, overrides=overrides.get("reader", {})
-            ),
-            rebuilt(BACKBONES, description["backbone"], folder, trust=trust, weights=own["backbone"]),
-            rebuilt(
-                HEADS,
-                description["paradigm"],
-                folder,
-                trust=trust,
-                weights=own["head"],
-                overrides=overrides.get("head", {}),
-            ),
-            batch_size=description["batch_size"],
-            precision=precision,
-        )
-        training = description.get("training") or {}
-        if training.get("best"):
-            scores = (training["evaluation"] or {}).get("scores", {})
-            model.trained = {"step": training["step"], "scores": scores}
-        else:  # best models of an earlier palm have their step and scores under a key of their own
-            model.trained = dict(description.get("trained") or {})
-    load_into(model.backbone, own["backbone"], folder)
-    load_into(model.head, own["head"], folder)
-    if folder != given:
-        logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
-    return model
-
-
-def said_of(trained: Mapping[str, Any]) -> str:
-    """` (the best, of global step 500: accuracy 0.9143)`, of a best model; nothing of another."""
-    if "step" not in trained:
-        return ""
-    scores = trained.get("scores") or {}
-    first = next((f": {name} {value}" for name, value in scores.items()), "")
-    return f" (the best, of global step {trained['step']}{first})"
-
-
-def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:
-    """Give components the weights of a saved model; that it is whole is for the caller to verify.
-
-    Raises:
-        StorageError: they cannot be read, or are of another shape.
-    """
-    weights = load_tensors(folder / WEIGHTS)
-    load_into(backbone, under("backbone", weights), folder)
-    load_into(head, under("paradigm", weights), folder)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from palm.backbone.base import Backbone
 from palm.backbone.encoder import Branch, Encoder
-from palm.core.contract import Tensors, TensorSpec
+from palm.core.contract import Tensors
 from palm.core.precision import Precision, computing
 from palm.paradigm.base import Head
 
@@ -39,22 +39,8 @@ def joint_outputs(
         Per batch the outputs of its head.
     """
     backbone, device = encoders[0], next(iter(batches[0].values())).device
-    wanted = {name for head in heads for name in head.inputs_attr if name in backbone.outputs_attr}
-    firsts = sorted(set(rows_of))
     with computing(precision, device):
-        if depth and "word_embedding" not in wanted:
-            features = _branched(encoders, heads, batches, rows_of, depth)
-        elif depth:
-            features = [
-                own(batch, [name for name in head.inputs_attr if name in own.outputs_attr])
-                for own, batch, head in zip(encoders, batches, heads, strict=True)
-            ]
-        elif len(firsts) > 1 and _can_join(backbone, wanted):
-            found = _encoded_together(backbone, [batches[k] for k in firsts], sorted(wanted))
-            features = [found[firsts.index(k)] for k in rows_of]
-        else:
-            apart = {k: backbone(batches[k], _of_these(wanted, heads, rows_of, k)) for k in firsts}
-            features = [apart[k] for k in rows_of]
+        features = _features(encoders, heads, batches, rows_of, depth)
     outputs = []
     for head, batch, encoded in zip(heads, batches, features, strict=True):
         declared = {n: spec.dtype for n, spec in head.inputs_attr.items() if n in backbone.outputs_attr}
@@ -64,24 +50,38 @@ def joint_outputs(
     return outputs
 
 
-def _of_these(wanted: set[str], heads: Sequence[Head], rows_of: Sequence[int], first: int) -> list[str]:
-    """The features that the heads on one set of rows read."""
-    readers = [head for head, rows in zip(heads, rows_of, strict=True) if rows == first]
-    return [name for name in sorted(wanted) if any(name in head.inputs_attr for head in readers)]
-
-
-def _can_join(backbone: Backbone, wanted: set[str]) -> bool:
-    """Whether rows of several batches, padded to one length, are one batch for the backbone."""
+def _features(
+    encoders: Sequence[Backbone],
+    heads: Sequence[Head],
+    batches: Sequence[Tensors],
+    rows_of: Sequence[int],
+    depth: int,
+) -> list[Tensors]:
+    """Per batch what its encoder gives, in as few passes as can be; equal rows are encoded once."""
+    backbone, firsts = encoders[0], sorted(set(rows_of))
+    wanted = sorted({name for head in heads for name in head.inputs_attr if name in backbone.outputs_attr})
+    if depth and "word_embedding" not in wanted:
+        return _branched(encoders, heads, batches, rows_of, depth)
+    if depth:
+        return [
+            own(batch, [name for name in head.inputs_attr if name in own.outputs_attr])
+            for own, batch, head in zip(encoders, batches, heads, strict=True)
+        ]
     takes_rows = all(spec.shape == ("batch", "seq") for spec in backbone.inputs_attr.values())
     declared = [backbone.outputs_attr[name].shape for name in wanted]
     gives_rows = all(shape[0] == "batch" or not {"batch", "seq"} & {*shape} for shape in declared)
-    return takes_rows and gives_rows and "input_mask" in backbone.inputs_attr
-
-
-def _encoded_together(backbone: Backbone, batches: Sequence[Tensors], wanted: Sequence[str]) -> list[Tensors]:
-    joined, sizes, ends = _joined(backbone, batches)
-    features = backbone(joined, wanted)
-    return [_own_rows(backbone, features, size, end) for size, end in zip(sizes, ends, strict=True)]
+    if len(firsts) > 1 and takes_rows and gives_rows and "input_mask" in backbone.inputs_attr:
+        # Rows of several batches, padded to one length, are one batch for such a backbone.
+        joined, sizes, ends = _joined(backbone, [batches[k] for k in firsts])
+        together = backbone(joined, wanted)
+        found = [_own_rows(backbone, together, size, end) for size, end in zip(sizes, ends, strict=True)]
+    else:
+        found = []
+        for first in firsts:
+            readers = [head for head, rows in zip(heads, rows_of, strict=True) if rows == first]
+            read = [name for name in wanted if any(name in head.inputs_attr for head in readers)]
+            found.append(backbone(batches[first], read))
+    return [found[firsts.index(k)] for k in rows_of]
 
 
 def _branched(
@@ -126,15 +126,13 @@ def _joined(
 
 def _own_rows(backbone: Backbone, features: Tensors, size: tuple[int, int], end: int) -> Tensors:
     """What of features belongs to a batch of so many rows and columns, whose rows end there."""
-    rows, columns = size
-    return {
-        name: _own_part(value, backbone.outputs_attr[name], slice(end - rows, end), columns)
-        for name, value in features.items()
-    }
-
-
-def _own_part(value: torch.Tensor, spec: TensorSpec, rows: slice, columns: int) -> torch.Tensor:
-    """What of a feature belongs to some rows; what has no rows, such as a table, belongs to all."""
-    if spec.shape[0] != "batch":
-        return value
-    return value[rows, :columns] if spec.shape[1:2] == ("seq",) else value[rows]
+    (rows, columns), own = size, {}
+    for name, value in features.items():
+        shape = backbone.outputs_attr[name].shape
+        if shape[0] != "batch":  # what has no rows, such as a table, belongs to all
+            own[name] = value
+        elif shape[1:2] == ("seq",):
+            own[name] = value[end - rows : end, :columns]
+        else:
+            own[name] = value[end - rows : end]
+    return own

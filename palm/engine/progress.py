@@ -55,10 +55,15 @@ class ProgressBars:
             self._show(event.task)
             overall = self._bars[""]
             counts = 2 * len(str(overall.total)) + len("100% |..........| / [0:00:00<0:00:00, ]")
-            overall.set_postfix_str(_rates(event, self._columns() - counts), refresh=False)
+            overall.set_postfix_str(_rates(event, counts), refresh=False)
         elif isinstance(event, Evaluated):
             for task in event.scores:
-                self._score(event, task)
+                name, value = next(iter(event.scores[task].items()))
+                shown = f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
+                if task in event.best:
+                    self._best[task] = shown
+                self._scores[task] = f"{name} {shown} (best {self._best.get(task, shown)})"
+                self._show(task)
         elif isinstance(event, Ended):
             for bar in self._bars.values():
                 bar.close()
@@ -88,22 +93,6 @@ class ProgressBars:
                 **common,
             )
 
-    def _score(self, event: Evaluated, task: str) -> None:
-        name, value = next(iter(event.scores[task].items()))
-        shown = f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
-        if task in event.best:
-            self._best[task] = shown
-        self._scores[task] = f"{name} {shown} (best {self._best.get(task, shown)})"
-        self._show(task)
-
-    @staticmethod
-    def _columns() -> int:
-        """How wide a line may be; notebooks, and what only says that it is a terminal, break long ones."""
-        try:
-            return os.get_terminal_size(sys.stderr.fileno()).columns
-        except (AttributeError, OSError, ValueError):
-            return 1000
-
     def _show(self, task: str) -> None:
         found = [texts[task] for texts in (self._losses, self._scores) if task in texts]
         self._bars[task].set_postfix_str(", ".join(found), refresh=False)
@@ -114,12 +103,16 @@ def _task_format(task: Any) -> str:
     return f"{{desc}} {{n_fmt}}/{task.expected_steps}{{postfix}}"
 
 
-def _rates(logged: Logged, room: int) -> str:
-    """What belongs to the whole run, the most important first: as much of it as fits into `room` columns."""
+def _rates(logged: Logged, taken: int) -> str:
+    """What belongs to the whole run, the most important first: as much as fits beside `taken` columns."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (AttributeError, OSError, ValueError):
+        columns = 1000  # notebooks, and what only says that it is a terminal, break long lines
     rates = [f"lr {logged.learning_rate:.1e}", f"{logged.rows_per_second:.0f} examples/s"]
     rates.append(f"{logged.tokens_per_second:.0f} tokens/s")
     if logged.memory_bytes is not None:
         rates.append(f"{logged.memory_bytes / 2**30:.1f} GiB")
-    while rates and len(", ".join(rates)) > room:
+    while rates and len(", ".join(rates)) > columns - taken:
         rates.pop()
     return ", ".join(rates)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -36,26 +36,21 @@ class FollowingStream(TaskStream):
 
 def sharing_problems(tasks: Sequence[Task]) -> list[str]:
     """What is wrong with `share_rows_with` of tasks, before any data is read."""
-    by_name = {task.name: task for task in tasks}
-    return [
-        f"task {task.name!r}: share_rows_with {line}"
-        for task in tasks
-        if task.share_rows_with is not None
-        for line in _problems(task, by_name.get(task.share_rows_with), list(by_name))
-    ]
-
-
-def _problems(task: Task, leader: Task | None, known: Sequence[str]) -> Iterator[str]:
-    if leader is None:
-        hint = did_you_mean(task.share_rows_with or "", known)
-        yield f"names {task.share_rows_with!r}; there are {', '.join(known)}{hint}"
-        return
-    if leader.share_rows_with is not None:
-        yield f"names {leader.name!r}, which shares rows itself; name {leader.share_rows_with!r}"
-    for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
-        if getattr(task, name) != getattr(leader, name):
-            told = f"{getattr(task, name)!r}, not {getattr(leader, name)!r}"
-            yield f"{leader.name!r}, but {name} is {told}; give both the same"
+    by_name, problems = {task.name: task for task in tasks}, []
+    for task in tasks:
+        if (named := task.share_rows_with) is None:
+            continue
+        about = f"task {task.name!r}: share_rows_with"
+        if (leader := by_name.get(named)) is None:
+            hint = did_you_mean(named, by_name)
+            problems.append(f"{about} names {named!r}; there are {', '.join(by_name)}{hint}")
+            continue
+        if (other := leader.share_rows_with) is not None:
+            problems.append(f"{about} names {named!r}, which shares rows itself; name {other!r}")
+        for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
+            if (own := getattr(task, name)) != (its := getattr(leader, name)):
+                problems.append(f"{about} {named!r}, but {name} is {own!r}, not {its!r}; give both the same")
+    return problems
 
 
 def share_rows(tasks: Sequence[Task]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from palm.metrics import metric_problems
 from palm.mixing.base import TaskProgress
 from palm.paradigm.base import Head
 from palm.reader.base import Reader
-from palm.reader.rows.bad_rows import BadRows
 from palm.reader.rows.cache import DataCache, training_rows
 from palm.reader.rows.rows import Rows
+from palm.reader.text.bad_rows import BadRows
 
 PREDICTION_ROWS = 32
 """Rows per prediction step where nothing says otherwise."""
@@ -239,30 +239,14 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
     """What does not fit between reader, backbone and paradigm of one task; empty where all is well."""
     reader, head = task.reader, task.head
     features = {**reader.outputs_attr, **backbone.outputs_attr}
+    wanted, given = head.targets_attr if for_train else {}, reader.targets_attr
+    types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
+    hint = f"; set label_type: {types.pop()}" if types and "label_type" in reader.settings else ""
     found = [
         *mismatches("backbone", backbone.inputs_attr, "reader", reader.outputs_attr),
         *mismatches("head", head.inputs_attr, "backbone", features),
-        *(_target_problems(reader, head) if for_train else ()),
-        *_size_problems(reader, backbone),
-        *(() if task.dev_file is None else metric_problems(task.metrics, reader.truth_names)),
+        *(f"{line}{hint}" for line in mismatches("head's loss", wanted, "reader", given)),
     ]
-    return [f"task {task.name!r}: {line}" for line in found]
-
-
-LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
-"""What a batch calls its labels -> the reader's `label_type` that gives them."""
-
-
-def _target_problems(reader: Reader, head: Head) -> Iterator[str]:
-    wanted, given = head.targets_attr, reader.targets_attr
-    for line in mismatches("head's loss", wanted, "reader", given):
-        types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
-        fits = "label_type" in reader.settings and types
-        yield f"{line}; set label_type: {types.pop()}" if fits else line
-
-
-def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
-    found = []
     rows, tokens = backbone.settings.get("vocab_size"), reader.vocab_size
     if rows is not None and tokens > rows:
         found.append(
@@ -275,4 +259,10 @@ def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
             f"max_seq_len is {length}, the backbone's position table ends at {longest} "
             f"(max_position_embeddings); set max_seq_len to {longest} or less"
         )
-    return found
+    if task.dev_file is not None:
+        found += metric_problems(task.metrics, reader.truth_names)
+    return [f"task {task.name!r}: {line}" for line in found]
+
+
+LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
+"""What a batch calls its labels -> the reader's `label_type` that gives them."""

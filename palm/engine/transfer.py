@@ -87,9 +87,10 @@ class TransferProbe:
         names = [task.name for task in training.tasks]
         with undisturbed(training):
             batches = self._next_batches()
-            losses, gradients = zip(
-                *(self._gradient(name, *batch) for name, batch in batches.items()), strict=True
-            )
+            losses, gradients = [], []
+            for name, batch in batches.items():
+                losses.append(sum_of_losses(training.replica, [Shared(name, [batch], 1.0)]).item())
+                gradients.append(taken_gradients(list(training.model.parameters())))
             products = {
                 name: gramian([[own[k] for k in kept] for own in gradients]) for name, kept in self._layers()
             }
@@ -120,11 +121,6 @@ class TransferProbe:
             name: ({field: value.to(device) for field, value in batch.items()}, share)
             for (name, batch), (share,) in zip(batches.items(), shares, strict=True)
         }
-
-    def _gradient(self, task: str, batch: Tensors, share: float) -> tuple[float, list[Tensor | None]]:
-        parameters = list(self.training.model.parameters())
-        loss = sum_of_losses(self.training.replica, [Shared(task, [(batch, share)], 1.0)])
-        return loss.item(), taken_gradients(parameters)
 
     def _layers(self) -> Iterator[tuple[str, list[int]]]:
         """The numbers of the parameters of the whole encoder, without a name, and of each of its layers."""

@@ -55,18 +55,17 @@ def influences(lines: Sequence[Mapping[str, Any]]) -> list[Influence]:
     """What the comparisons among the lines of a history amount to, for every pair of different tasks."""
     found = [line for line in lines if line.get("event") == "transfer"]
     pairs = {(a, b): None for line in found for a, row in line["look_ahead"].items() for b in row if a != b}
-    return [made for a, b in pairs if (made := _influence(found, a, b)) is not None]
-
-
-def _influence(lines: Sequence[Mapping[str, Any]], helper: str, target: str) -> Influence | None:
-    values, angles = (
-        [value for line in lines if (value := line[name].get(helper, {}).get(target)) is not None]
-        for name in ("look_ahead", "cosine")
-    )
-    if not values:
-        return None
-    error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return Influence(helper, target, fmean(angles) if angles else None, fmean(values), error, len(values))
+    made = []
+    for helper, target in pairs:
+        values, angles = (
+            [value for line in found if (value := line[name].get(helper, {}).get(target)) is not None]
+            for name in ("look_ahead", "cosine")
+        )
+        if values:
+            error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+            cosine = fmean(angles) if angles else None
+            made.append(Influence(helper, target, cosine, fmean(values), error, len(values)))
+    return made
 
 
 def matrix(found: Sequence[Influence]) -> list[list[str]]:

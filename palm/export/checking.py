@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from palm.core.contract import Tensors
 from palm.core.errors import PalmError
@@ -65,26 +64,22 @@ def check_graph(session: Any, graph: Graph, trained: Trained, tolerance: float) 
     # An input that only other tasks read, such as the positions of masks, is empty.
     feed = {name: named.get(name, np.empty(0, np.int64)) for name in graph.input_names}
     given = session.run([name for name, _ in outputs], feed)
-    differences = [
-        _difference(expected[own], torch.from_numpy(array), batch["input_mask"])
-        for (_, own), array in zip(outputs, given, strict=True)
-    ]
-    check = Check(len(batch["input_mask"]), "made-up tokens" if data is None else str(data), max(differences))
+    mask, differences = batch["input_mask"], []
+    for (_, own), array in zip(outputs, given, strict=True):
+        ours, theirs = expected[own], torch.from_numpy(array)
+        if ours.shape != theirs.shape:
+            differences.append(float("inf"))
+            continue
+        # Outputs of single tokens count where there is no padding.
+        apart = (ours - theirs)[mask] if ours.shape[:2] == mask.shape else ours - theirs
+        differences.append(float(apart.abs().max()))
+    check = Check(len(mask), "made-up tokens" if data is None else str(data), max(differences))
     if not check.difference <= tolerance:
         raise PalmError(
             f"task {model.task!r}: the ONNX graph {check}; more than {tolerance:.1e} is not equal. "
             "Nothing was written"
         )
     return check
-
-
-def _difference(ours: Tensor, theirs: Tensor, mask: Tensor) -> float:
-    """The largest; outputs of single tokens count where there is no padding."""
-    if ours.shape != theirs.shape:
-        return float("inf")
-    if ours.shape[:2] == mask.shape:
-        ours, theirs = ours[mask], theirs[mask]
-    return float((ours - theirs).abs().max())
 
 
 def _rows(model: InferenceModel, data: Path | None) -> Tensors:

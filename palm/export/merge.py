@@ -15,7 +15,8 @@ from palm.core.logging import logger, show_on_console
 from palm.core.storage import MANIFEST, load_into, under
 from palm.engine.checkpoint import STATE
 from palm.engine.choosing import chosen_model
-from palm.engine.inference import InferenceModel, load_model
+from palm.engine.inference import InferenceModel
+from palm.engine.loading import load_model
 from palm.engine.merging import SHOWN, mean_of, normalized_shares
 from palm.engine.recipe import named
 from palm.export.sources import tasks_of_run

@@ -19,7 +19,8 @@ from palm.core.foreign import reading
 from palm.core.storage import load_into, read_object
 from palm.engine.checkpoint import STATE, newest_checkpoint, trained_weights
 from palm.engine.choosing import LAST
-from palm.engine.inference import DESCRIPTION, InferenceModel, load_model
+from palm.engine.inference import DESCRIPTION, InferenceModel
+from palm.engine.loading import load_model
 from palm.engine.run_directory import CONFIGURATION
 from palm.export.tokenizer_files import load_tokenizer
 from palm.paradigm import HEADS

@@ -85,7 +85,12 @@ class Grid:
         file = self.path / DESCRIPTION
         if file.is_file():
             saved = read_object(file)
-            lines = list(_differences(saved.get("about", {}), about))
+            before, now = dict(_flat(saved.get("about", {}))), dict(_flat(about))
+            lines = []
+            for name in dict.fromkeys([*before, *now]):
+                if before.get(name) != now.get(name):
+                    was, is_now = (repr(each[name]) if name in each else "not set" for each in (before, now))
+                    lines.append(f"{name} was {was} and is now {is_now}")
             if saved.get("kind") != kind:
                 lines = [f"it was made by palm {saved.get('kind')}, not by palm {kind}"]
             if not lines:
@@ -142,18 +147,8 @@ def remove_models(folder: Path) -> None:
         discard(manifest.parent)
 
 
-def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """What two descriptions do not share, a line each."""
-    before, after = dict(_flat(saved)), dict(_flat(now))
-    for name in dict.fromkeys([*before, *after]):
-        one, other = before.get(name), after.get(name)
-        if one != other:
-            shown = [repr(value) if present else "not set" for value, present in
-                     ((one, name in before), (other, name in after))]  # fmt: skip
-            yield f"{name} was {shown[0]} and is now {shown[1]}"
-
-
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The values by dotted names."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name}.")

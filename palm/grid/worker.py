@@ -23,7 +23,7 @@ from palm.engine.callbacks import callbacks_of
 from palm.engine.choosing import BEST, LAST
 from palm.engine.evaluation import Evaluator, json_ready, normalized_score
 from palm.engine.events import Event, Started
-from palm.engine.inference import load_model
+from palm.engine.loading import load_model
 from palm.engine.loop import Training
 from palm.grid.folder import CONFIGURATION, JOB, OUT, RESULT, ROWS, remove_models
 from palm.metrics import metrics_of, scores_of
@@ -45,7 +45,14 @@ class _Listener:
 
 def work(folder: Path) -> None:
     """Train and score the run of a folder, unless that was done; `result.json` is written last."""
-    _end_with_parent()
+
+    def end_with_parent() -> None:
+        os.read(sys.stdin.fileno(), 1)  # a buffered read would hold a lock when the interpreter ends
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    # The process that started this one holds the other end of standard input and never writes: the end of the
+    # file means that it has died, and this one ends as on SIGTERM, with a checkpoint.
+    threading.Thread(target=end_with_parent, daemon=True).start()
     with locked(folder / ".worker.lock", f"ending the run in {folder}"):
         if not (folder / RESULT).is_file():
             job = read_object(folder / JOB)
@@ -113,16 +120,3 @@ def dev_scores(training: Training | None) -> list[tuple[int, float]]:
         )
         for each in evaluator.evaluations
     ]
-
-
-def _end_with_parent() -> None:
-    """End as on SIGTERM, with a checkpoint, when the process that started this one is gone.
-
-    It holds the other end of standard input and never writes; the end of the file means that it has died.
-    """
-
-    def wait() -> None:
-        os.read(sys.stdin.fileno(), 1)  # a buffered read would hold a lock when the interpreter ends
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=wait, daemon=True).start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -108,15 +108,16 @@ class ParameterGroups(Component):
         for group in (groups := list(optimizer.param_groups)):
             optimizer.param_groups.remove(group)
         for group in groups:
-            optimizer.param_groups += _split(
-                group,
-                lambda p, built: self._rate(
-                    names[p],
-                    built / learning_rate * factors.get(names[p], 1.0),
-                    learning_rate,
-                    head_rates,
-                ),
-            )
+            by_rate: dict[float, list[int]] = {}
+            for place, parameter in enumerate(group["params"]):
+                name = names[parameter]
+                part = group["lr"] / learning_rate * factors.get(name, 1.0)
+                by_rate.setdefault(self._rate(name, part, learning_rate, head_rates), []).append(place)
+            lists = {name: group[name] for name in ("params", "param_names") if name in group}
+            optimizer.param_groups += [
+                {**group, **{name: [values[k] for k in places] for name, values in lists.items()}, "lr": rate}
+                for rate, places in by_rate.items()
+            ]
 
     def _rate(self, name: str, part: float, learning_rate: float, head_rates: Mapping[str, float]) -> float:
         for pattern, rate in self.patterns.items():
@@ -124,15 +125,3 @@ class ParameterGroups(Component):
                 return rate
         own = {BACKBONE: self.backbone_learning_rate or learning_rate, **head_rates}
         return part * next((rate for start, rate in own.items() if name.startswith(start)), learning_rate)
-
-
-def _split(group: dict[str, Any], rate_of: Callable[[nn.Parameter, float], float]) -> list[dict[str, Any]]:
-    """A group as several, one for each rate."""
-    by_rate: dict[float, list[int]] = {}
-    for place, parameter in enumerate(group["params"]):
-        by_rate.setdefault(rate_of(parameter, group["lr"]), []).append(place)
-    lists = {name: group[name] for name in ("params", "param_names") if name in group}
-    return [
-        {**group, **{name: [values[k] for k in places] for name, values in lists.items()}, "lr": rate}
-        for rate, places in by_rate.items()
-    ]

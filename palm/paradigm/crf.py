@@ -40,7 +40,13 @@ class LinearChainCRF(nn.Module):
             float32 [batch].
         """
         emissions = emissions.float()
-        return self._log_partition(emissions, mask) - self._score(emissions, labels, mask)
+        log_partition = self._log_partition(emissions, mask)
+        start, end, transitions = self._weights()
+        last = labels.gather(1, mask.sum(1, keepdim=True) - 1).squeeze(1)
+        emitted = emissions.gather(2, labels[:, :, None]).squeeze(2) * mask
+        moved = transitions[labels[:, :-1], labels[:, 1:]] * mask[:, 1:]
+        score = start[labels[:, 0]] + emitted.sum(1) + moved.sum(1) + end[last]
+        return log_partition - score
 
     @torch.no_grad()
     def best_labels(self, emissions: Tensor, mask: Tensor) -> Tensor:
@@ -79,13 +85,6 @@ class LinearChainCRF(nn.Module):
             longer = (total[:, :, None] + transitions).logsumexp(1) + emission
             total = torch.where(real, longer, total)
         return (total + end).logsumexp(1)
-
-    def _score(self, emissions: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-        start, end, transitions = self._weights()
-        last = labels.gather(1, mask.sum(1, keepdim=True) - 1).squeeze(1)
-        emitted = emissions.gather(2, labels[:, :, None]).squeeze(2) * mask
-        moved = transitions[labels[:, :-1], labels[:, 1:]] * mask[:, 1:]
-        return start[labels[:, 0]] + emitted.sum(1) + moved.sum(1) + end[last]
 
 
 def _following(emissions: Tensor, mask: Tensor) -> zip[tuple[Tensor, Tensor]]:

@@ -117,7 +117,23 @@ def sizes_of(given: Renamed) -> dict[str, int]:
 def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise StorageError(f"{file}: position_embedding_type should be 'absolute'; palm has no other")
-    kind = _model_type(config, file, given)
+    # Hugging Face's `model_type`, or the name of a class of PaddleNLP; else what else tells it.
+    if "model_type" in config:
+        names = [str(config["model_type"])]
+    else:
+        classes = [config.get("init_class"), *(config.get("architectures") or ())]
+        names = [match[1].lower() for name in classes if name and (match := _CLASS.match(name))]
+    kind = names[0] if names else ""
+    if not kind:
+        kind = file.name.removesuffix("_config.json")
+        if kind not in ("ernie", "electra", "roberta", "xlnet"):
+            kind = "bert"
+            if "task_type_vocab_size" in config or "embeddings.task.weight" in given.weights:
+                kind = "ernie"
+            elif given.layout == "distilbert":
+                kind = "distilbert"
+            elif "embeddings.projection.weight" in given.weights:
+                kind = "electra"
     if kind not in BACKBONE_OF:
         known = ", ".join(BACKBONE_OF)
         raise StorageError(
@@ -126,25 +142,6 @@ def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
     # PaddleNLP calls BERTs that were trained as RoBERTa was by that name; only byte-level ones pad with 1.
     is_bert = kind == "roberta" and given.layout == "paddlenlp" and not config.get("pad_token_id")
     return "bert" if is_bert else BACKBONE_OF[kind]
-
-
-def _model_type(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
-    """Hugging Face's `model_type`, or the name of a class of PaddleNLP; else what else tells it."""
-    if "model_type" in config:
-        names = [str(config["model_type"])]
-    else:
-        classes = [config.get("init_class"), *(config.get("architectures") or ())]
-        names = [match[1].lower() for name in classes if name and (match := _CLASS.match(name))]
-    if names and names[0]:
-        return names[0]
-    kind = file.name.removesuffix("_config.json")
-    if kind in ("ernie", "electra", "roberta", "xlnet"):
-        return kind
-    if "task_type_vocab_size" in config or "embeddings.task.weight" in given.weights:
-        return "ernie"
-    if given.layout == "distilbert" or "embeddings.projection.weight" in given.weights:
-        return "distilbert" if given.layout == "distilbert" else "electra"
-    return "bert"
 
 
 _CLASS = re.compile(r"([A-Za-z]+?)(?:Model|For[A-Z]\w*)$")

@@ -15,10 +15,10 @@ from palm.core.errors import DataError, PalmError
 from palm.core.logging import logger
 from palm.core.registry import Registry
 from palm.reader.predictions import Predictions, Record, write_records
-from palm.reader.rows.bad_rows import BadRows, usable
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
 from palm.reader.serving import Serving
+from palm.reader.text.bad_rows import BadRows, usable
 from palm.reader.text.tokenizer import Tokenizer
 
 Draw = Callable[[int], np.random.Generator]
@@ -47,7 +47,7 @@ class Reader(Serving, ABC):
             not inherited: a subclass says it again.
         truth_names: the fields of what `truths` tells, which decide what metrics fit.
         facts: where `encode` counts what the user should know of a file; None while nobody asks.
-        on_bad_row: what becomes of rows with targets that cannot be used, see `palm.reader.rows.bad_rows`.
+        on_bad_row: what becomes of rows with targets that cannot be used, see `palm.reader.text.bad_rows`.
         bad_rows: where `read` and `encode` put these while a whole file is encoded; None at other times.
     """
 

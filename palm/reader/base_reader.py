@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from palm.core.component import checked_phase
 from palm.core.contract import Specs, Tensors
@@ -126,15 +127,26 @@ class Reader(base.Reader):
         raise DataError(f"{type(self).__name__} reads files; write the texts into one")
 
     def encode(self, examples: Sequence[Example], with_targets: bool) -> Rows:  # noqa: ARG002
-        columns = {name: _column([example[name] for example in examples]) for name in examples[0]}
-        return Rows({**columns, "example": Column.scalar(range(len(examples)))})
+        columns = {"example": Column.scalar(range(len(examples)))}
+        for name in examples[0]:
+            values = [example[name] for example in examples]
+            dtype = np.float32 if np.issubdtype(values[0].dtype, np.floating) else np.int64
+            if values[0].ndim:
+                offsets = np.cumsum([0, *map(len, values)]).astype(np.int64)
+                columns[name] = Column(np.concatenate(values).astype(dtype), offsets)
+            else:
+                columns[name] = Column.scalar(np.asarray(values), dtype)
+        return Rows(columns)
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
-        batch = {
-            name: _padded([column[index] for index in indices])
-            for name, column in rows.columns.items()
-            if name != "example"
-        }
+        batch = {}
+        for name, column in rows.columns.items():
+            if name != "example":
+                values = [torch.from_numpy(np.array(column[index])) for index in indices]
+                # Rows of different lengths get zeros behind them.
+                batch[name] = (
+                    pad_sequence(values, batch_first=True) if values[0].ndim else torch.stack(values)
+                )
         lengths = torch.tensor([len(rows["token_ids"][index]) for index in indices])
         return {**batch, "input_mask": torch.arange(int(lengths.max())) < lengths[:, None]}
 
@@ -150,7 +162,7 @@ class Reader(base.Reader):
 
 
 def _taken_apart(batches: Iterable[Mapping[str, Any]], path: Path) -> Iterator[Example]:
-    """The rows of batches, without padding.
+    """The rows of batches, without their mask and what it says is padding.
 
     Raises:
         WiringError: a field that has not one entry a row.
@@ -161,7 +173,14 @@ def _taken_apart(batches: Iterable[Mapping[str, Any]], path: Path) -> Iterator[E
         if wrong := [name for name, array in arrays.items() if not array.ndim or len(array) != size]:
             raise WiringError(f"{path}: {', '.join(wrong)} should have one entry for each of {size} rows")
         for row in range(size):
-            yield _without_padding({name: array[row] for name, array in arrays.items()})
+            example = {name: array[row] for name, array in arrays.items()}
+            mask = example.pop("input_mask", None)
+            width = len(example["token_ids"])
+            length = width if mask is None else int(mask.sum())
+            yield {
+                name: value[:length] if value.ndim and len(value) == width else value
+                for name, value in example.items()
+            }
 
 
 def _remembering(load_data: Any) -> Any:
@@ -184,30 +203,3 @@ def _remembering(load_data: Any) -> Any:
         self.served = replace(self.served, data=data)
 
     return load
-
-
-def _without_padding(row: Example) -> Example:
-    """A row without its mask, and without what the mask says is padding."""
-    width = len(row["token_ids"])
-    length = int(row["input_mask"].sum()) if "input_mask" in row else width
-    return {
-        name: value[:length] if value.ndim and len(value) == width else value
-        for name, value in row.items()
-        if name != "input_mask"
-    }
-
-
-def _column(values: Sequence[npt.NDArray[Any]]) -> Column:
-    dtype = np.float32 if np.issubdtype(values[0].dtype, np.floating) else np.int64
-    if not values[0].ndim:
-        return Column.scalar(np.asarray(values), dtype)
-    offsets = np.cumsum([0, *map(len, values)]).astype(np.int64)
-    return Column(np.concatenate(values).astype(dtype), offsets)
-
-
-def _padded(values: Sequence[npt.NDArray[Any]]) -> torch.Tensor:
-    """Rows as one tensor; those of different lengths with zeros behind them."""
-    tensors = [torch.from_numpy(np.array(value)) for value in values]
-    if not tensors[0].ndim:
-        return torch.stack(tensors)
-    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)

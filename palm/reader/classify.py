@@ -9,9 +9,9 @@ from palm.config import FilePath
 from palm.core.errors import ConfigError
 from palm.reader.base import READERS
 from palm.reader.predictions import Record
-from palm.reader.rows.bad_rows import OnBadRow
 from palm.reader.rows.rows import Rows
 from palm.reader.table import TextExample, TextReader, labelled_records
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import labels_of
 
 

@@ -13,9 +13,9 @@ from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import DataError
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
-from palm.reader.rows.bad_rows import OnBadRow
 from palm.reader.rows.rows import Rows
 from palm.reader.table import TextExample, TextReader
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.masking import masked_row
 
 _ONE_PER_MASK = TensorSpec(("masks",), torch.long)

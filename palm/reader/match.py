@@ -17,10 +17,10 @@ from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import ConfigError
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
-from palm.reader.rows.bad_rows import OnBadRow
 from palm.reader.rows.collate import padded_batch
 from palm.reader.rows.rows import Column, Ints, Rows
 from palm.reader.table import TextExample, TextReader, labelled_records
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import labels_of
 from palm.reader.text.tsv import TableRow, read_table
 

@@ -17,10 +17,10 @@ from palm.core.errors import ConfigError, DataError
 from palm.reader.answers import ContextWindow, best_answers, null_odds
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.predictions import Predictions, Record, write_answers
-from palm.reader.rows.bad_rows import OnBadRow
 from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Ints, Rows
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.squad import (
     QuestionMaker,
     QuestionPart,

@@ -17,9 +17,9 @@ from palm.core.contract import NO_LABEL, Tensors, TensorSpec
 from palm.core.errors import ConfigError, DataError
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.predictions import Record
-from palm.reader.rows.bad_rows import OnBadRow
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Column, Rows
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, check_labelled
 from palm.reader.text.sequence import sequence_of
 from palm.reader.text.subwords import load_tokenizer

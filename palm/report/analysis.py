@@ -18,7 +18,8 @@ from palm.core.device import device_of
 from palm.core.errors import PalmError
 from palm.core.logging import logger
 from palm.core.storage import MANIFEST, read_json, write_json
-from palm.engine.inference import InferenceModel, load_model
+from palm.engine.inference import InferenceModel
+from palm.engine.loading import load_model
 from palm.metrics import metrics_of
 from palm.reader import Reader
 from palm.reader.rows.chunks import encoded_chunks

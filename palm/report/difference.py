@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +98,10 @@ def data_of(run: Run) -> Facts:
     found: Facts = {}
     for task, plan in run.history.start.tasks.items():
         found[task, "training rows"] = plan.rows
-    for task, facts in _identity(run).get("tasks", {}).items():
+    identity: Any = None  # of a run that was not made from a configuration
+    with suppress(StorageError, AttributeError):
+        identity = read_json(run.folder / RECORD).get("identity")
+    for task, facts in (identity.get("tasks", {}) if isinstance(identity, dict) else {}).items():
         if isinstance(train := facts.get("train_file"), Mapping):
             found[task, "digest of the encoded rows"] = train.get("digest")
     for model in run.models:
@@ -106,15 +110,6 @@ def data_of(run: Run) -> Facts:
             found[model.task, f"rows of {name}"] = file.get("rows")
             found[model.task, f"SHA-256 of {name}"] = file.get("sha256")
     return found
-
-
-def _identity(run: Run) -> dict[str, Any]:
-    """What the run wrote down of itself; empty where it was not made from a configuration."""
-    try:
-        identity = read_json(run.folder / RECORD).get("identity")
-    except (StorageError, AttributeError):
-        return {}
-    return identity if isinstance(identity, dict) else {}
 
 
 def _versions(run: Run) -> Facts:
@@ -172,15 +167,14 @@ def as_text(found: list[Difference], first: str, second: str) -> str:
         return f"{first} and {second} differ in nothing"
     lines: list[str] = []
     for kind, heading in HEADINGS.items():
-        rows = [
-            (
-                f"  {each.where}: {each.name}" if each.where else f"  {each.name}",
-                *(_told(kind, each.first, each.first_origin), _told(kind, each.second, each.second_origin)),
-                _change(each),
-            )
-            for each in found
-            if each.kind == kind
-        ]
+        rows = []
+        for each in (each for each in found if each.kind == kind):
+            name = f"  {each.where}: {each.name}" if each.where else f"  {each.name}"
+            one, other = each.first, each.second
+            are_numbers = all(isinstance(value, (int, float)) for value in (one, other))
+            change = f"{other - one:+.4f}" if kind == "score" and are_numbers else ""
+            told = _told(kind, one, each.first_origin), _told(kind, other, each.second_origin)
+            rows.append((name, *told, change))
         if rows:
             lines += ["", *aligned([(heading, first, second, ""), *rows])]
     return "\n".join(lines[1:])
@@ -192,8 +186,3 @@ def _told(kind: str, value: Any, origin: str) -> str:
     text = shown(value) if kind == "score" else shown_value(value)
     text = text if len(text) <= MOST_LETTERS else f"…{text[-MOST_LETTERS:]}"
     return f"{text} ({origin})" if origin else text
-
-
-def _change(each: Difference) -> str:
-    numbers = all(isinstance(value, (int, float)) for value in (each.first, each.second))
-    return f"{each.second - each.first:+.4f}" if each.kind == "score" and numbers else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -30,7 +31,11 @@ def example_losses(model: InferenceModel, examples: Iterable[Any]) -> Iterator[f
     """
     examples = iter(examples)
     while chunk := list(islice(examples, CHUNK_EXAMPLES)):
-        usable = {number: ready for number, each in enumerate(chunk) if (ready := _usable(each)) is not None}
+        usable = {}
+        for number, each in enumerate(chunk):
+            with suppress(DataError):  # a question is trained with the answers that stand where its file says
+                has_answers = isinstance(each, SquadQuestion) and each.answers
+                usable[number] = answerable(each) if has_answers else each
         rows = model.reader.encode(list(usable.values()), with_targets=True) if usable else None
         totals: dict[int, list[float]] = {}  # example -> the losses of its rows
         if rows is not None:
@@ -56,16 +61,6 @@ def record_loss(record: Record) -> float | None:
     """The mean loss of a record's hidden words, where they say how likely the true ones were."""
     words = [word["log_prob"] for word in record.get("words", ()) if "log_prob" in word]
     return -math.fsum(words) / len(words) if words else None
-
-
-def _usable(example: Any) -> Any:
-    """The example as training takes it: a question with the answers that stand where its file says."""
-    if not isinstance(example, SquadQuestion) or not example.answers:
-        return example
-    try:
-        return answerable(example)
-    except DataError:
-        return None
 
 
 @torch.inference_mode()

@@ -19,7 +19,7 @@ from palm.core.version import __version__
 from palm.engine.evaluation import shown as shown_score
 from palm.engine.inference import DESCRIPTION
 from palm.engine.run_directory import CONFIGURATION
-from palm.engine.transfer_report import Influence, influences, matrix
+from palm.engine.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
 from palm.report.comparison_page import COMPARISON, comparison_page
@@ -115,7 +115,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
             update_charts=list(_update_charts(history)),
             mix_chart=_mix_chart(history),
             mix=list(_mix(history)),
-            transfer=matrix(_influences(history)),
+            transfer=matrix(influences([{"event": "transfer", **vars(each)} for each in history.transfers])),
             cosines=list(_cosines(history)),
             pace_charts=[
                 Chart(curve.name, curve.name, [Line(curve, number)])
@@ -128,11 +128,6 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
             made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
         )
     )
-
-
-def _influences(history: History) -> list[Influence]:
-    lines = ({"event": "transfer", **vars(each)} for each in history.transfers)
-    return influences(list(lines))
 
 
 def _cosines(history: History) -> Iterator[tuple[str, str, list[tuple[str, float | None]]]]:

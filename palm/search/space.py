@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,16 @@ def space_of(given: Mapping[str, Any]) -> Space:
         if isinstance(value, (list, tuple)) and value:
             found[name] = Choices([guessed(each) for each in value])
         elif isinstance(value, Mapping) and {"low", "high"} <= value.keys() <= {"low", "high", "log", "step"}:
-            found[name] = Range(**{key: guessed(each) for key, each in value.items()})
-            problems += _range_problems(name, found[name])
+            limits: Any = Range(**{key: guessed(each) for key, each in value.items()})
+            found[name], low, high, step = limits, limits.low, limits.high, limits.step
+            numbers = [low, high, *([] if step is None else [step])]
+            are_numbers = all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
+            if not (are_numbers and all(map(math.isfinite, numbers))):
+                problems.append(f"sweep: {name}: low, high and step should be numbers, not {numbers}")
+            elif low >= high or (step is not None and step <= 0):
+                problems.append(f"sweep: {name}: low should be below high, and step above 0; not {numbers}")
+            elif limits.log and (low <= 0 or step is not None):
+                problems.append(f"sweep: {name}: log needs low above 0 and no step")
         else:
             problems.append(
                 f"sweep: {name} should be a list of values, or low and high (and log, step), not {value!r}"
@@ -79,16 +87,6 @@ def space_of(given: Mapping[str, Any]) -> Space:
         or ([] if found else ["sweep: nothing to vary; name settings with --grid, --range or --space"])
     )
     return found
-
-
-def _range_problems(name: str, found: Any) -> Iterator[str]:
-    numbers = [found.low, found.high, *([] if found.step is None else [found.step])]
-    if not all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in numbers):
-        yield f"sweep: {name}: low, high and step should be numbers, not {numbers}"
-    elif found.low >= found.high or (found.step is not None and found.step <= 0):
-        yield f"sweep: {name}: low should be below high, and step above 0; not {numbers}"
-    elif found.log and (found.low <= 0 or found.step is not None):
-        yield f"sweep: {name}: log needs low above 0 and no step"
 
 
 def read_space(path: Path) -> dict[str, Any]:

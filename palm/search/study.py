@@ -8,7 +8,7 @@ from typing import Any
 
 from palm.core.errors import PalmError
 from palm.grid.pool import Result
-from palm.search.space import Choices, Range, Space, Values, text
+from palm.search.space import Choices, Space, Values, text
 
 NAME, FILE = "palm", "study.db"
 NEEDS = "a sweep with --trials needs optuna: pip install 'palm-torch[sweep]'"
@@ -75,7 +75,18 @@ class Study:
                 if under_way
                 else self._study.ask()
             )
-            point = {name: _suggested(trial, name, values) for name, values in self._space.items()}
+            point = {}
+            for name, values in self._space.items():
+                if isinstance(values, Choices):
+                    # Optuna keeps no lists; as the words of a command line they mean the same.
+                    words = [text(value) if isinstance(value, list) else value for value in values.values]
+                    point[name] = trial.suggest_categorical(name, words)
+                    continue
+                low, high, step, log = values.low, values.high, values.step, values.log
+                if isinstance(low, int) and isinstance(high, int):
+                    point[name] = trial.suggest_int(name, low, high, step=int(step or 1), log=log)
+                else:
+                    point[name] = trial.suggest_float(name, low, high, step=step, log=log)
             yield number, trial._trial_id, point
 
     def tell(self, number: int, result: Result, score: float | None) -> None:
@@ -86,12 +97,3 @@ class Study:
         else:
             state = states.PRUNED if result["state"] == "pruned" else states.FAIL
             self._study.tell(number, state=state, skip_if_finished=True)
-
-
-def _suggested(trial: Any, name: str, values: Choices | Range) -> Any:
-    if isinstance(values, Choices):
-        # Optuna keeps no lists; as the words of a command line they mean the same.
-        return trial.suggest_categorical(name, [text(v) if isinstance(v, list) else v for v in values.values])
-    if isinstance(values.low, int) and isinstance(values.high, int):
-        return trial.suggest_int(name, values.low, values.high, step=int(values.step or 1), log=values.log)
-    return trial.suggest_float(name, values.low, values.high, step=values.step, log=values.log)

@@ -25,9 +25,6 @@ from palm.search.study import Study
 
 FOUND, TABLE, BEST, FORMAT, VERSION = "sweep.json", "sweep.txt", "best.yaml", "palm-sweep", 1
 
-Point = tuple[str, Values, dict[str, dict[str, Any]]]
-"""Run, values, and the observer that it has."""
-
 
 @dataclass(frozen=True)
 class Trial:
@@ -146,16 +143,9 @@ def sweep(
             for name in (FOUND, TABLE, BEST, "study.db"):
                 (folder / name).unlink(missing_ok=True)
         study = None if trials is None else Study(folder, found, settings.random_seed)
-        number = len(points or ()) if trials is None else trials
-        results = _trained(
-            Pool(
-                grid, ["sweep", "--one_run", *source.home], slots_of(workers, settings.use_gpu), keep_models
-            ),
-            _grid_runs(points or ()) if study is None else _study_runs(study, number),
-            source,
-            study,
-            number,
-        )
+        slots = slots_of(workers, settings.use_gpu)
+        pool = Pool(grid, ["sweep", "--one_run", *source.home], slots, keep_models)
+        results = _trained(pool, source, points or (), study, trials or 0)
         return _written(folder, results, source)
 
 
@@ -178,27 +168,22 @@ class _Source:
         return {**whole, "global": {**whole["global"], **alike}}
 
 
-def _grid_runs(points: Sequence[Values]) -> Iterator[Point]:
-    yield from ((f"{number:04d}", point, {}) for number, point in enumerate(points))
-
-
-def _study_runs(study: Study, trials: int) -> Iterator[Point]:
-    for number, trial, point in study.points(trials):
-        observer = {"palm.search.pruning.Pruning": {"storage": study.storage, "trial": trial}}
-        yield f"{number:04d}", point, observer
-
-
 def _trained(
-    pool: Pool, points: Iterator[Point], source: _Source, study: Study | None, number: int
+    pool: Pool, source: _Source, points: Sequence[Values], study: Study | None, trials: int
 ) -> dict[str, tuple[Values, Result]]:
-    """Run -> its values and its result, of all runs."""
-    progress = Progress({f"{k:04d}": 1 for k in range(number)})
+    """Run -> its values and its result: of a run for each point, or else of the trials of a study."""
+    progress = Progress({f"{k:04d}": 1 for k in range(trials if study is not None else len(points))})
     values: dict[str, Values] = {}
     results: dict[str, tuple[Values, Result]] = {}
 
     def runs() -> Iterator[GridRun]:
-        for name, point, observer in points:
-            values[name] = point
+        if study is None:
+            values.update((f"{number:04d}", point) for number, point in enumerate(points))
+            yield from (GridRun(name, source.document(point)) for name, point in values.items())
+            return
+        for number, trial, point in study.points(trials):
+            observer = {"palm.search.pruning.Pruning": {"storage": study.storage, "trial": trial}}
+            values[name := f"{number:04d}"] = point
             yield GridRun(name, source.document(point), observer=observer)
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:

@@ -253,8 +253,12 @@ class MultiHeadTrainer(TrainerBase):
             for model in models.values():
                 model.backbone, model.precision = shared, self._precision
             steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}
-            for name, records in _in_turn(steps):
-                found[name] += records
+            while steps:  # one batch of each task after another, until all are through
+                for name in list(steps):
+                    if (records := next(steps[name], None)) is None:
+                        del steps[name]
+                    else:
+                        found[name] += records
         folders = {name: None if output_dir is None else Path(output_dir) / name for name in models}
         return from_first(
             lambda: {
@@ -391,14 +395,3 @@ def _one_backbone(forwards: Mapping[str, Forward]) -> Backbone:
                 "give both the same one"
             )
     return forward.backbone
-
-
-def _in_turn(steps: dict[str, Iterator[list[Record]]]) -> Iterator[tuple[str, list[Record]]]:
-    """One batch of each task after another, until all are through."""
-    while steps:
-        for name in list(steps):
-            records = next(steps[name], None)
-            if records is None:
-                del steps[name]
-            else:
-                yield name, records

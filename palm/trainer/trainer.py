@@ -18,7 +18,8 @@ from palm.core.storage import is_sealed, verify
 from palm.distributed import exhaust, from_first, is_first, num_ranks
 from palm.downloader import pretrained_directory
 from palm.engine.events import Event, Logged
-from palm.engine.inference import WEIGHTS, InferenceModel, load_weights
+from palm.engine.inference import WEIGHTS, InferenceModel
+from palm.engine.loading import load_weights
 from palm.engine.loop import Training
 from palm.engine.model import share_parameters
 from palm.engine.task import Task, wiring_problems
@@ -238,24 +239,19 @@ class Trainer(TrainerBase):
             StorageError: `output_dir` cannot be written.
         """
         model = self.predictor("predict")
-        if has_own_results(model.head):
-            return self._postprocessed(model, output_dir)
+        if has_own_results(head := model.head):  # one that does as in PaddlePALM 2.x with what it gives
+            head.reset()
+            for batch in self.predict_batches():
+                outputs = self.predict_one_batch(batch)
+                head.batch_postprocess({name: value.numpy() for name, value in outputs.items()})
+            wanted = head.epoch_inputs_attrs.get("reader")
+            post_inputs = {"reader": model.reader.get_epoch_outputs()} if wanted else {}
+            folder = output_dir if is_first() else None
+            results: Sequence[Any] = head.epoch_postprocess(post_inputs, output_dir=folder)
+            return results
         with self.averaged():
             records = chain.from_iterable(logged_steps(model, print_steps))
             return from_first(lambda: delivered(model.reader, records, output_dir), lambda: exhaust(records))
-
-    def _postprocessed(self, model: InferenceModel, output_dir: str | Path | None) -> Sequence[Any]:
-        """Predict the file with a head that does as in PaddlePALM 2.x with results what it wants."""
-        head = model.head
-        head.reset()
-        for batch in self.predict_batches():
-            outputs = self.predict_one_batch(batch)
-            head.batch_postprocess({name: value.numpy() for name, value in outputs.items()})
-        wanted = head.epoch_inputs_attrs.get("reader")
-        post_inputs = {"reader": model.reader.get_epoch_outputs()} if wanted else {}
-        folder = output_dir if is_first() else None
-        results: Sequence[Any] = head.epoch_postprocess(post_inputs, output_dir=folder)
-        return results
 
     def reset_buffer(self) -> None:
         """Make the head that predicts forget the results that it has kept.

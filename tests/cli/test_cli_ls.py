@@ -52,7 +52,7 @@ def test_a_component_is_told_with_its_settings(capsys: pytest.CaptureFixture[str
     assert "  mixing_temperature  (number, default 2.0)\n      of temperature, T: 1 or more.\n" in text
     assert "  in a configuration: mixing: temperature\n" in text
     assert told(["temperature"], capsys) == text
-    assert told(["mix_ratio"], capsys).endswith("  no settings\n")
+    assert told(["metrics.mse"], capsys).endswith("  no settings\n")
     assert "warmup_steps" not in told(["lr_scheduler.linear"], capsys)
 
 
@@ -88,12 +88,6 @@ def test_components_of_a_users_modules_are_listed(
     assert text.startswith("mixing.own_parts_of_ls.Twice: Draws every task twice\n")
     assert main(["ls", "--module", "no_such_module"]) == 2
     assert "--module no_such_module: it cannot be imported" in capsys.readouterr().err
-
-
-def test_listing_one_kind_does_not_wait_for_torch() -> None:
-    program = "import sys; from palm.cli import main; main(['ls', 'mixing']); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "False"
 
 
 def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:

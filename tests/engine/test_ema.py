@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from helpers.training_golden import differences, tiny_model, training
+from helpers.shared import SHARED
+from helpers.training_golden import assert_whole, differences, tiny_model, training
 from palm.core.errors import ConfigError, StorageError
 from palm.engine.ema import ExponentialMovingAverage
 
@@ -25,6 +26,8 @@ def test_averages_are_what_the_original_would_have_applied() -> None:
         averages.update()
     with averages.applied():
         assert max(differences(model, "ema/ema_applied20").values()) < 2e-6
+        if SHARED.is_dir():
+            assert_whole(model, "ema", "ema_applied20", 4e-5)
     assert max(differences(model, "warmup/param20").values()) < 2e-6
 
 

@@ -21,7 +21,8 @@ from palm.controller import Controller
 from palm.core.contract import Tensors
 from palm.core.errors import PalmError, StorageError
 from palm.core.rng import generator
-from palm.engine.inference import InferenceModel, load_model
+from palm.engine.inference import InferenceModel
+from palm.engine.loading import load_model
 from palm.engine.model import outputs_of
 from palm.export import to_hugging_face, to_onnx
 from palm.export.checking import check_graph

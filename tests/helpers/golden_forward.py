@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from helpers.shared import GOLDEN
+from helpers.shared import GOLDEN, RECORDED_0
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.paradigm import MRC, Classify, Head, MaskLM, Match
 from palm.pretrained import to_ours
@@ -17,7 +18,7 @@ from palm.pretrained import to_ours
 FOLDER = GOLDEN / "forward"
 CASES = [(backbone, lengths) for backbone in ("bert", "ernie") for lengths in ("full", "ragged")]
 HEAD_KINDS = ("cls", "match", "mrc", "mlm")
-STRIDE, WHOLE = 11, 500
+STRIDE = 11
 
 HEAD_NAMES = {
     "cls_out_w": "out.weight",
@@ -33,10 +34,33 @@ HEAD_NAMES = {
 
 
 def arrays(name: str) -> dict[str, Tensor]:
-    """A recorded file; ids as int64."""
+    """A recorded file; ids as int64. What it has every 11th number of comes whole where that is at hand."""
     with np.load(FOLDER / name, allow_pickle=False) as file:
         tensors = {key: torch.from_numpy(file[key]) for key in file.files}
+    for key, value in recorded_whole(name).items():
+        if key in tensors and tensors[key].numel() != value.numel():
+            assert torch.equal(tensors[key].flatten(), value.flatten()[::STRIDE]), key
+            tensors[key] = value
     return {key: value.long() if value.dtype == torch.int16 else value for key, value in tensors.items()}
+
+
+@functools.cache
+def recorded_whole(name: str) -> dict[str, Tensor]:
+    """The tensors of a file as they were recorded; nothing where the recorded material is missing."""
+    if "/" in name:
+        files = {"": RECORDED_0 / "formats" / name}
+    else:
+        kind, _, lengths = name.removesuffix(".npz").partition("_")
+        folder = RECORDED_0 / "forward" / lengths
+        files = {f"{head}/": folder / f"{kind}_{head}.npz" for head in HEAD_KINDS}
+    found = {}
+    for start, path in files.items():
+        if path.is_file():
+            with np.load(path, allow_pickle=False) as file:
+                for key in file.files:
+                    own = key.replace("/__paddlepalm_", "/").replace("/t/", "/")
+                    found[f"{start}{own}"] = torch.from_numpy(file[key])
+    return found
 
 
 def backbone_of(kind: str) -> Backbone:
@@ -76,9 +100,9 @@ def batch_of(kind: str, lengths: str, head: str) -> dict[str, Tensor]:
     return {key.rpartition("/")[2]: value for key, value in own.items()}
 
 
-def sampled(value: Tensor) -> Tensor:
-    """What a recorded file keeps of a tensor in the original's orientation."""
-    return value.flatten()[::STRIDE] if value.numel() > WHOLE else value
+def sampled(value: Tensor, recorded: Tensor) -> Tensor:
+    """What a recorded file keeps of a tensor in the original's orientation: all, or every 11th number."""
+    return value if value.numel() == recorded.numel() else value.flatten()[::STRIDE]
 
 
 def theirs(module: nn.Module, name: str) -> Tensor:

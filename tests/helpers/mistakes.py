@@ -394,7 +394,7 @@ def data() -> Iterator[Mistake]:
         ({"answers": []}, "question 'q'", "no answers; training needs one for every question"),
         ({"answers": {}}, "'answers' should be a list, not {}"),
         ({"answers": [7]}, "expected an object with 'text', not 7"),
-        ({"answers": [{"text": "red"}]}, "no 'answer_start'; there is 'text'"),
+        ({"answers": [{"text": "red"}]}, "the answer 'red' has no answer_start; it stands at 0"),
         ({"answers": [{"text": "red", "answer_start": "0"}]}, "'answer_start' should be a whole number"),
         ({"answers": [{"text": "red", "answer_start": 2}]}, "should stand at 2", "it stands at 0"),
         ({"answers": [{"text": "blue", "answer_start": 0}]}, "the context does not contain it"),
@@ -411,7 +411,7 @@ def data() -> Iterator[Mistake]:
         ('{"data": [{"paragraphs": 7}]}', "'paragraphs' should be a list, not 7"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', "paragraph 1: no 'context'; there is 'qas'"),
         ('{"data": [{"paragraphs": [{"context": "a"}]}]}', "paragraph 1: no 'qas'; there is 'context'"),
-        ('{"data": [{"paragraphs": [{"context": "", "qas": []}]}]}', "the context is empty"),
+        ('{"data": [{"paragraphs": [{"context": "", "qas": [{"id": 1}]}]}]}', "the context is empty"),
     ):
         rows.append(("mrc", text, tuple(told)))
     for task, text, told in rows:

@@ -75,20 +75,35 @@ def by_their_names(model: nn.ModuleDict) -> dict[str, Tensor]:
     return ours | {"t/cls_out_w": head["out.weight"].T, "t/cls_out_b": head["out.bias"]}
 
 
-def whole_differences(model: nn.ModuleDict, run: str, step: int) -> dict[str, float]:
-    """As `differences`, over every number of every tensor, from the recorded material itself."""
-    ours = by_their_names(model)
+def recorded_whole(run: str, part: str) -> dict[str, np.ndarray]:
+    """Every number of every parameter from the recorded material itself, but for the bias of attention keys.
+
+    Args:
+        run: the name of a recorded run.
+        part: `param20`, for instance, or `ema_applied20`.
+    """
     with np.load(RECORDED_0 / "optimizer" / f"{run}.npz", allow_pickle=False) as recorded:
-        theirs = {
-            name.removeprefix(f"param{step}/").removeprefix("__paddlepalm_"): recorded[name]
+        return {
+            name.removeprefix(f"{part}/").removeprefix("__paddlepalm_"): recorded[name]
             for name in recorded
-            if name.startswith(f"param{step}/")
+            if name.startswith(f"{part}/") and not name.endswith("key_fc.b_0")
         }
-    assert theirs.keys() == ours.keys()
+
+
+def assert_whole(model: nn.ModuleDict, run: str, part: str, atol: float) -> None:
+    """The model's parameters are near the recorded ones, in every number."""
+    ours, theirs = by_their_names(model), recorded_whole(run, part)
+    assert {name for name in ours if not name.endswith("key_fc.b_0")} == set(theirs)
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name].numpy(), value, rtol=0, atol=atol, err_msg=name)
+
+
+def whole_differences(model: nn.ModuleDict, run: str, step: int) -> dict[str, float]:
+    """As `differences`, over every number of every tensor."""
+    ours = by_their_names(model)
     return {
-        name: float(np.abs(value.numpy() - theirs[name]).max())
-        for name, value in ours.items()
-        if not name.endswith("key_fc.b_0")
+        name: float(np.abs(ours[name].numpy() - value).max())
+        for name, value in recorded_whole(run, f"param{step}").items()
     }
 
 

@@ -14,10 +14,10 @@ from helpers.shared import needs_shared
 from helpers.training_golden import (
     RECORDED,
     SMALL,
+    assert_whole,
     differences,
     tiny_model,
     training,
-    whole_differences,
 )
 from palm.core.errors import ConfigError
 from palm.lr_sched import TriangularSchedualer
@@ -64,7 +64,7 @@ def test_every_number_of_every_tensor_follows_the_original(
     for number, _ in enumerate(training(model, run, weight_decay, hat=True), start=1):
         if number in (1, 20):
             bound = at_first if number == 1 else at_last
-            assert max(whole_differences(model, run, number).values()) < bound
+            assert_whole(model, run, f"param{number}", bound)
 
 
 def test_losses_under_noam_follow_the_original() -> None:

@@ -187,6 +187,7 @@ def test_the_readers_spellings_of_paddlepalm_2_are_accepted(vocab: Path) -> None
         "task_id": 0,
         "n_classes": 4,
         "missing_labels": False,
+        "on_bad_row": "error",
     }
 
 

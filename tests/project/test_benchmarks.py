@@ -33,7 +33,8 @@ def lines_of(program: str, *words: str) -> list[str]:
 
 def test_the_gpu_benchmark_runs_on_any_machine() -> None:
     rows = [line.split(" | ")[0] for line in lines_of("gpu.py", "--tiny") if line.startswith("| ")]
-    table = ["|", "| palm", "| HF bf16 sdpa"] if HAS_PEER else ["|", "| palm"]
+    peers = ["| HF bf16 sdpa", "| HF bf16 sdpa grouped"] if HAS_PEER else []
+    table = ["|", "| palm", *peers]
     assert rows == 2 * table
 
 
@@ -41,7 +42,7 @@ def test_the_cpu_benchmark_runs_on_a_tiny_encoder() -> None:
     lines = lines_of("speed.py", "--shape", "tiny", "--case", "tagging", "mix", "--quick")
     rows = [line.split(" | ")[0] for line in lines if line.startswith("| ")]
     assert rows[:3] == ["|", "| palm", "| palm fp32"]
-    assert len(rows) == (6 if HAS_PEER else 3)
+    assert len(rows) == (8 if HAS_PEER else 3)
     assert any("steps among three tasks took" in line for line in lines)
 
 

@@ -24,3 +24,13 @@ def test_the_floors_in_the_design_are_those_that_the_linter_checks() -> None:
     )
     assert block is not None
     assert block[1].splitlines() == floors
+
+
+def test_the_layout_names_every_package() -> None:
+    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    block = re.search(r"## The layout\n.*?```text\n(.*?)```", guide, re.DOTALL)
+    assert block is not None
+    lines = [line for line in block[1].splitlines() if line.startswith("palm/")]
+    named = {word.strip("/") for line in lines for word in line.removeprefix("palm/").split("  ")[0].split()}
+    packages = {file.parent.name for file in (ROOT / "palm").glob("*/__init__.py")}
+    assert named == packages

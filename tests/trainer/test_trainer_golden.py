@@ -13,7 +13,7 @@ import palm
 from helpers import tiny
 from helpers.article import write_files
 from helpers.shared import RECORDED_2, needs_shared
-from helpers.trainer_golden import arrays, batch_of, ernie, head_parameters, largest_difference, load
+from helpers.trainer_golden import arrays, assert_near, batch_of, ernie, head_parameters, load
 
 pytestmark = needs_shared
 
@@ -55,13 +55,13 @@ def test_twenty_steps_of_one_task_follow_the_original(
         assert outputs["c.loss"].item() == pytest.approx(loss, abs=later)
         if step in (1, 2, 5, 10, 20):
             recorded = arrays(folder / f"{run}.npz", f"step{step}.")
-            assert largest_difference(recorded, backbone, head, "c") < (at_first if step == 1 else later)
+            assert_near(recorded, backbone, head, "c", at_first if step == 1 else later)
     if averages:
         shadows = {
             name: value / (1 - 0.9**20) for name, value in arrays(folder / f"{run}.npz", "ema.").items()
         }
         with trainer.averaged():
-            assert largest_difference(shadows, backbone, head, "c") < later
+            assert_near(shadows, backbone, head, "c", later)
 
 
 def any_reader(folder: Path, backbone: Any) -> Any:
@@ -98,7 +98,7 @@ def test_two_tasks_begin_as_in_the_original_and_the_head_that_is_not_drawn_rests
     )
     assert (task, outputs["intent.loss"].item()) == (1, pytest.approx(told["losses"][0], abs=2e-6))
     after = arrays(folder / "traj.npz", "step1.")
-    assert largest_difference(after, backbone, intent_head, "intent") < 5e-5
+    assert_near(after, backbone, intent_head, "intent", 5e-5)
     rests = head_parameters(init, "slot")
     assert all(torch.equal(value, rests[name]) for name, value in slot_head.state_dict().items())
     theirs = head_parameters(after, "slot")

@@ -38,8 +38,17 @@ def read_pdparams(file: Path, headers: bool = False) -> dict[str, Tensor]:
             raise pickle.UnpicklingError(f"it holds a {type(content).__name__}, not arrays by name")
         content.pop(NAMES_KEY, None)
         parts = content.pop(PARTS_KEY, {})
-        # Taken out one by one, so that there is one copy more of a single array only.
-        tensors = {name: _tensor(content.pop(name), name) for name in list(content)}
+        tensors = {}
+        for name in list(content):
+            value = content.pop(name)  # one by one, so that there is one copy more of a single array only
+            # In some versions a parameter is (its name, its array).
+            array = value[1] if isinstance(value, tuple) and len(value) == 2 else value
+            if not (isinstance(name, str) and isinstance(array, _Array) and array.values is not None):
+                raise pickle.UnpicklingError(f"{name!r} is no array")
+            if array.values.dtype.str[1:] == "u2":  # Paddle's bfloat16, a type that numpy does not have
+                tensors[name] = torch.from_numpy(array.values.astype("<u2")).view(torch.bfloat16)
+            else:
+                tensors[name] = torch.from_numpy(array.values.astype(array.values.dtype.newbyteorder("=")))
         for name, cut in parts.items():
             pieces = [tensors.pop(piece) for piece in cut["slices"]]
             tensors[name] = torch.cat(pieces).reshape(cut["OriginShape"])
@@ -116,13 +125,3 @@ _KNOWN: dict[str, object] = {
     "_codecs.encode": _Encode(),
 }
 """Every name that a file of arrays needs -> what stands for it."""
-
-
-def _tensor(value: object, name: object) -> Tensor:
-    # In some versions a parameter is (its name, its array).
-    array = value[1] if isinstance(value, tuple) and len(value) == 2 else value
-    if not (isinstance(name, str) and isinstance(array, _Array) and array.values is not None):
-        raise pickle.UnpicklingError(f"{name!r} is no array")
-    if array.values.dtype.str[1:] == "u2":  # Paddle's bfloat16, a type that numpy does not have
-        return torch.from_numpy(array.values.astype("<u2")).view(torch.bfloat16)
-    return torch.from_numpy(array.values.astype(array.values.dtype.newbyteorder("=")))

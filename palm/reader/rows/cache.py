@@ -16,11 +16,11 @@ from pathlib import Path
 from palm.core.errors import DataError, StorageError
 from palm.core.locking import locked
 from palm.core.logging import logger
-from palm.reader.rows.bad_rows import BadRows
 from palm.reader.rows.cache_key import key_of
 from palm.reader.rows.chunks import RowEncoder, training_parts
 from palm.reader.rows.rows import Rows
 from palm.reader.rows.stored import RowsWriter, mapped_rows
+from palm.reader.text.bad_rows import BadRows
 
 VARIABLE = "PALM_DATA_CACHE"
 KEPT_DAYS = 30

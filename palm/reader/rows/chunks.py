@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from palm.core.errors import DataError
 from palm.core.logging import logger
-from palm.reader.rows.bad_rows import BadRows
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
+from palm.reader.text.bad_rows import BadRows
 
 CHUNK_EXAMPLES = 4096
 """Examples that are text in memory at a time."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from palm.core.errors import DataError
-from palm.reader.rows.bad_rows import MendableError
+from palm.reader.text.bad_rows import MendableError
 from palm.reader.text.json_stream import list_elements
 
 SHOWN = 3
@@ -79,6 +79,11 @@ def question_parts(path: Path, refuse: Callable[[DataError], object]) -> Iterato
     for number, article in enumerate(list_elements(path, "data"), start=1):
         place = f"{path}: article {number}"
         for paragraph, where in _parts(article, "paragraphs", place, "paragraph", left_out):
+            try:
+                _field(paragraph, "context", str, where)
+            except DataError as error:
+                left_out(error)
+                continue
             for qa, _ in _parts(paragraph, "qas", where, "question", left_out):
                 empty = False
                 yield QuestionPart(qa, paragraph, where)
@@ -120,20 +125,19 @@ class QuestionMaker:
             context = _text(part.paragraph, "context", part.place)
             text = _text(part.qa, "question", place)
         else:
-            context = _field(part.paragraph, "context", str, part.place)
+            context = part.paragraph["context"]
             text = _field(part.qa, "question", str, place)
             if not text.strip() or not context.strip():
                 self.num_empty += 1
                 self.empty += [name] if len(self.empty) < SHOWN else []
-        answers = () if self.answers == "none" else tuple(self._answers(part.qa, place))
-        return SquadQuestion(name, text, context, answers, place)
-
-    def _answers(self, qa: Any, place: str) -> Iterator[Answer]:
-        for answer in [] if qa.get("answers") is None else _field(qa, "answers", list, place):
-            text, start = _field(answer, "text", str, place), answer.get("answer_start")
+        given = None if self.answers == "none" else part.qa.get("answers")
+        answers = []
+        for answer in [] if given is None else _field(part.qa, "answers", list, place):
+            answer_text, start = _field(answer, "text", str, place), answer.get("answer_start")
             if self.answers == "standing" and start is not None:
                 start = _field(answer, "answer_start", int, place)
-            yield Answer(text, start)
+            answers.append(Answer(answer_text, start))
+        return SquadQuestion(name, text, context, tuple(answers), place)
 
 
 def _parts(

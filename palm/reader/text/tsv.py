@@ -48,11 +48,14 @@ def read_table(
             refuse(DataError(_wrong_width(f"{path}:{blank}", "", 1, header)))
             blank = 0
         try:
-            row = _row(content, header, f"{path}:{number}")
+            line = _text(content, place := f"{path}:{number}")
+            cells = line.split("\t")
+            if len(cells) != len(header):
+                raise DataError(_wrong_width(place, line, len(cells), header))
         except DataError as error:
             refuse(error)
         else:
-            yield row
+            yield TableRow(dict(zip(header, cells, strict=True)), place)
     if number == 1 or blank == 2:
         raise DataError(
             f"{path}: the file ends after its header ({', '.join(header)}); expected rows below it"
@@ -61,14 +64,6 @@ def read_table(
 
 def _raise(error: DataError) -> None:
     raise error
-
-
-def _row(content: bytes, header: Sequence[str], place: str) -> TableRow:
-    line = _text(content, place)
-    cells = line.split("\t")
-    if len(cells) != len(header):
-        raise DataError(_wrong_width(place, line, len(cells), header))
-    return TableRow(dict(zip(header, cells, strict=True)), place)
 
 
 def _text(content: bytes, place: str) -> str:

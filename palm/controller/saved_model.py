@@ -1,0 +1,90 @@
+"""The saved model of a task that a configuration has: where it lies, and whether it is of this task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from palm.controller.plan import Plan, TaskPlan
+from palm.core.errors import ConfigError, StorageError
+from palm.core.foreign import reading
+from palm.core.logging import logger
+from palm.core.storage import is_sealed, read_object
+from palm.engine.choosing import BEST, LAST, chosen_model, why_missing
+from palm.engine.inference import DESCRIPTION, InferenceModel
+from palm.engine.loading import load_model, said_of
+from palm.paradigm import HEADS
+from palm.reader import READERS
+
+
+def saved_model(plan: Plan, task: TaskPlan, given: Path | None) -> InferenceModel:
+    """A task's saved model, with what the configuration says now.
+
+    Args:
+        plan: the configuration.
+        task: one of its tasks.
+        given: the model's folder; where None, `<save_path>/<task>/best_model` if the task has dev data and
+            such a model, otherwise `<save_path>/<task>/infer_model`.
+
+    Raises:
+        ConfigError: neither `given` nor a `save_path`.
+        StorageError: no whole model there, or that of a task of another kind.
+    """
+    folder = _own_folder(plan, task) if given is None else _folder_of_its_kind(task, given)
+    # All settings but files replace the saved model's: of files, it has its own.
+    reader, head = (
+        {name: value for name, value in arguments.items() if not isinstance(value, Path)}
+        for arguments in (task.reader[1], task.head[1])
+    )
+    precision = plan.settings.get("precision", "auto")
+    model = load_model(folder, precision=precision, reader=reader, head=head)
+    logger.info("%s: inference model loaded from %s%s", task.name, folder, said_of(model.trained))
+    if model.task != task.name:
+        logger.warning(
+            "%s: the model at %s is that of task %r; if that is not meant, leave inference_model_dir out",
+            *(task.name, folder, model.task),
+        )
+    model.batch_size = task.task.get("pred_batch_size") or task.task.get("batch_size") or model.batch_size
+    return model
+
+
+def save_path_of(plan: Plan) -> Path:
+    """The folder of the run's models.
+
+    Raises:
+        ConfigError: there is no `save_path`.
+    """
+    path: Path | None = plan.settings.get("save_path")
+    if path is None:
+        raise ConfigError(["save_path is needed to find the model; or give inference_model_dir"])
+    return path
+
+
+def _own_folder(plan: Plan, task: TaskPlan) -> Path:
+    folder = save_path_of(plan) / task.name
+    # Without dev data, a best model that lies there is one of another run.
+    if task.task.get("dev_file") is not None and is_sealed(folder / BEST):
+        return folder / BEST
+    if not is_sealed(folder / LAST):
+        tags = plan.settings.get("target_tag") or ()
+        is_target = dict(zip(plan.settings["task_instance"], tags, strict=False)).get(task.name) != 0
+        raise StorageError(why_missing(task.name, folder / LAST, is_target))
+    return folder / LAST
+
+
+def _folder_of_its_kind(task: TaskPlan, given: Path) -> Path:
+    """The folder of a model that is named, which a task of another kind may not have trained."""
+    # The 0.2.1 document writes `infermodel` in its example and `infer_model` in its log.
+    documented = given.with_name("infer_model")
+    folder = documented if given.name == "infermodel" and not given.exists() else given
+    saved = read_object((chosen := chosen_model(folder)) / DESCRIPTION)
+    kinds = {"reader": (READERS, task.reader[0]), "paradigm": (HEADS, task.head[0])}
+    ours = {name: registry.name_of(cls) for name, (registry, cls) in kinds.items()}  # type: ignore[attr-defined]
+    with reading(chosen / DESCRIPTION):
+        theirs = {name: saved[name]["name"] for name in kinds}
+        if ours != theirs:
+            told = [" and ".join(f"{kind} {name}" for kind, name in each.items()) for each in (theirs, ours)]
+            raise StorageError(
+                f"the model at {chosen} is that of task {saved['task']!r}, with {told[0]}; "
+                f"task {task.name!r} has {told[1]}; give a model of this task"
+            )
+    return folder
