@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palm.comparison.variants import Budget, Length, Variant, lengths_of, variants_of
+from palm.comparison.variants import STAGED, Budget, Length, Variant, lengths_of, variants_of
 from palm.config import Config, read_config
 from palm.controller.build import build
 from palm.controller.document import data_checksums, document, that_count
 from palm.controller.plan import Plan, plan
 from palm.controller.settings import RunSettings
+from palm.controller.stages import StagePlan, absolute_stages, stages_of
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
 from palm.grid.folder import GridRun
@@ -30,6 +31,7 @@ class Setup:
         budget: what is equal in all variants.
         tests: target -> the file that it is compared on.
         model: which model is scored there, `best` or `last`.
+        stages: those of the configuration, planned; empty where it has none.
     """
 
     config: Config
@@ -38,6 +40,7 @@ class Setup:
     budget: Budget
     tests: Mapping[str, Path]
     model: str
+    stages: Sequence[StagePlan] = ()
 
     def about(self) -> dict[str, Any]:
         """Everything that its runs depend on, JSON-ready."""
@@ -45,7 +48,7 @@ class Setup:
             "budget": self.budget,
             "model": self.model,
             "test": {name: str(path.absolute()) for name, path in self.tests.items()},
-            "settings": that_count(document(self.config, self.plan, self.config.tasks)),
+            "settings": that_count(document(self.config, self.plan, self.config.tasks, stages=self._stages)),
             "data": data_checksums(self.plan, self.tests.values()),
         }
 
@@ -60,10 +63,30 @@ class Setup:
             cache = DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
         for task in parts.tasks:
             task.open_stream(settings.random_seed, cache=cache)
-        variants = variants_of({task.name: task.is_target for task in parts.tasks})
+        variants = variants_of({task.name: task.is_target for task in parts.tasks}, self._stages or ())
         progress = [task.progress() for task in parts.tasks]
         lengths = lengths_of(variants, parts.mixing, progress, settings.num_epochs, self.budget)
+        if variants[-1].name == STAGED:
+            lengths[-1] = self._staged_length(cache)
         return list(zip(variants, lengths, strict=True))
+
+    @property
+    def _stages(self) -> list[dict[str, Any]] | None:
+        return absolute_stages(self.config, self.plan, self.stages) if self.stages else None
+
+    def _staged_length(self, cache: DataCache | None) -> Length:
+        steps: dict[str, int] = {}
+        for stage in self.stages:
+            if stage.merges is None:
+                config = read_config(stage.settings, argv=[])
+                parts = build(plan(config, for_train=True), config.place)
+                for task in parts.tasks:
+                    task.open_stream(parts.settings.random_seed, cache=cache)
+                whole = [Variant(stage.label, "", [task.name for task in parts.tasks])]
+                progress = [task.progress() for task in parts.tasks]
+                (length,) = lengths_of(whole, parts.mixing, progress, parts.settings.num_epochs, "target")
+                steps |= {name: steps.get(name, 0) + count for name, count in length.steps.items()}
+        return Length(self.settings.num_epochs, steps)
 
     def runs(self, ways: Sequence[tuple[Variant, Length]], seeds: Sequence[int]) -> list[GridRun]:
         """Every variant with the first seed, then with the next.
@@ -87,17 +110,21 @@ class Setup:
 
     def equal(self, ways: Sequence[tuple[Variant, Length]]) -> str:
         """What is equal in all variants, in words and numbers."""
+        apart = ""
+        if self.stages:
+            told = ", ".join(f"{name} {steps}" for name, steps in ways[-1][1].steps.items())
+            ways, apart = ways[:-1], f" In stages, as they are given: {told}."
         totals = ", ".join(f"{variant.name} {length.total}" for variant, length in ways)
         stops = self.settings.early_stopping_patience > 0
         late = "; early stopping is on, so these are the most that a run has" if stops else ""
         if self.budget == "target":
             each = ", ".join(f"{name} {ways[0][1].steps[name]}" for name in self.tests)
-            return f"Equal target steps: {each} in every variant; in total: {totals}{late}."
+            return f"Equal target steps: {each} in every variant; in total: {totals}{late}.{apart}"
         own = "; ".join(
             f"{variant.name}: {', '.join(f'{name} {steps}' for name, steps in length.steps.items())}"
             for variant, length in ways
         )
-        return f"Equal total steps, but for rounding: {totals}. Of tasks: {own}{late}."
+        return f"Equal total steps, but for rounding: {totals}. Of tasks: {own}{late}.{apart}"
 
     def is_dev(self, target: str) -> bool:
         """Whether a target is compared on its dev_file."""
@@ -118,7 +145,8 @@ def setup_of(config: Config, budget: Budget, test: Mapping[str, str | Path], mod
     targets = [name for name, tag in zip(config.tasks, tags, strict=True) if tag]
     tests = _test_files(planned, targets, test)
     is_apart = all(path != dev_file_of(planned, name) for name, path in tests.items())
-    return Setup(config, planned, settings, budget, tests, model or ("best" if is_apart else "last"))
+    which = model or ("best" if is_apart else "last")
+    return Setup(config, planned, settings, budget, tests, which, stages_of(config, planned))
 
 
 def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Path]) -> dict[str, Path]:

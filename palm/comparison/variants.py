@@ -13,6 +13,9 @@ Budget = Literal["target", "total"]
 
 REFERENCE = "together"
 
+STAGED = "staged"
+"""The variant that trains as `stages` says, whatever the budget of the others."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -49,13 +52,15 @@ class Length:
         return sum(self.steps.values())
 
 
-def variants_of(tasks: Mapping[str, bool]) -> list[Variant]:
+def variants_of(tasks: Mapping[str, bool], stages: Sequence[Any] = ()) -> list[Variant]:
     """All tasks together, which the others are compared with; each target alone; without each auxiliary.
 
-    Where two would train the same tasks, the first of them is there.
+    Where two would train the same tasks, the first of them is there; and last the stages, where there are
+    some.
 
     Args:
         tasks: name -> whether it is a target, in the configuration's order.
+        stages: the setting of this name.
     """
     found = [Variant(REFERENCE, REFERENCE, list(tasks))]
     found += [Variant(f"alone-{name}", "alone", [name]) for name, is_target in tasks.items() if is_target]
@@ -64,7 +69,9 @@ def variants_of(tasks: Mapping[str, bool]) -> list[Variant]:
             rest = [other for other in tasks if other != name]
             found.append(Variant(f"without-{name}", f"without {name}", rest))
     first = {tuple(variant.tasks): variant for variant in reversed(found)}
-    return [variant for variant in found if first[tuple(variant.tasks)] is variant]
+    kept = [variant for variant in found if first[tuple(variant.tasks)] is variant]
+    staged = Variant(STAGED, "in stages", list(tasks), {"stages": stages})
+    return [*kept, staged] if stages else kept
 
 
 def lengths_of(

@@ -108,9 +108,25 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
             except ConfigError as error:
                 wrong = [INSIDE.sub("", line) for line in error.problems]
         problems += [f"{place}: stage {label}: {line}" for line in wrong]
+    trained = {task for stage in found for task in stage.targets}
+    if not problems and (left := [task for task in targets if task not in trained]):
+        problems.append(
+            f"{place}: no stage trains {', '.join(left)}; leave it out of task_instance, or add one"
+        )
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     return found
+
+
+def absolute_stages(config: Config, planned: Plan, stages: Sequence[StagePlan]) -> list[dict[str, Any]]:
+    """The setting as it counts from any folder."""
+    names = {PRETRAINED, *(part for each in stages for part in (each.label, each.label.partition("-")[2]))}
+    return [
+        {**said, "start_from": str((config.base / Path(given).expanduser()).absolute())}
+        if (given := said.get("start_from")) is not None and given not in names
+        else dict(said)
+        for said in planned.settings["stages"]
+    ]
 
 
 def _of_all(planned: Plan) -> Iterator[str]:

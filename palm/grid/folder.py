@@ -25,7 +25,11 @@ CONFIGURATION, JOB, RESULT, LOG, OUT, ROWS = (
 
 OWN = (
     *(CONFIGURATION, JOB, RESULT, LOG, ".worker.lock", f"{ROWS}/*.jsonl"),
-    *(f"{OUT}/{name}" for name in ("history.jsonl", "evaluation.jsonl", "run.json", "resolved_config.yaml")),
+    *(
+        f"{OUT}/{place}{name}"
+        for place in ("", "stages/*/")
+        for name in ("history.jsonl", "evaluation.jsonl", "run.json", "stages.json", "resolved_config.yaml")
+    ),
 )
 """What a run's folder holds beside models and checkpoints, which have manifests."""
 

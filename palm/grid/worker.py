@@ -34,9 +34,9 @@ class EndedEarly(Exception):  # noqa: N818 - nothing is wrong
 
 
 class _Listener:
-    """Remembers the run that an observer is told of."""
+    """Remembers the run that an observer is told of; of stages the last, and none where all were done."""
 
-    training: Training
+    training: Training | None = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
@@ -106,9 +106,9 @@ def _scored(folder: Path, controller: Controller, task: str, job: dict[str, Any]
     return {"metric": names[0], "model": which, "scores": json_ready(scores)}
 
 
-def dev_scores(training: Training) -> list[tuple[int, float]]:
+def dev_scores(training: Training | None) -> list[tuple[int, float]]:
     """Global step and score of every evaluation: the mean over tasks by which the best step is chosen."""
-    evaluator = training.attached("evaluator")
+    evaluator = None if training is None else training.attached("evaluator")
     if not isinstance(evaluator, Evaluator) or not evaluator.best_by:
         return []
     tasks = {task.name: task for task in evaluator.tasks}

@@ -122,6 +122,8 @@ def sweep(
     given, planned = source.at(first_point(found))
     settings = RunSettings(**planned.settings)
     set_verbosity(settings.quiet, settings.verbose)
+    if settings.stages:
+        raise ConfigError(["a sweep searches the settings of one run, not of stages; leave stages out"])
     if all(task.task.get("dev_file") is None for task in planned.tasks):
         raise ConfigError(["a sweep goes by dev scores, and no task has a dev_file; give one to a target"])
     save_path = settings.save_path

@@ -14,6 +14,7 @@ import palm
 from helpers import tiny
 from palm.cli import main
 from palm.comparison.outcome import Outcome, Scoring, outcome_of
+from palm.comparison.setup import setup_of
 from palm.comparison.variants import Length, Variant, lengths_of, variants_of
 from palm.config import read_config
 from palm.controller.document import document
@@ -189,3 +190,30 @@ def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
     assert found.helpers == {"b": {"a": "no difference"}}
     assert found.verdicts["a"] == "together and alone: no difference that 5 seeds can show"
     assert "Mean ± standard deviation over 5 seeds." in str(found)
+
+
+def test_stages_are_a_variant_of_their_own_length(tmp_path: Path) -> None:
+    stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.2, "start_from": "joint"}]
+    given = made(
+        tmp_path, "cls", "match", target_tag=[1, 0], stages=stages, balance="cagrad", tasks_per_step=2
+    )
+    setup = setup_of(read_config(given, argv=[]), "target", {}, None)
+    ways = setup.ways()
+    assert [variant.name for variant, _ in ways] == ["together", "alone-cls", "staged"]
+    assert [dict(length.steps) for _, length in ways] == [
+        {"cls": 4, "match": 2},
+        {"cls": 4},
+        {"cls": 6, "match": 2},
+    ]
+    assert setup.equal(ways) == (
+        "Equal target steps: cls 4 in every variant; in total: together 6, alone-cls 4. "
+        "In stages, as they are given: cls 6, match 2."
+    )
+    together, alone, staged = setup.runs(ways, [3])
+    assert ["stages" in run.settings["global"] for run in (together, alone, staged)] == [False, False, True]
+    assert "balance" not in alone.settings["global"]
+    assert setup.about()["settings"]["stages"] == stages
+    staged.settings["global"]["save_path"] = str(tmp_path / "staged")
+    result = palm.Controller(staged.settings, argv=[]).train()
+    assert result.steps == {"cls": 6, "match": 2}
+    assert result.stages == {"cls": "2-cls", "match": "1-joint"}

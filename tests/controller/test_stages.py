@@ -186,6 +186,11 @@ def test_everything_wrong_with_all_stages_is_one_report(folder: Path) -> None:
     ]
 
 
+def test_a_target_that_no_stage_trains_is_told(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"stages: no stage trains match; leave it out of task_instance"):
+        Controller(config(folder, stages=[{"tasks": ["cls"]}]), argv=[])
+
+
 def test_what_stages_cannot_be_combined_with_is_told(folder: Path) -> None:
     given = config(folder, stages=[], resume=str(folder / "out" / "step_4"))
     given["tasks"]["cls"]["private_layers"] = 1
@@ -219,7 +224,9 @@ def test_a_helper_may_have_a_stage_of_its_own(folder: Path) -> None:
     given["tasks_per_step"] = 2
     result = Controller(given, argv=[]).train()
     assert result.steps == {"mlm": 10, "cls": 10}
-    assert not (folder / "out" / "mlm" / "infer_model").exists() or result.stages["mlm"] == "1-mlm"
+    assert (folder / "out" / "stages" / "1-mlm" / "mlm" / "infer_model").is_dir()
+    resolved = (folder / "out" / "stages" / "2-cls" / "resolved_config.yaml").read_text(encoding="utf-8")
+    assert "optimizer: lamb" in resolved
 
 
 def test_fork_merge_is_two_forks_and_their_merge_by_dev_scores(folder: Path) -> None:

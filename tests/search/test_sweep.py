@@ -118,6 +118,14 @@ def test_a_setting_that_nobody_has_is_told_before_the_first_run(tmp_path: Path) 
     assert not (tmp_path / "out_sweep").exists()
 
 
+def test_stages_are_not_swept(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    given = tiny.config(tmp_path, "cls", stages=[{"learning_rate": 1e-4}])
+    with pytest.raises(ConfigError, match="of one run, not of stages; leave stages out"):
+        palm.sweep(given, {"learning_rate": [1e-3]}, output=tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
+
+
 def test_trials_of_optuna_go_on_where_they_were(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna", reason="the extra sweep is not installed")
     given = made(tmp_path, num_epochs=0.3)
