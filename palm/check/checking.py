@@ -21,6 +21,7 @@ from palm.controller import Controller
 from palm.controller.plan import TaskPlan
 from palm.controller.program import configured
 from palm.controller.settings import RunSettings
+from palm.controller.stages import steps_of
 from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.logging import only_collected
 from palm.core.precision import choice
@@ -143,6 +144,7 @@ class _RunCheck:
             training = self.controller.training()
             if self.devices > 1:
                 training = self._on_all_devices(training)
+            stages = steps_of(self.controller.stages)
         except PalmError as error:
             code = "data" if isinstance(error, DataError) else "run"
             self.problems.append(Problem("error", code, "", str(error)))
@@ -155,6 +157,13 @@ class _RunCheck:
         directory = RunDirectory(settings.save_path, names, targets, settings.resume, settings.overwrite)
         self.saving = saving_of(training, self.plan, settings, directory)
         self.problems += [*_plan_problems(self.plan, settings), *saving_problems(self.saving, directory)]
+        if stages:
+            told = "; ".join(
+                f"{stage}: {', '.join(f'{task} {steps}' for task, steps in own.items())}"
+                for stage, own in stages.items()
+            )
+            remedy = "what else is told here is of the settings outside of stages, as one run"
+            self.problems.append(Problem("note", "stages", "", f"steps on one device: {told}", remedy))
         if not measure:
             return
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from palm.controller.build import build
 from palm.controller.document import data_checksums, document, that_count
 from palm.controller.plan import Plan, plan
 from palm.controller.settings import RunSettings
-from palm.controller.stages import StagePlan, absolute_stages, stages_of
+from palm.controller.stages import StagePlan, absolute_stages, stages_of, steps_of
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
 from palm.grid.folder import GridRun
@@ -67,26 +68,15 @@ class Setup:
         progress = [task.progress() for task in parts.tasks]
         lengths = lengths_of(variants, parts.mixing, progress, settings.num_epochs, self.budget)
         if variants[-1].name == STAGED:
-            lengths[-1] = self._staged_length(cache)
+            steps = Counter[str]()
+            for own in steps_of(self.stages).values():
+                steps.update(own)
+            lengths[-1] = Length(settings.num_epochs, steps)
         return list(zip(variants, lengths, strict=True))
 
     @property
     def _stages(self) -> list[dict[str, Any]] | None:
         return absolute_stages(self.config, self.plan, self.stages) if self.stages else None
-
-    def _staged_length(self, cache: DataCache | None) -> Length:
-        steps: dict[str, int] = {}
-        for stage in self.stages:
-            if stage.merges is None:
-                config = read_config(stage.settings, argv=[])
-                parts = build(plan(config, for_train=True), config.place)
-                for task in parts.tasks:
-                    task.open_stream(parts.settings.random_seed, cache=cache)
-                whole = [Variant(stage.label, "", [task.name for task in parts.tasks])]
-                progress = [task.progress() for task in parts.tasks]
-                (length,) = lengths_of(whole, parts.mixing, progress, parts.settings.num_epochs, "target")
-                steps |= {name: steps.get(name, 0) + count for name, count in length.steps.items()}
-        return Length(self.settings.num_epochs, steps)
 
     def runs(self, ways: Sequence[tuple[Variant, Length]], seeds: Sequence[int]) -> list[GridRun]:
         """Every variant with the first seed, then with the next.

@@ -15,15 +15,17 @@ from palm.balance import Balance
 from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import RunSettings
 from palm.core.errors import ConfigError, PalmError
-from palm.engine.build import build_optimizer
+from palm.core.logging import logger
+from palm.engine.build import build_optimizer, plan_steps
 from palm.engine.model import MultiTaskModel
-from palm.engine.shared_rows import sharing_problems
+from palm.engine.shared_rows import share_rows, sharing_problems
 from palm.engine.task import Task, wiring_problems
 from palm.engine.together import step_problems
 from palm.lr_sched import schedule_of_run
 from palm.mixing import Mixing
 from palm.optimizer import Optimizer, ParameterGroups
 from palm.paradigm import Head
+from palm.reader.rows.cache import DataCache
 
 T = TypeVar("T")
 
@@ -104,6 +106,32 @@ def build(plan: Plan, place: Place) -> Parts:
         except ConfigError as error:
             raise ConfigError(own(None, line) for line in error.problems) from None
     return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, balance, tasks)
+
+
+def open_data(parts: Parts) -> None:
+    """Read the training data of all tasks, and plan their steps.
+
+    Raises:
+        DataError: a row that cannot be used, with its file and line.
+        TrainingError: too few rows for a batch.
+    """
+    settings, main = parts.settings, next(task for task in parts.tasks if task.is_target)
+    logger.info("%s: set as main task", main.name)
+    cache = None
+    if settings.use_data_cache:
+        cache = DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
+    for task in parts.tasks:
+        task.open_stream(settings.random_seed, cache=cache)
+        assert task.stream is not None
+        logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
+    share_rows(parts.tasks)
+    plan_steps(
+        parts.tasks,
+        parts.mixing,
+        reference=main,
+        num_epochs=settings.num_epochs,
+        tasks_per_step=settings.tasks_per_step,
+    )
 
 
 def _placed(place: Place, scope: str | None, line: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palm.config import yaml_text
-from palm.controller.build import Parts, build
+from palm.controller.build import Parts, build, open_data
 from palm.controller.effects import without_effect
 from palm.controller.plan import TaskPlan, plan
 from palm.controller.program import argument_problems, configured, joined
@@ -31,7 +31,7 @@ from palm.distributed import (
     report_missing_ranks,
 )
 from palm.downloader.hub import pretrained_directory
-from palm.engine.build import plan_steps, start
+from palm.engine.build import start
 from palm.engine.callbacks import callbacks_of
 from palm.engine.checkpoint import load_checkpoint
 from palm.engine.evaluation import Evaluator, shown
@@ -44,7 +44,6 @@ from palm.engine.run_directory import CONFIGURATION, HISTORY, RunDirectory
 from palm.engine.run_lock import only_run_in
 from palm.engine.running import Watch, run_training
 from palm.engine.saving import CheckpointSaver, TargetSaver, evaluation_observers, models_table
-from palm.engine.shared_rows import share_rows
 from palm.engine.stopping import StopOnSignal
 from palm.engine.task import Task
 from palm.engine.together import planned_steps
@@ -54,7 +53,6 @@ from palm.engine.weights import start_from
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import load_pretrain, vocabulary_differences
 from palm.reader import Predictions
-from palm.reader.rows.cache import DataCache
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of Python 3.11
@@ -341,23 +339,8 @@ class Controller:
         """
         parts = self._fresh()
         self._begun = True
-        settings, main = parts.settings, next(task for task in parts.tasks if task.is_target)
-        logger.info("%s: set as main task", main.name)
-        cache = None
-        if settings.use_data_cache:
-            cache = DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
-        for task in parts.tasks:
-            task.open_stream(settings.random_seed, cache=cache)
-            assert task.stream is not None
-            logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
-        share_rows(parts.tasks)
-        plan_steps(
-            parts.tasks,
-            parts.mixing,
-            reference=main,
-            num_epochs=settings.num_epochs,
-            tasks_per_step=settings.tasks_per_step,
-        )
+        settings = parts.settings
+        open_data(parts)
         total = planned_steps(parts.tasks, parts.mixing, settings.tasks_per_step)
         return start(
             Recipe(

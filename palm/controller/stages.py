@@ -11,7 +11,7 @@ from typing import Any
 from palm.balance import BALANCES
 from palm.config import Config, read_config, settings_of
 from palm.config.layers import json_ready
-from palm.controller.build import build
+from palm.controller.build import build, open_data
 from palm.controller.document import Document, document, that_count
 from palm.controller.plan import Plan, place_of, plan
 from palm.core.errors import ConfigError
@@ -127,6 +127,21 @@ def absolute_stages(config: Config, planned: Plan, stages: Sequence[StagePlan]) 
         else dict(said)
         for said in planned.settings["stages"]
     ]
+
+
+def steps_of(stages: Sequence[StagePlan]) -> dict[str, dict[str, int]]:
+    """Stage -> task -> the steps that are planned for it, of stages that train; reads their data.
+
+    Raises:
+        PalmError: data that cannot be used.
+    """
+    found = {}
+    for stage in stages:
+        if stage.merges is None:
+            config = read_config(stage.settings, argv=[])
+            open_data(parts := build(plan(config, for_train=True), config.place))
+            found[stage.label] = {task.name: task.expected_steps for task in parts.tasks}
+    return found
 
 
 def _of_all(planned: Plan) -> Iterator[str]:

@@ -359,3 +359,15 @@ def test_what_is_really_wrong_with_published_data_is_found() -> None:
 
 
 ROLES = {"train": "train", "dev": "dev", "pred": "test"}
+
+
+def test_the_steps_of_every_stage_are_told(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.5}]
+    found = check(tiny.config(tmp_path, "cls", "match", num_epochs=1, stages=stages), measure=False)
+    notes = [problem.message for problem in found.problems if problem.code == "stages"]
+    assert notes == ["steps on one device: 1-joint: cls 10, match 10; 2-cls: cls 5"]
+    wrong = check(tiny.config(tmp_path, "cls", stages=[{"freeze": 9}]), measure=False)
+    assert [problem.message for problem in wrong.problems] == [
+        "config: stages: stage 1-all: freeze: there are 2 layers, not 9"
+    ]
