@@ -14,7 +14,7 @@ from helpers import tiny
 from helpers.saved import forge
 from palm.controller import Controller
 from palm.core.errors import DataError, StorageError
-from palm.core.storage import read_json
+from palm.core.storage import read_json, verify
 
 
 def with_dev(folder: Path, **settings: Any) -> dict[str, Any]:
@@ -49,6 +49,28 @@ def test_a_best_model_knows_its_step_and_a_last_one_is_as_before(run: tuple[Path
     assert read_json(out / "cls" / "best_model" / "config.json")["training"]["best"] is True
     assert read_json(out / "cls" / "infer_model" / "config.json")["training"]["best"] is False
     assert palm.load_model(out / "cls" / "infer_model").trained == {}
+
+
+def test_models_of_equal_weights_are_one_file_on_the_disk(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", "match", num_epochs=1)  # one evaluation, after the last step of all
+    for task in config["tasks"].values():
+        task["dev_file"] = task["train_file"]
+    Controller(config, argv=[]).train()
+    out = tmp_path / "out"
+    shared = 0
+    for name in ("cls", "match"):
+        last, best, whole = (
+            out / place / "model.safetensors"
+            for place in (f"{name}/infer_model", f"{name}/best_model", f"best/{name}")
+        )
+        assert best.samefile(whole)
+        assert last.samefile(best) == (last.read_bytes() == best.read_bytes())
+        shared += last.samefile(best)
+        assert not (last.parent / "config.json").samefile(best.parent / "config.json")
+        for model in (last, best, whole):
+            verify(model.parent)
+    assert shared >= 1  # the task of the last step
 
 
 def test_a_best_model_of_an_earlier_palm_still_tells_its_step_and_scores(
