@@ -13,7 +13,7 @@ from torch import Tensor
 from palm.core.errors import StorageError
 from palm.core.foreign import inside, parse_json, reading
 from palm.core.storage import numbered, read_object, under
-from palm.engine import checkpoint, history, inference
+from palm.engine import checkpoint, history, inference, weights
 from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run_directory import CONFIGURATION, HISTORY, RECIPE
 from palm.export import description as export
@@ -144,6 +144,22 @@ def _checkpoint(folder: Path) -> Facts | None:
     }
 
 
+def _weights(folder: Path) -> Facts | None:
+    file = folder / weights.CONTENTS
+    told = read_object(file) if file.is_file() else {}
+    if told.get("format") != weights.FORMAT:
+        return None
+    headers = read_weights(folder, headers=True)
+    return {
+        "format": f"{told['format']}, version {told['version']}",
+        "parameters": {
+            "backbone": _parameters(under("backbone", headers)),
+            **{task: _parameters(under(place, headers)) for task, place in told["heads"].items()},
+        },
+        "commands": {"start": f"palm train CONFIG --start_from {quote(str(folder))}"},
+    }
+
+
 MODELS = {
     "best": f"*/{BEST}",
     "last": f"*/{LAST}",
@@ -232,7 +248,7 @@ def _pretrained(folder: Path) -> Facts:
     }
 
 
-_FINDERS: tuple[Callable[[Path], Facts | None], ...] = (_exported, _model, _checkpoint, _run)
+_FINDERS: tuple[Callable[[Path], Facts | None], ...] = (_exported, _model, _checkpoint, _weights, _run)
 
 
 def _task(parts: Mapping[str, Any], folder: Path) -> Facts:

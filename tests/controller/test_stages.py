@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import palm
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError
+from palm.core.signals import Stopped
 from palm.core.storage import load_tensors
-from palm.engine.events import Observer
-from palm.engine.loop import Step
+from palm.engine.events import Observer, Started
+from palm.engine.loop import Step, Training
 
 
 def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
@@ -118,6 +121,42 @@ def test_kill_and_resume_inside_a_stage_are_bit_identical(folder: Path, stage: s
         for kind in ("infer_model", "best_model"):
             assert equal(*(weights(folder, run, name, kind) for run in ("whole", "parts")))
     assert told(folder / "whole") == told(folder / "parts")
+
+
+def test_a_signal_ends_a_stage_with_a_checkpoint(folder: Path) -> None:
+    running: list[Training] = []
+
+    def ask(event: Any) -> None:
+        if isinstance(event, Started):
+            running.append(event.training)
+        if isinstance(event, Step) and event.number == 7 and len(running) == 2:
+            assert running[-1].stop_request is not None
+            running[-1].stop_request.number = signal.SIGTERM
+
+    whole, parts = (
+        config(folder, "cls", stages=STAGES[1:2] * 2, save_path=str(folder / name)) for name in "ab"
+    )
+    Controller(whole, argv=[]).train()
+    with pytest.raises(Stopped):
+        Controller(parts, argv=[]).train([ask])
+    assert [path.name for path in (folder / "b" / "stages" / "2-all").glob("step_*")] == ["step_7"]
+    Controller({**parts, "resume": "auto"}, argv=[]).train()
+    assert equal(*(weights(folder, name, "cls", "infer_model") for name in "ab"))
+    assert told(folder / "a")[-1] == told(folder / "b")[-1]
+
+
+def test_the_weights_of_a_stage_are_inspected_and_checked(folder: Path) -> None:
+    Controller(config(folder, stages=STAGES[:2]), argv=[]).train()
+    place = folder / "out" / "stages" / "1-joint" / "weights"
+    facts = palm.inspect_directory(place)
+    assert facts["format"] == "palm-weights, version 1"
+    assert list(facts["parameters"]) == ["backbone", "cls", "match"]
+    with (place / "model.safetensors").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"!")
+    start = config(folder, "cls", start_from=str(place), save_path=str(folder / "new"))
+    with pytest.raises(StorageError, match=r"is damaged: model\.safetensors differs from its checksum"):
+        Controller(start, argv=[]).train()
 
 
 def test_a_run_that_is_done_stays_as_it_is_and_changed_stages_are_refused(folder: Path) -> None:
