@@ -199,6 +199,9 @@ def test_one_history_counts_on_and_names_stages(folder: Path) -> None:
     assert saved[-1] == "stages/3-match/match/infer_model"
     draws = [line["steps"] for line in lines if line["event"] == "draws"]
     assert draws[-1] == {"cls": 25, "match": 20}
+    page = palm.write_report(out, predict=False).read_text(encoding="utf-8")
+    row = '<th scope="row">2-cls</th><td class="n">20</td><td class="n">15</td><td>cls 15</td>'
+    assert row in page
 
 
 def test_everything_wrong_with_all_stages_is_one_report(folder: Path) -> None:
@@ -278,6 +281,9 @@ def test_fork_merge_is_two_forks_and_their_merge_by_dev_scores(folder: Path) -> 
     assert sorted(path.name for path in out.iterdir()) == [*names, "6-forks.2"]
     assert result.steps["cls"] == 40
     merges = [line for line in told(folder / "out") if line["event"] == "merge"]
+    page = palm.write_report(folder / "out", predict=False).read_text(encoding="utf-8")
+    first = merges[0]["scores"]["cls"]["accuracy"]
+    assert f'<th scope="row">3-forks.1</th><td class="n">0</td><td>cls: accuracy {first:.4f}</td>' in page
     assert [line["share"] for line in merges] == [0, 0.5, 1] * 2
     scores = {line["share"]: line["scores"]["cls"]["accuracy"] for line in merges[3:]}
     share = max(scores, key=lambda share: (scores[share], -share))
