@@ -81,9 +81,7 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
     dist.init_process_group(backend, timeout=patience, world_size=size, rank=number, store=store)
     roll_call_group()
     atexit.register(leave)
-    names = ("TORCHELASTIC_MAX_RESTARTS", "GROUP_WORLD_SIZE")
-    restarts, machines = (int(os.environ.get(name, "0")) for name in names)
-    if is_first() and restarts > 0 and machines > 1 and _is_launchers_store():
+    if is_first() and _cannot_replace_a_machine():
         logger.warning(
             "this launcher cannot replace a lost machine (pytorch/pytorch#135712); torchrun can, with "
             "--rdzv-backend c10d, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 set on all machines"
@@ -92,6 +90,12 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
 
 def _is_launchers_store() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _cannot_replace_a_machine() -> bool:
+    names = ("TORCHELASTIC_MAX_RESTARTS", "GROUP_WORLD_SIZE")
+    restarts, machines = (int(os.environ.get(name, "0")) for name in names)
+    return restarts > 0 and machines > 1 and _is_launchers_store()
 
 
 def leave() -> None:
