@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -27,12 +28,18 @@ from benchmarks.faults.shim import in_a_child, under_the_shim
 FAULTS = {errno.ENOSPC: "the disk is full", errno.EROFS: "read-only"}
 
 
-def training(data: Path, work: Path, wanted: int, trials: Trials, reference: str) -> None:
+SHORT = {"num_epochs": 1, "save_every_n_steps": 10, "eval_every_n_steps": 10, "eval_every_epoch": False}
+"""A run that writes every kind of file once, so that all its calls can be tried."""
+
+
+def training(
+    data: Path, work: Path, wanted: int, trials: Trials, reference: str, more: dict[str, Any]
+) -> None:
     """Runs whose disk refuses from one call on."""
     out = work / "out"
     for number, words in FAULTS.items():
         kind = f"training, {words}"
-        run = lambda: tiny_run.train(data, out, resume="auto")  # noqa: E731
+        run = lambda: tiny_run.train(data, out, resume="auto", **more)  # noqa: E731
         fresh(out)
         total = in_a_child(run, out, 0, number).calls
         print(f"{kind}: {total} calls", flush=True)
@@ -131,7 +138,9 @@ def main() -> int:
     )
     parser.add_argument("--calls", type=int, default=100)
     parser.add_argument("--tmpfs", type=int, default=12)
+    parser.add_argument("--short", action="store_true", help="only a short run, at every one of its calls")
     options = parser.parse_args()
+    more: dict[str, Any] = SHORT if options.short else {}
     under_the_shim()
     trials = Trials()
     with tempfile.TemporaryDirectory() as folder:
@@ -140,9 +149,12 @@ def main() -> int:
         tiny_run.write_files(data)
         tiny_run.write_many(data)
         peace = fresh(work / "reference")
-        in_a_child(lambda: tiny_run.train(data, peace), peace)
+        in_a_child(lambda: tiny_run.train(data, peace, **more), peace)
         reference = tiny_run.fingerprint(peace)
-        training(data, work, options.calls, trials, reference)
+        if options.short:
+            training(data, work, sys.maxsize, trials, reference, more)
+            return trials.report()
+        training(data, work, options.calls, trials, reference, more)
         others(data, work, options.calls, trials)
         cache(data, work, options.calls, trials, reference)
         tmpfs(data, work, options.tmpfs, trials, reference)
