@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -143,13 +143,18 @@ def check_target(path: Path, overwrite: bool = False) -> None:
 
 
 def foreign_files(folder: Path) -> list[str]:
-    """What a folder holds beside the manifest and the files that it lists, by name; empty folders count."""
+    """What a folder holds beside the manifest, the files that it lists and their temporaries, by name.
+
+    Empty folders count.
+    """
     ours = {*_listed(folder), MANIFEST}
     parents = {parent.as_posix() for name in ours for parent in Path(name).parents}
     found = []
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder).as_posix()
         is_folder = file.is_dir() and not file.is_symlink()
+        if _is_part_of(file, folder, ours):
+            continue
         if name not in (parents if is_folder else ours) or (name == MANIFEST and len(ours) == 1):
             found.append(name)
     return found
@@ -192,9 +197,17 @@ def _listed(folder: Path) -> set[str]:
         return set()
 
 
+def _is_part_of(file: Path, folder: Path, ours: Collection[str]) -> bool:
+    """Whether it is the temporary of one of our files, left where a disk let nothing be removed."""
+    part = _TEMPORARY.fullmatch(file.name)
+    return part is not None and file.with_name(part[1]).relative_to(folder).as_posix() in ours
+
+
 def _remove_listed(folder: Path) -> None:
-    """Remove the files of a manifest, the manifest last, then the folders that are empty."""
-    for name in (*sorted(_listed(folder)), MANIFEST):
+    """Remove the files of a manifest with their temporaries, the manifest last, then empty folders."""
+    listed = sorted(_listed(folder))
+    parts = [path for path in folder.rglob(".*.part") if _is_part_of(path, folder, [*listed, MANIFEST])]
+    for name in (*(path.relative_to(folder).as_posix() for path in parts), *listed, MANIFEST):
         with suppress(OSError):
             (folder / name).unlink()
     folders = [path for path in folder.rglob("*") if path.is_dir()]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.directories import check_target, discard, sweep
+from palm.core.disk import writing
 from palm.core.errors import StorageError, TrainingError
 from palm.core.foreign import reading
 from palm.core.logging import logger
@@ -148,7 +149,8 @@ class RunDirectory:
             for folder in (*self._checkpoints(), *self._models()):
                 discard(folder)
             for name in (HISTORY, BAD_ROWS, STAGES_RECORD):
-                (self.path / name).unlink(missing_ok=True)
+                with writing(self.path / name):
+                    (self.path / name).unlink(missing_ok=True)
         record = {
             "format": "palm-run",
             "version": 1,

@@ -80,6 +80,17 @@ def test_a_foreign_file_among_palms_own_is_named_and_stays(tmp_path: Path) -> No
     assert (tmp_path / "model" / "sub" / "notes.md").read_text(encoding="utf-8") == "mine"
 
 
+def test_a_temporary_of_a_listed_file_is_palms_own(tmp_path: Path) -> None:
+    fill(tmp_path / "model", "1")
+    (tmp_path / "model" / "sub" / ".b.txt.123.part").write_text("half", encoding="utf-8")
+    assert foreign_files(tmp_path / "model") == []
+    fill(tmp_path / "model", "2", overwrite=True)
+    assert names(tmp_path) == ["model"]
+    assert names(tmp_path / "model" / "sub") == ["b.txt"]
+    (tmp_path / "model" / ".notes.txt.123.part").write_text("mine", encoding="utf-8")
+    assert foreign_files(tmp_path / "model") == [".notes.txt.123.part"]
+
+
 @pytest.mark.parametrize("manifest", ["", "null", "[]", '{"a.txt": 1}'])
 def test_a_folder_without_a_readable_manifest_is_not_palms(tmp_path: Path, manifest: str) -> None:
     fill(tmp_path / "model", "1")
