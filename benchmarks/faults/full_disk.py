@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.faults import tiny_run
-from benchmarks.faults.kills import Trials, fresh, judged, places
+from benchmarks.faults.kills import Trials, fresh, judged, left_in_peace, places
 from benchmarks.faults.shim import in_a_child, under_the_shim
 
 FAULTS = {errno.ENOSPC: "the disk is full", errno.EROFS: "read-only"}
@@ -145,12 +145,7 @@ def main() -> int:
     trials = Trials()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve()
-        data = work / "data"
-        tiny_run.write_files(data)
-        tiny_run.write_many(data)
-        peace = fresh(work / "reference")
-        in_a_child(lambda: tiny_run.train(data, peace, **more), peace)
-        reference = tiny_run.fingerprint(peace)
+        data, reference = left_in_peace(work, **more)
         if options.short:
             training(data, work, sys.maxsize, trials, reference, more)
             return trials.report()

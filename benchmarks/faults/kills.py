@@ -3,7 +3,8 @@
     python benchmarks/faults/kills.py [--calls 200] [--random 100]
 
 A trial is good if, after the kill, everything under its proper name is whole, nobody's own file is touched,
-and the run that goes on ends with the same bits, with nothing half-written left. Linux; needs a C compiler.
+and the run that goes on ends with the same bits, with nothing half-written left; after kills at random
+moments, with the same history too, but for times. Linux; needs a C compiler.
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ def at_calls_of(
 
 def at_random(data: Path, work: Path, wanted: int, trials: Trials, reference: str) -> None:
     """Runs that are killed at random moments, each until it comes to its end."""
+    undisturbed = tiny_run.history(work / "reference")
     out, draw, kills = work / "out", random.Random(3), 0
     start = time.perf_counter()
     in_a_child(lambda: tiny_run.train(data, fresh(out)), out)
@@ -133,6 +135,8 @@ def at_random(data: Path, work: Path, wanted: int, trials: Trials, reference: st
             deaths += 1
             wrong += tiny_run.problems(out)
         wrong += judged(out, reference, lambda: tiny_run.train(data, out, resume="auto"))
+        if tiny_run.history(out) != undisturbed:
+            wrong.append("another history")
         kills += deaths
         for number in range(deaths):
             trials.add("killed at a random moment: training", wrong if number == 0 else [])
@@ -176,6 +180,16 @@ def predictions(data: Path, work: Path, wanted: int, trials: Trials) -> None:
             trials.add("killed at a random moment: predicting", wrong if number == 0 else [])
 
 
+def left_in_peace(work: Path, **more: Any) -> tuple[Path, str]:
+    """Data in `work / "data"`, and the fingerprint of a run on them in `work / "reference"`."""
+    data, out = work / "data", work / "reference"
+    tiny_run.write_files(data)
+    tiny_run.write_many(data)
+    fresh(out)
+    in_a_child(lambda: tiny_run.train(data, out, **more), out)
+    return data, tiny_run.fingerprint(out)
+
+
 def main() -> int:
     """Run the trials; 1 if one went wrong."""
     parser = argparse.ArgumentParser(
@@ -188,12 +202,7 @@ def main() -> int:
     trials = Trials()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve()
-        data = work / "data"
-        tiny_run.write_files(data)
-        tiny_run.write_many(data)
-        reference_out = fresh(work / "reference")
-        in_a_child(lambda: tiny_run.train(data, reference_out), reference_out)
-        reference = tiny_run.fingerprint(reference_out)
+        data, reference = left_in_peace(work)
         at_calls(data, work, options.calls, trials, reference)
         at_random(data, work, options.random, trials, reference)
         predictions(data, work, options.random // 4, trials)

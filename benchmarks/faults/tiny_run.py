@@ -93,6 +93,14 @@ def fingerprint(out: Path) -> str:
     return found.hexdigest()
 
 
+def history(out: Path) -> list[dict[str, Any]]:
+    """The lines of a run's history without what differs between equal runs."""
+    lines = map(json.loads, (out / "history.jsonl").read_text(encoding="utf-8").splitlines())
+    return [
+        {name: value for name, value in line.items() if name not in ("seconds", "time")} for line in lines
+    ]
+
+
 def problems(out: Path) -> list[str]:
     """What is wrong with a folder in which a run died: anything half-written under its proper name."""
     wrong = []
