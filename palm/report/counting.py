@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ class Judged:
     is_right: bool
 
 
-class Counts:
+class Counts(ABC):
     """Judges examples of one kind of truth, and adds them up.
 
     Attributes:
@@ -77,9 +78,9 @@ class Counts:
     def __init__(self) -> None:
         self.pairs: Counter[tuple[str, str]] = Counter()
 
+    @abstractmethod
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:
         """Compare one prediction with its truth, and count it."""
-        raise NotImplementedError
 
     def label_scores(self) -> list[LabelScore]:
         """The scores of every label; none where there are no labels."""
