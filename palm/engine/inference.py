@@ -43,6 +43,7 @@ from palm.distributed import (
 from palm.engine.journal import Journal
 from palm.engine.model import outputs_of
 from palm.engine.model_card import CARD, label_names, model_card
+from palm.engine.onnx.computing import OnnxEngine
 from palm.engine.placing import placed
 from palm.engine.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
@@ -71,6 +72,7 @@ class InferenceModel:
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
     Attributes:
+        engine: computes in the place of torch, see `palm.engine.loading.load_model`; None for torch.
         trained: of a best model, the global `step` after which it was saved, and its `scores` there.
 
     Raises:
@@ -90,10 +92,17 @@ class InferenceModel:
         self.task, self.reader, self.backbone, self.head = task, reader, backbone, head
         self.batch_size, self.precision = batch_size, checked(precision)
         self._kept_weights = KeptWeights()
+        self.engine: OnnxEngine | None = None
         self.trained: dict[str, Any] = {}
 
     def to(self, device: torch.device | str) -> InferenceModel:
-        """Move to a device."""
+        """Move to a device.
+
+        Raises:
+            PalmError: to another than the CPU, with an engine that only knows that.
+        """
+        if self.engine is not None and torch.device(device).type != "cpu":
+            raise PalmError(f"engine 'onnx' computes on the CPU, not on {device}; load the model without it")
         self.backbone.to(device)
         self.head.to(device)
         return self
@@ -157,7 +166,9 @@ class InferenceModel:
             "input file": checksum(path, "blake2b"),
             "reader": json.dumps(self.reader.settings, default=str),
             "batch size": self.batch_size,
-            "precision": f"{resolved(self.precision, device)} on {device.type}",
+            "precision": self.engine.about
+            if self.engine
+            else f"{resolved(self.precision, device)} on {device.type}",
         }
 
     def records(self, examples: Iterable[Any]) -> Iterator[Record]:
@@ -274,8 +285,11 @@ class InferenceModel:
             return placed(batch, device)
 
         batch = batch_of(rows)
-        with self._kept_weights:
-            outputs = outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
+        if self.engine is not None:
+            outputs = self.engine(batch)
+        else:
+            with self._kept_weights:
+                outputs = outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
         decoded = self.head.decode(outputs)
         if with_eval_outputs:
             for value, extra in zip(decoded, self.head.eval_outputs(outputs, batch), strict=False):
