@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ from palm.engine.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Predictions, Reader, Record, Rows
-from palm.reader.rows.chunks import encoded_chunks
+from palm.reader.rows.chunks import chunks_of
+from palm.reader.rows.kept import Encoded, KeptRows
 
 FORMAT, VERSION = "palm-model", 1
 WEIGHTS, DESCRIPTION = "model.safetensors", "config.json"
@@ -194,9 +196,14 @@ class InferenceModel:
         return self.evaluate_with_loss(path, metrics)[0]
 
     def evaluate_with_loss(
-        self, path: str | Path, metrics: Sequence[str] | None = None
+        self, path: str | Path, metrics: Sequence[str] | None = None, kept: KeptRows | None = None
     ) -> tuple[dict[str, float], float | None]:
         """The same, and the mean loss of the file's rows; for arguments and errors see `evaluate`.
+
+        Args:
+            path: the data file.
+            metrics: names.
+            kept: keeps the file's encoded rows for later evaluations.
 
         Returns:
             The scores; and the loss, or None where rows to predict are others than rows to train on, as
@@ -206,9 +213,11 @@ class InferenceModel:
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
         losses: Losses = {}
+        if kept is not None and not kept.begin(self.reader, Path(path)):
+            kept = None
         seen, known = tee(self.reader.read_true(Path(path)))
         with kept_modes(self.backbone, self.head), report_missing_ranks(f"while evaluating {self.task!r}"):
-            records = chain.from_iterable(self.steps(seen, losses=losses, together=True))
+            records = chain.from_iterable(self.steps(seen, losses=losses, together=True, kept=kept))
             pairs = zip(records, self.reader.truths(known), strict=True)
             scores = from_first(lambda: scores_of(metrics_of(names), pairs), lambda: exhaust(records))
             found = {place: value for part in gather_objects(losses) for place, value in part.items()}
@@ -221,6 +230,7 @@ class InferenceModel:
         losses: Losses | None = None,
         together: bool = False,
         first: int = 0,
+        kept: KeptRows | None = None,
     ) -> Iterator[list[Record]]:
         """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last.
 
@@ -231,13 +241,20 @@ class InferenceModel:
             together: deal the batches out among all ranks, which must all call this with the same
                 examples; the records then come on rank 0 alone. The batches are those of one process.
             first: the number in the file of the first example, where those before it are predicted already.
+            kept: has the rows of a whole file, or takes them.
         """
-        for chunk, rows in encoded_chunks(self.reader, examples, with_targets=False, size=CHUNK_EXAMPLES):
+
+        def encoded(chunk: list[Any]) -> Encoded:
+            rows = self.reader.encode(chunk, with_targets=False)
+            return Encoded(rows, None if losses is None else self._labelled(chunk, rows))
+
+        for number, chunk in enumerate(chunks_of(examples, CHUNK_EXAMPLES)):
+            make = partial(encoded, chunk)
+            rows, labelled = make() if kept is None else kept.chunk(number, make)
             by_length = np.argsort(rows.lengths, kind="stable").tolist()
             batches = [
                 by_length[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size)
             ]
-            labelled = None if losses is None else self._labelled(chunk, rows)
             decoded: dict[int, dict[str, Any]] = {}
             for indices in split_among_ranks(batches) if together else batches:
                 values, loss = self._decoded(rows, indices, first, losses is not None, labelled)
