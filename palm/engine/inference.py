@@ -52,6 +52,7 @@ from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.rows.chunks import chunks_of
 from palm.reader.rows.kept import Encoded, KeptRows
+from palm.reader.rows.rows import Ints
 
 FORMAT, VERSION = "palm-model", 1
 WEIGHTS, DESCRIPTION = "model.safetensors", "config.json"
@@ -70,7 +71,7 @@ class InferenceModel:
         reader: turns text into batches and decoded outputs into records.
         backbone: the trained encoder.
         paradigm: the trained head.
-        batch_size: rows per prediction step.
+        batch_size: rows per prediction step, on the average; steps have about equally many tokens.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
     Attributes:
@@ -251,10 +252,7 @@ class InferenceModel:
         for number, chunk in enumerate(chunks_of(examples, CHUNK_EXAMPLES)):
             make = partial(encoded, chunk)
             rows, labelled = make() if kept is None else kept.chunk(number, make)
-            by_length = np.argsort(rows.lengths, kind="stable").tolist()
-            batches = [
-                by_length[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size)
-            ]
+            batches = even_batches(rows.lengths, self.batch_size)
             decoded: dict[int, dict[str, Any]] = {}
             for indices in split_among_ranks(batches) if together else batches:
                 values, loss = self._decoded(rows, indices, first, losses is not None, labelled)
@@ -360,6 +358,28 @@ class InferenceModel:
             }
             write_json(part / DESCRIPTION, description)
             write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
+
+
+def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
+    """Rows in the order of their lengths, in batches of about equally many tokens.
+
+    A step's memory is then that of the average row, not of the longest, and short rows are no small products
+    on a GPU. On a CPU, where padding is not computed, they take as long as batches of equally many rows.
+
+    Args:
+        lengths: tokens of every row, int64[rows].
+        batch_size: rows per batch, on the average.
+
+    Returns:
+        At most as many batches as there would be of `batch_size` rows.
+    """
+    order = np.argsort(lengths, kind="stable")
+    tokens = np.maximum(lengths[order], 1)
+    ends = np.cumsum(tokens)
+    count = math.ceil(len(order) / batch_size)
+    # A row is in the batch where the middle of its tokens lies.
+    numbers = (2 * ends - tokens) * count // (2 * ends[-1:])
+    return [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(part)]
 
 
 @contextmanager
