@@ -1,6 +1,6 @@
 """Does a related task help one that has few labels? Alone, together, in stages, and all in every step.
 
-    python benchmarks/gain.py --model MINILM --data DATA --output DIR --cases slot-intent slot-shuffled
+    python benchmarks/gain.py --model MINILM --data DATA --output DIR --cases slot-entities slot-misplaced
 
 Each case is one run of `palm.compare`, whose table and verdicts it prints. The target has `--rows` labelled
 rows; a helper is trained on other rows than those that the target's are drawn from. In stages, the helper
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -53,16 +54,30 @@ def texts_of(file: Path, target: Path) -> Path:
     return written(target, "text_a\n", [line.rstrip("\n").split("\t")[place] + "\n" for line in lines])
 
 
-def shuffled(file: Path, target: Path) -> Path:
-    """The same rows, each with the label of another one."""
+def relabelled(file: Path, target: Path, change: Callable[[list[str]], list[str]]) -> Path:
+    """The same rows with other labels; `change` takes those of all rows and gives as many."""
     head, lines = lines_of(file)
     place = head.rstrip("\n").split("\t").index("label")
     rows = [line.rstrip("\n").split("\t") for line in lines]
-    labels = [row[place] for row in rows]
-    random.Random(0).shuffle(labels)
-    for row, label in zip(rows, labels, strict=True):
+    for row, label in zip(rows, change([row[place] for row in rows]), strict=True):
         row[place] = label
     return written(target, head, ["\t".join(row) + "\n" for row in rows])
+
+
+def exchanged(labels: list[str]) -> list[str]:
+    """Each row has the label of another one."""
+    return random.Random(0).sample(labels, len(labels))
+
+
+def without_roles(labels: list[str]) -> list[str]:
+    """`B-fromloc.city_name` as `B-city_name`: entities as a data set for another purpose would name them."""
+    return [" ".join(re.sub(r"-\w+\.", "-", tag) for tag in row.split()) for row in labels]
+
+
+def misplaced(labels: list[str]) -> list[str]:
+    """The tags of each row, without their roles, in a random order."""
+    draw = random.Random(0)
+    return [" ".join(draw.sample(tags, len(tags))) for tags in map(str.split, without_roles(labels))]
 
 
 def atis(args: Namespace, name: str, file: Path) -> Task:
@@ -92,9 +107,26 @@ def of_atis(target: str, helper: str) -> Callable[[Namespace, Path], dict[str, T
         _, rest = drawn(args, data / other / "train.tsv", folder / other)
         if helper == "mlm":
             return {target: atis(args, target, few), "mlm": mlm(texts_of(rest, folder / "texts.tsv"))}
-        if helper == "shuffled":
-            rest = shuffled(rest, folder / "shuffled.tsv")
+        if helper == "exchanged":
+            rest = relabelled(rest, folder / "exchanged.tsv", exchanged)
         return {target: atis(args, target, few), other: atis(args, other, rest)}
+
+    return tasks
+
+
+def of_entities(change: Callable[[list[str]], list[str]]) -> Callable[[Namespace, Path], dict[str, Task]]:
+    """Slots, with entities of the other half of the sentences for the helper, which has another label map."""
+
+    def tasks(args: Namespace, folder: Path) -> dict[str, Task]:
+        few, rest = drawn(args, args.data / "atis" / "slot" / "train.tsv", folder)
+        entities = relabelled(rest, folder / "entities.tsv", change)
+        found = {tag for line in lines_of(entities)[1] for tag in line.rstrip("\n").split("\t")[1].split()}
+        labels = folder / "entities.json"
+        labels.write_text(
+            json.dumps({tag: number for number, tag in enumerate(sorted(found))}), encoding="utf-8"
+        )
+        task = {**atis(args, "slot", entities), "label_map": str(labels), "n_classes": len(found)}
+        return {"slot": atis(args, "slot", few), "entities": task}
 
     return tasks
 
@@ -150,10 +182,12 @@ SLOT, INTENT, SST2 = "atis/slot/test.tsv", "atis/intent/test.tsv", "sst2/test.ts
 CASES: dict[str, tuple[str, Callable[[Namespace, Path], dict[str, Task]], str]] = {
     "slot-intent": ("slots, helped by intents of other sentences", of_atis("slot", "intent"), SLOT),
     "slot-mlm": ("slots, helped by other sentences without labels", of_atis("slot", "mlm"), SLOT),
-    "slot-shuffled": ("slots; control: shuffled intents", of_atis("slot", "shuffled"), SLOT),
+    "slot-exchanged": ("slots; control: intents of other rows", of_atis("slot", "exchanged"), SLOT),
+    "slot-entities": ("slots, helped by entities without roles", of_entities(without_roles), SLOT),
+    "slot-misplaced": ("slots; control: entities in a random order", of_entities(misplaced), SLOT),
     "intent-slot": ("intents, helped by slots of other sentences", of_atis("intent", "slot"), INTENT),
     "intent-mlm": ("intents, helped by sentences without labels", of_atis("intent", "mlm"), INTENT),
-    "intent-shuffled": ("intents; control: shuffled slots", of_atis("intent", "shuffled"), INTENT),
+    "intent-exchanged": ("intents; control: slots of other rows", of_atis("intent", "exchanged"), INTENT),
     "sst2-mlm": ("SST-2, helped by sentences without labels", of_sst2("mlm"), SST2),
     "sst2-rte": ("SST-2, helped by RTE", of_sst2("rte"), SST2),
     "rte-sst2": ("RTE, helped by SST-2", rte, "rte/val.tsv"),
