@@ -60,10 +60,11 @@ def others(data: Path, work: Path, wanted: int, trials: Trials) -> None:
     """Predictions, and a folder that replaces another."""
     out = fresh(work / "whole")
     in_a_child(lambda: tiny_run.train(data, out), out)
-    target = work / "converted"
+    target = work / "encoders" / "converted"
     works: dict[str, tuple[Path, Callable[[], str]]] = {
         "predicting": (out / "predicted", lambda: tiny_run.predict(data, out, resume=True)),
-        "converting": (target, lambda: tiny_run.convert(out, target)),
+        # It is written beside its place, and then put there.
+        "converting": (target.parent, lambda: tiny_run.convert(out, target)),
     }
     for name, (place, work_) in works.items():
         for number, words in FAULTS.items():
