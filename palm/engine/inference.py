@@ -312,7 +312,8 @@ class InferenceModel:
         if labelled is None:
             return decoded, None
         targets = batch_of(labelled)
-        return decoded, (float(self.head.loss(outputs, targets)), self.head.num_terms(targets))
+        terms = self.head.num_terms(targets)  # 0 where no row of the batch has a word to guess
+        return decoded, (float(self.head.loss(outputs, targets)), terms) if terms else None
 
     def save(
         self,

@@ -7,6 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from palm.backbone.base import Backbone
 from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.component import Component
@@ -69,6 +71,7 @@ class Task(Component):
         step: how many it has had.
         scores: its dev scores so far, from 0 to 1, the higher the better.
         bad_dev_rows: rows of its dev data that were left out or repaired, as `Rows.bad`.
+        top: its own layers of the encoder, once a model is made of it, if it has any.
         stopped_at: the global step at which it was declared finished early; None where it was not.
 
     Raises:
@@ -123,6 +126,7 @@ class Task(Component):
         raise_any(f"task {name!r}: {line}" for line in problems)
         self.mix_ratio, self.is_target, self.share_rows_with = mix_ratio, is_target, share_rows_with
         self.private_layers = private_layers
+        self.top: nn.ModuleDict | None = None
         self.stream: TaskStream | None = None
         self.cache: DataCache | None = None
         self.expected_steps = 0

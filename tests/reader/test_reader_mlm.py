@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from helpers.reader_files import rng_of_row, write_text, write_vocabulary
 from palm.core.errors import DataError
 from palm.core.rng import generator
 from palm.reader import MaskLMReader, Rows
 from palm.reader.mask_lm import word_positions
+from palm.reader.rows.cache import training_rows
 
 
 @pytest.fixture(scope="module")
@@ -124,4 +125,4 @@ def test_a_record_says_what_stood_where_and_what_was_guessed(reader: MaskLMReade
 def test_a_text_without_words_is_told_with_its_line(reader: MaskLMReader, tmp_path: Path) -> None:
     path = write_text(tmp_path, "mlm.tsv", "text_a\nthe boat\n\u200b\n")
     with pytest.raises(DataError, match=r"mlm.tsv:3: no word to hide in '\\u200b'"):
-        encoded(reader, path, with_targets=True)
+        training_rows(reader, path, None)

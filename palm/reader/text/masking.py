@@ -18,7 +18,7 @@ class MaskedRow(NamedTuple):
 
     Args:
         token_ids: what the model sees, int64[tokens].
-        positions: the tokens to guess, ascending, int64[masks]; at least one.
+        positions: the tokens to guess, ascending, int64[masks]; at least one, where there is a word.
     """
 
     token_ids: Ids
@@ -32,7 +32,7 @@ def masked_row(
 
     Args:
         token_ids: the row, int64[tokens].
-        maskable: positions of its words, not of special tokens; at least one.
+        maskable: positions of its words, not of special tokens.
         mask_id: the id of `[MASK]`.
         vocab_size: random tokens have ids from 1 to `vocab_size - 1`.
         rng: decides everything.
@@ -46,7 +46,7 @@ def masked_row(
     # the masks are the same in every process and after every resumption.
     positions = maskable[rng.random(len(maskable)) < SELECTED]
     fate = rng.random(len(positions))
-    if not len(positions):  # a batch without a mask would have no loss; a fate of 0 is `[MASK]`
+    if len(maskable) and not len(positions):  # a row without a mask has no loss; a fate of 0 is `[MASK]`
         positions, fate = rng.choice(maskable, size=1), np.zeros(1)
     seen = token_ids.copy()
     seen[positions[fate < MASKED]] = mask_id
