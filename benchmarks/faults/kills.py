@@ -45,6 +45,8 @@ class Trials:
     def add(self, kind: str, wrong: Sequence[str]) -> None:
         """One more trial; nothing wrong is good."""
         self.counts[kind, "bad" if wrong else "good"] += 1
+        for line in wrong:
+            print(f"{kind}: {line}", flush=True)
         self.failures += [f"{kind}: {line}" for line in wrong]
 
     def report(self) -> int:

@@ -8,7 +8,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+# Trials are forks of one process, so what training imports late is imported once, here.
+import torch._dynamo
+import torch.distributed.tensor  # noqa: F401
+
 import palm
+import palm.controller.controller
 from palm.core.errors import StorageError
 from palm.core.storage import numbered, verify
 

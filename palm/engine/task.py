@@ -66,6 +66,7 @@ class Task(Component):
 
     Attributes:
         stream: the batches of its training data, once that is loaded.
+        cache: where rows of its data may be kept on disk, once that is loaded.
         expected_steps: how many steps it is planned to get.
         step: how many it has had.
         scores: its dev scores so far, from 0 to 1, the higher the better.
@@ -127,6 +128,7 @@ class Task(Component):
         self.private_layers = private_layers
         self.top: nn.ModuleDict | None = None
         self.stream: TaskStream | None = None
+        self.cache: DataCache | None = None
         self.expected_steps = 0
         self.step = 0
         self.scores: list[float] = []
@@ -146,6 +148,7 @@ class Task(Component):
             TrainingError: too few rows for one step.
         """
         assert self.train_file is not None
+        self.cache = cache
         if self.print_first_n > 0:
             self._log_first_rows(self.train_file)
         if rows is None:

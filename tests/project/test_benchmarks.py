@@ -76,3 +76,8 @@ def test_the_comparison_over_seeds_runs_on_a_tiny_encoder(tmp_path: Path) -> Non
     assert [json.loads(line)["program"] for line in lines[:4]] == ["palm", "hugging_face"] * 2
     assert lines[-1].startswith("| sst2 | ")
     assert lines[-1].endswith(" of 2 |")
+
+
+def test_the_benchmark_of_large_predictions_runs_on_small_ones() -> None:
+    rows = [line.split(" | ")[0] for line in lines_of("growth_predict.py", "--rows", "300", "600")]
+    assert rows == ["| rows", "|---|---|---|---|---|", "| 300", "| 600"]
