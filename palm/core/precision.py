@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch.nn import functional as F
@@ -130,11 +130,13 @@ def tf32(allowed: bool | None) -> Iterator[None]:
     if allowed is None:
         yield
         return
-    matmul = torch.backends.cuda.matmul
+    matmul: Any = torch.backends.cuda.matmul
+    name, value = "allow_tf32", cast("bool | str", allowed)
     try:
-        name, before, value = "allow_tf32", matmul.allow_tf32, allowed
+        before = matmul.allow_tf32
     except RuntimeError:  # whoever used torch's newer name for it cannot use the older one any more
-        name, before, value = "fp32_precision", matmul.fp32_precision, "tf32" if allowed else "ieee"
+        name, value = "fp32_precision", "tf32" if allowed else "ieee"
+        before = matmul.fp32_precision
     setattr(matmul, name, value)
     try:
         yield
