@@ -50,7 +50,8 @@ class _Packed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         backward = _flash_gradients if ctx.is_flash else _efficient_gradients
-        return *backward(gradient.contiguous(), *ctx.saved_tensors, ctx.scope, ctx.dropout_prob), None, None
+        found = backward(ctx.scope, ctx.dropout_prob, gradient.contiguous(), *ctx.saved_tensors)
+        return *found, None, None
 
 
 def _ends(scope: Scope) -> tuple[Tensor, Tensor, int, int]:
@@ -75,6 +76,8 @@ def _flash(
 
 
 def _flash_gradients(
+    scope: Scope,
+    dropout_prob: float,
     gradient: Tensor,
     query: Tensor,
     key: Tensor,
@@ -83,8 +86,6 @@ def _flash_gradients(
     sums: Tensor,
     state: Tensor,
     offset: Tensor,
-    scope: Scope,
-    dropout_prob: float,
 ) -> tuple[Tensor, ...]:
     found: tuple[Tensor, ...] = aten._flash_attention_backward(
         *(gradient, query, key, value, gathered, sums, *_ends(scope)),
@@ -106,6 +107,8 @@ def _efficient(
 
 
 def _efficient_gradients(
+    scope: Scope,
+    dropout_prob: float,
     gradient: Tensor,
     query: Tensor,
     key: Tensor,
@@ -114,8 +117,6 @@ def _efficient_gradients(
     sums: Tensor,
     seed: Tensor,
     offset: Tensor,
-    scope: Scope,
-    dropout_prob: float,
 ) -> tuple[Tensor, ...]:
     one_row = [part[None] for part in (gradient, query, key, value)]
     *found, _ = aten._efficient_attention_backward(

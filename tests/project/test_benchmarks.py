@@ -32,10 +32,13 @@ def lines_of(program: str, *words: str) -> list[str]:
 
 
 def test_the_gpu_benchmark_runs_on_any_machine() -> None:
-    rows = [line.split(" | ")[0] for line in lines_of("gpu.py", "--tiny") if line.startswith("| ")]
-    peers = ["| HF bf16 sdpa", "| HF bf16 sdpa grouped"] if HAS_PEER else []
-    table = ["|", "| palm", *peers]
-    assert rows == 2 * table
+    lines = [line for line in lines_of("gpu.py", "--quick") if line.startswith("| ")]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    names = ["palm", *(["HF bf16 sdpa", "HF bf16 sdpa grouped"] if HAS_PEER else [])]
+    heads = [f"palm, {count} heads, {how}" for count in (2, 4, 8) for how in ("in turns", "a step of all")]
+    assert [row[1] for row in table[1:]] == [*names, *names, "palm, 1 head, resumed on the device", *heads]
+    assert {len(row) for row in table[1:]} == {8}
+    assert all(float(row[2]) > 0 for row in table[1:])
 
 
 def test_the_cpu_benchmark_runs_on_a_tiny_encoder() -> None:
