@@ -1,16 +1,17 @@
 """How fast palm trains on a GPU, beside Hugging Face's Trainer at its best: one call, one table.
 
-    python benchmarks/gpu.py                 # BERT-base and -large: pairs, length 384, 1 to 8 heads; 10 minutes
+    python benchmarks/gpu.py                 # BERT-base and -large: pairs, length 384, 1 to 8 heads
     python benchmarks/gpu.py --output report.md --peak 989
     python benchmarks/gpu.py --quick         # the same program on any machine, tiny, in seconds
 
-bf16 on both sides, the same weights, rows, batches, dropout and optimizer; Hugging Face with sdpa attention (and
-FlashAttention 2 where it is installed) and dynamic padding, in the order of the rows and grouped by length. They
-take turns; a ratio is that of one turn, and the table tells the median and the extremes. MFU is the share that
-the layers need, for real tokens, of the card's peak as its maker tells it (dense bf16; `--peak` for others), and
-of the best of the encoder's own matrix products on this card, measured in the same run. Host time is what one
-step costs the thread that starts the kernels. With several heads, steps alternate between as many tasks on one
-encoder; in "a step of all", each of them has its part of a batch in every step.
+bf16 on both sides, the same weights, rows, batches, dropout and optimizer; Hugging Face with sdpa attention
+(and FlashAttention 2 where it is installed) and dynamic padding, in the order of the rows and grouped by
+length. They take turns; a ratio is that of one turn, and the table tells the median and the extremes. MFU
+is the share that the layers need, for real tokens, of the card's peak as its maker tells it (dense bf16;
+`--peak` for others), and of the best of the encoder's own matrix products on this card, measured in the
+same run. Host time is what one step costs the thread that starts the kernels. With several heads, steps
+alternate between as many tasks on one encoder; in "a step of all", each of them has its part of a batch in
+every step.
 """
 
 from __future__ import annotations

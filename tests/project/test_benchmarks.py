@@ -79,3 +79,13 @@ def test_the_comparison_over_seeds_runs_on_a_tiny_encoder(tmp_path: Path) -> Non
     assert [json.loads(line)["program"] for line in lines[:4]] == ["palm", "hugging_face"] * 2
     assert lines[-1].startswith("| sst2 | ")
     assert lines[-1].endswith(" of 2 |")
+
+
+def test_the_benchmark_of_growth_runs_on_a_few_tasks_and_rows() -> None:
+    lines = [line for line in lines_of("growth.py", "--quick") if line.startswith("| ")]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    runs = [("1", "2,000", "first"), ("1", "2,000", "second"), ("3", "2,000", "second")]
+    assert [tuple(row[:3]) for row in table[1:]] == [*runs, ("1", "4,000", "first"), ("1", "4,000", "second")]
+    # A task more is a head more: 2 classes of 32 features and their biases.
+    parameters = [int(row[8].replace(",", "")) for row in table[1:]]
+    assert parameters[2] - parameters[1] == 2 * (2 * 32 + 2)
