@@ -5,8 +5,9 @@
     python benchmarks/speed_onnx.py --model DIR --texts dev.tsv
 
 One thread, CPU seconds of the process. Everybody starts from text, with palm's tokenizer; they take turns.
-ONNX Runtime gets the rows sorted by length, as palm sorts them. Answers are compared with palm's in float32:
-how many labels are the same, and the largest difference of a probability.
+ONNX Runtime by itself computes what `palm export` writes, in int8 what its `quantize_dynamic` makes of that,
+and gets the rows sorted by length, as palm sorts them. Answers are compared with palm's in float32: how many
+labels are the same, and the largest difference of a probability.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ def texts_of(file: Path | None, words: int, count: int) -> list[str]:
     return [" ".join(draw.choice(vocabulary, length)) for length in lengths]
 
 
-def of_palm(folder: Path, precision: str) -> Answer:
+def of_palm(folder: Path, precision: str, engine: str = "torch") -> Answer:
     """palm as a program uses it."""
-    model = load_model(folder, precision=precision)
+    model = load_model(folder, precision=precision, engine=engine)
     return lambda texts: np.array([record["probs"] for record in model.predict(texts)])
 
 
@@ -96,6 +97,8 @@ def everybody(folder: Path, work: Path) -> dict[str, Answer]:
     return {
         "palm fp32": of_palm(folder, "fp32"),
         "palm bf16": of_palm(folder, "bf16"),
+        "palm, engine onnx": of_palm(folder, "fp32", "onnx"),
+        "palm, engine onnx, int8": of_palm(folder, "int8", "onnx"),
         "ONNX Runtime fp32": of_session(model, work / "onnx" / "model.onnx"),
         "ONNX Runtime int8": of_session(model, work / "int8.onnx"),
     }

@@ -60,10 +60,11 @@ def others(data: Path, work: Path, wanted: int, trials: Trials) -> None:
     """Predictions, and a folder that replaces another."""
     out = fresh(work / "whole")
     in_a_child(lambda: tiny_run.train(data, out), out)
-    target = work / "converted"
+    target = work / "encoders" / "converted"
     works: dict[str, tuple[Path, Callable[[], str]]] = {
         "predicting": (out / "predicted", lambda: tiny_run.predict(data, out, resume=True)),
-        "converting": (target, lambda: tiny_run.convert(out, target)),
+        # It is written beside its place, and then put there.
+        "converting": (target.parent, lambda: tiny_run.convert(out, target)),
     }
     for name, (place, work_) in works.items():
         for number, words in FAULTS.items():
@@ -84,11 +85,12 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
-def cache(data: Path, work: Path, wanted: int, trials: Trials, reference: str) -> None:
+def cache(data: Path, work: Path, wanted: int, trials: Trials, reference: str, more: dict[str, Any]) -> None:
     """A data cache that cannot be written stops no run."""
     place, out = work / "cache", work / "out"
     for number, words in FAULTS.items():
-        run = lambda: tiny_run.train(data, out, use_data_cache=True, data_cache=str(place))  # noqa: E731
+        cached = {"use_data_cache": True, "data_cache": str(place)}
+        run = lambda: tiny_run.train(data, out, **{**more, **cached})  # noqa: B023, E731
         total = 0
         for call in range(1, 1000):
             shutil.rmtree(place, ignore_errors=True)
@@ -138,7 +140,7 @@ def main() -> int:
     )
     parser.add_argument("--calls", type=int, default=100)
     parser.add_argument("--tmpfs", type=int, default=12)
-    parser.add_argument("--short", action="store_true", help="only a short run, at every one of its calls")
+    parser.add_argument("--short", action="store_true", help="a shorter run, and everything at every call")
     options = parser.parse_args()
     more: dict[str, Any] = SHORT if options.short else {}
     under_the_shim()
@@ -146,13 +148,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve()
         data, reference = left_in_peace(work, **more)
-        if options.short:
-            training(data, work, sys.maxsize, trials, reference, more)
-            return trials.report()
-        training(data, work, options.calls, trials, reference, more)
-        others(data, work, options.calls, trials)
-        cache(data, work, options.calls, trials, reference)
-        tmpfs(data, work, options.tmpfs, trials, reference)
+        wanted = sys.maxsize if options.short else options.calls
+        training(data, work, wanted, trials, reference, more)
+        others(data, work, wanted, trials)
+        cache(data, work, wanted, trials, reference, more)
+        if not options.short:
+            tmpfs(data, work, options.tmpfs, trials, reference)
     return trials.report()
 
 

@@ -1,6 +1,6 @@
 """Kill runs at every file-system call and at random moments, go on, and compare with a run left in peace.
 
-    python benchmarks/faults/kills.py [--calls 200] [--random 100]
+    python benchmarks/faults/kills.py [--calls 200] [--random 100] [--stages 20]
 
 A trial is good if, after the kill, everything under its proper name is whole, nobody's own file is touched,
 and the run that goes on ends with the same bits, with nothing half-written left; after kills at random
@@ -45,6 +45,8 @@ class Trials:
     def add(self, kind: str, wrong: Sequence[str]) -> None:
         """One more trial; nothing wrong is good."""
         self.counts[kind, "bad" if wrong else "good"] += 1
+        for line in wrong:
+            print(f"{kind}: {line}", flush=True)
         self.failures += [f"{kind}: {line}" for line in wrong]
 
     def report(self) -> int:
@@ -120,26 +122,31 @@ def at_calls_of(
         trials.add(kind, [f"call {number}: {line}" for line in judged(out, reference, go_on)])
 
 
-def at_random(data: Path, work: Path, wanted: int, trials: Trials, reference: str) -> None:
+def at_random(work: Path, wanted: int, trials: Trials, name: str, **more: Any) -> None:
     """Runs that are killed at random moments, each until it comes to its end."""
+    data, reference = left_in_peace(work, **more)
     undisturbed = tiny_run.history(work / "reference")
     out, draw, kills = work / "out", random.Random(3), 0
+
+    def go_on() -> str:
+        return tiny_run.train(data, out, **more, resume="auto")
+
     start = time.perf_counter()
-    in_a_child(lambda: tiny_run.train(data, fresh(out)), out)
+    in_a_child(lambda: tiny_run.train(data, fresh(out), **more), out)
     duration = time.perf_counter() - start
     while kills < wanted:
         fresh(out)
         wrong: list[str] = []
         deaths = 0
-        while killed_within(draw.uniform(0, duration), lambda: tiny_run.train(data, out, resume="auto")):
+        while killed_within(draw.uniform(0, duration), go_on):
             deaths += 1
             wrong += tiny_run.problems(out)
-        wrong += judged(out, reference, lambda: tiny_run.train(data, out, resume="auto"))
+        wrong += judged(out, reference, go_on)
         if tiny_run.history(out) != undisturbed:
             wrong.append("another history")
         kills += deaths
         for number in range(deaths):
-            trials.add("killed at a random moment: training", wrong if number == 0 else [])
+            trials.add(f"killed at a random moment: {name}", wrong if number == 0 else [])
 
 
 def killed_within(seconds: float, work: Callable[[], object]) -> bool:
@@ -197,6 +204,7 @@ def main() -> int:
     )
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--random", type=int, default=100)
+    parser.add_argument("--stages", type=int, default=20)
     options = parser.parse_args()
     under_the_shim()
     trials = Trials()
@@ -204,7 +212,8 @@ def main() -> int:
         work = Path(folder).resolve()
         data, reference = left_in_peace(work)
         at_calls(data, work, options.calls, trials, reference)
-        at_random(data, work, options.random, trials, reference)
+        at_random(work, options.random, trials, "training")
+        at_random(work / "staged", options.stages, trials, "stages, two tasks a step", stages=tiny_run.STAGES)
         predictions(data, work, options.random // 4, trials)
     return trials.report()
 

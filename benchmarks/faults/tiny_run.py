@@ -8,7 +8,12 @@ import random
 from pathlib import Path
 from typing import Any
 
+# Trials are forks of one process, so what training imports late is imported once, here.
+import torch._dynamo
+import torch.distributed.tensor  # noqa: F401
+
 import palm
+import palm.controller.controller
 from palm.core.errors import StorageError
 from palm.core.storage import numbered, verify
 
@@ -28,6 +33,12 @@ WORDS = [
     "old",
 ]
 STEPS_OF_A_CHECKPOINT = 5
+STAGES = [
+    {"name": "joint", "tasks_per_step": 2},
+    {"tasks": ["colour"]},
+    {"name": "again", "tasks_per_step": 2},
+]
+"""Of ten steps each; the first and the last train both tasks in every step."""
 
 
 def write_files(folder: Path, rows: int = 40) -> None:
@@ -88,7 +99,8 @@ def train(data: Path, out: Path, **more: Any) -> str:
 def fingerprint(out: Path) -> str:
     """A digest of the models that a run has saved."""
     found = hashlib.sha256()
-    for file in sorted(out.glob("*/infer_model/model.safetensors")):
+    stages = out.glob("stages/*/weights/model.safetensors")
+    for file in sorted([*out.glob("*/infer_model/model.safetensors"), *stages]):
         found.update(file.read_bytes())
     return found.hexdigest()
 
@@ -103,8 +115,9 @@ def history(out: Path) -> list[dict[str, Any]]:
 
 def problems(out: Path) -> list[str]:
     """What is wrong with a folder in which a run died: anything half-written under its proper name."""
-    wrong = []
-    for folder in [*numbered(out, "step_").values(), *out.glob("*/infer_model"), *out.glob("*/best_model")]:
+    wrong = [line for stage in out.glob("stages/*") for line in problems(stage)]
+    models = (place for kind in ("*/infer_model", "*/best_model", "weights") for place in out.glob(kind))
+    for folder in [*numbered(out, "step_").values(), *models]:
         try:
             verify(folder)
         except StorageError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from palm.backbone.packed_attention import attend, attend_padded
+from palm.backbone.packed_attention import attend, attend_in_graph
 from palm.backbone.packing import Packing, Padded
 from palm.core.errors import ConfigError
 from palm.core.kept_weights import keeper
@@ -81,7 +81,7 @@ class SelfAttention(nn.Module):
             )
             key = rotate(key, positions, self.kind.rotary_base)
         if isinstance(packing, Padded):
-            context = attend_padded(query, key, value, packing.mask, self.kind.window)
+            context = attend_in_graph(query, key, value, packing.keys_bias, self.kind.window)
         else:
             dropout_prob = self.dropout_prob if self.training else 0.0
             scope = packing.scope(first_only, self.kind.window)

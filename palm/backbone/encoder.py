@@ -209,27 +209,40 @@ class Encoder(Backbone):
         Raises:
             WiringError: as `forward`.
         """
+        tokens, packing = self.trunk(inputs, depth)
+        outputs = []
+        for branch in branches:
+            # The packed tokens of neighbouring rows are neighbours.
+            part = Packing.of(inputs["input_mask"][branch.rows])
+            start = int(packing.sequences.offsets[branch.rows.start])
+            own = slice(start, start + len(part.positions))
+            if packing.position_ids is not None:
+                part = replace(part, position_ids=packing.position_ids[own])
+            outputs.append(branch.encoder.above((tokens[own], part), branch.wanted, depth))
+        return outputs
+
+    def trunk(self, inputs: Tensors, depth: int) -> tuple[Tensor, Packing]:
+        """What the embeddings and the lowest `depth` layers give: [tokens, width], and where they belong.
+
+        Raises:
+            WiringError: as `forward`.
+        """
         packing = self._checked_layout(inputs)
         tokens = self.embeddings(inputs, packing)
         if self._is_rotary:
             packing = replace(packing, position_ids=packing.pack(inputs["position_ids"]))
-        outputs = []
+        with torch.autocast(tokens.device.type, enabled=False), casting(self.layers[:depth], tokens):
+            for layer in self.layers[:depth]:
+                tokens = self._run(layer, tokens, packing, False)
+        return tokens, packing
+
+    def above(self, trunk: tuple[Tensor, Packing], wanted: Collection[str], depth: int) -> Tensors:
+        """The outputs that follow from what `trunk` gave; `word_embedding` is none of them."""
+        tokens, packing = trunk
         with torch.autocast(tokens.device.type, enabled=False):
-            with casting(self.layers[:depth], tokens):
-                for layer in self.layers[:depth]:
-                    tokens = self._run(layer, tokens, packing, False)
-            for branch in branches:
-                # The packed tokens of neighbouring rows are neighbours.
-                part = Packing.of(inputs["input_mask"][branch.rows])
-                start = int(packing.sequences.offsets[branch.rows.start])
-                own = slice(start, start + len(part.positions))
-                if packing.position_ids is not None:
-                    part = replace(part, position_ids=packing.position_ids[own])
-                outputs.append(branch.encoder._encode(tokens[own], part, set(branch.wanted), depth))
-        for branch, found in zip(branches, outputs, strict=True):
-            if "embedding_table" in branch.wanted:
-                found["embedding_table"] = self.embeddings.word_table
-        return outputs
+            outputs = self._encode(tokens, packing, set(wanted), depth)
+        table = {"embedding_table": self.embeddings.word_table}
+        return outputs | (table if "embedding_table" in wanted else {})
 
     def _checked_layout(self, inputs: Tensors) -> Packing:
         given = {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in inputs.items()}

@@ -185,6 +185,11 @@ class Padded(Packing):
         """As if there were no padding; only attention tells it apart."""
         return True
 
+    @cached_property
+    def keys_bias(self) -> Tensor:
+        """What is added to the scores of keys: 0 on real ones, -1e9 on padding, float32[batch, 1, 1, seq]."""
+        return -1e9 * (~self.mask)[:, None, None, :].float()
+
 
 def spare_tokens(count: int) -> int:
     """How many more than `count` make one of the 32 sizes from each power of two to the next."""

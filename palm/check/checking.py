@@ -168,7 +168,7 @@ class _RunCheck:
             return
         try:
             every, every_epoch = settings.eval_every_n_steps, settings.eval_every_epoch
-            self.cost = measured(training, self.plan, every, every_epoch)
+            self.cost = measured(training, self.plan, self.saving, every, every_epoch)
         except torch.cuda.OutOfMemoryError:
             told = "the fullest batches do not fit into the memory of the device"
             remedy = "lower batch_size and set gradient_accumulation_steps, or set max_tokens_per_batch"

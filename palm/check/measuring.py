@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from statistics import median
 
 import torch
 
 from palm.check.planning import RunPlan
+from palm.check.saving import Saving
 from palm.distributed.group import exhaust
 from palm.engine.evaluation import count_examples, model_of
 from palm.engine.loop import Training
 from palm.engine.meter import memory_bytes
+from palm.engine.saving import save_model
 from palm.engine.task import Task
 
 EVALUATED = 2048
@@ -50,10 +55,12 @@ class Cost:
     """What a run takes.
 
     Args:
-        seconds: of the whole run: its steps, its evaluations, and what its first step needs once.
+        seconds: of the whole run: its steps, its evaluations, what it saves, what its first step
+            needs once.
         training: of its steps.
         evaluating: of its evaluations.
         evaluations: how many there are.
+        saving: of what it writes, as if every second evaluation were the best so far.
         starting: what the first step took beyond the others.
         memory_bytes: the most memory: of tensors on a GPU, of the process on a CPU; None where nobody tells.
         tasks: by task.
@@ -63,17 +70,19 @@ class Cost:
     training: float
     evaluating: float
     evaluations: int
+    saving: float
     starting: float
     memory_bytes: int | None
     tasks: Sequence[TaskPace]
 
 
-def measured(training: Training, plan: RunPlan, every: int, every_epoch: bool) -> Cost:
-    """Train a few steps of each task and predict some of its dev rows; the run is spoilt by it.
+def measured(training: Training, plan: RunPlan, saving: Saving, every: int, every_epoch: bool) -> Cost:
+    """Train a few steps of each task, predict some of its dev rows, save a model; the run is spoilt by it.
 
     Args:
         training: a run before its first step.
         plan: its plan.
+        saving: what it writes.
         every: it is evaluated every so many steps; 0 or less: not for their sake.
         every_epoch: it is evaluated at the end of every epoch of the main task.
 
@@ -101,12 +110,17 @@ def measured(training: Training, plan: RunPlan, every: int, every_epoch: bool) -
         num_evaluations(plan, every, every_epoch) if any(task.dev_file for task in training.tasks) else 0
     )
     evaluating = evaluations * sum(each.evaluation for each in paces)
+    # Nobody knows how often a dev score will be the best so far: every second time.
+    best = max(1.0, evaluations / 2)
+    size = sum(best * place.bytes if place.written is None else place.written for place in saving.places)
+    writing = size * _seconds_per_byte(training)
     starting = max(0.0, first - paces[0].usual)
     return Cost(
-        seconds=steps_time + evaluating + starting,
+        seconds=steps_time + evaluating + writing + starting,
         training=steps_time,
         evaluating=evaluating,
         evaluations=evaluations,
+        saving=writing,
         starting=starting,
         memory_bytes=memory_bytes(device),
         tasks=paces,
@@ -160,3 +174,15 @@ def _evaluation(training: Training, task: Task) -> float:
     exhaust(model.steps(found, losses={}))
     _wait(training)
     return (time.perf_counter() - began) * count_examples(task) / max(1, len(found))
+
+
+def _seconds_per_byte(training: Training) -> float:
+    """What saving takes, from a target's model that is saved to a temporary folder; 0 where none has room."""
+    target = next(task for task in training.tasks if task.is_target)
+    size = sum(each.nbytes for part in (training.model.backbone, target.head) for each in part.parameters())
+    if shutil.disk_usage(tempfile.gettempdir()).free < 3 * size:
+        return 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        save_model(training, target, Path(folder) / target.name / "model")
+        return (time.perf_counter() - began) / max(1, size)

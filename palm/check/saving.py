@@ -26,12 +26,15 @@ class Place:
         when: the moment.
         bytes: about how much, all copies that are kept together.
         exists: whether it is there already.
+        written: bytes in the whole run, older copies that are deleted included; None: as often as a dev score
+            is the best so far.
     """
 
     path: str
     when: str
     bytes: int
     exists: bool
+    written: int | None
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,8 @@ def saving_of(training: Training, plan: RunPlan, settings: RunSettings, director
     """What a run writes; nothing is touched."""
     folder = settings.save_path
     places = [
-        Place(path, when, size, next(folder.glob(path), None) is not None)
-        for path, when, size in _places(training, plan, settings)
+        Place(path, when, size, next(folder.glob(path), None) is not None, written)
+        for path, when, size, written in _places(training, plan, settings)
     ]
     existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     total, free = sum(place.bytes for place in places), shutil.disk_usage(existing).free
@@ -91,27 +94,34 @@ def saving_problems(saving: Saving, directory: RunDirectory) -> Iterator[Problem
         yield Problem("error", "disk", "", told, "set keep_last_n, or give another save_path")
 
 
-def _places(training: Training, plan: RunPlan, settings: RunSettings) -> Iterator[tuple[str, str, int]]:
-    yield CONFIGURATION, "at the start", 0
-    yield RECORD, "at the start", 0
-    yield "history.jsonl", "from the start on", 0
+def _places(
+    training: Training, plan: RunPlan, settings: RunSettings
+) -> Iterator[tuple[str, str, int, int | None]]:
+    """Path, moment, bytes that are kept, bytes that are written."""
+    yield CONFIGURATION, "at the start", 0, 0
+    yield RECORD, "at the start", 0, 0
+    yield "history.jsonl", "from the start on", 0, 0
     encoder = _bytes(training.model.backbone)
     evaluated = any(task.dev_file is not None for task in training.tasks)
     every, keep = settings.save_infermodel_every_n_steps, settings.keep_last_n
     for task in (task for task in training.tasks if task.is_target):
         model = encoder + _bytes(task.head)
-        yield f"{task.name}/{LAST}", f"after its step {task.expected_steps}", model
+        yield f"{task.name}/{LAST}", f"after its step {task.expected_steps}", model, model
         if task.dev_file is not None:
-            yield f"{task.name}/{BEST}", "whenever its dev score is the best so far", model
+            yield f"{task.name}/{BEST}", "whenever its dev score is the best so far", model, None
         if evaluated:
-            yield f"{BEST_OF_RUN}/{task.name}", "whenever the run's dev score is the best so far", model
+            yield f"{BEST_OF_RUN}/{task.name}", "whenever the run's dev score is the best so far", model, None
         if every > 0:
-            count = _kept(task.expected_steps // every, keep)
-            yield f"{task.name}/{ON_THE_WAY}*", f"every {every} of its steps, {count} are kept", count * model
+            number = task.expected_steps // every
+            count = _kept(number, keep)
+            told = f"every {every} of its steps, {count} are kept"
+            yield f"{task.name}/{ON_THE_WAY}*", told, count * model, number * model
     if (every := settings.save_every_n_steps) > 0:
-        count = _kept(plan.steps // every, keep)
+        number = plan.steps // every
+        count = _kept(number, keep)
         # Weights and, with Adam's two moments, twice as much for the optimizer.
-        yield "step_*", f"every {every} global steps, {count} are kept", count * 3 * _bytes(training.model)
+        state = 3 * _bytes(training.model)
+        yield "step_*", f"every {every} global steps, {count} are kept", count * state, number * state
 
 
 def _kept(count: int, keep: int) -> int:

@@ -156,7 +156,8 @@ def _cost(cost: Cost) -> Iterator[str]:
         f", {duration(cost.evaluating)} of evaluations ({cost.evaluations})" if cost.evaluating else ""
     )
     memory = "" if cost.memory_bytes is None else f", at most {cost.memory_bytes / 2**30:.2f} GiB of memory"
-    yield f"about {duration(cost.seconds)}: {duration(cost.training)} of steps{evaluating}{memory}"
+    saving = f", {duration(cost.saving)} of saving" if cost.saving else ""
+    yield f"about {duration(cost.seconds)}: {duration(cost.training)} of steps{evaluating}{saving}{memory}"
 
 
 def _saving(saving: Saving) -> Iterator[str]:

@@ -58,6 +58,30 @@ def refuse_trust(options: argparse.Namespace) -> None:
         raise PalmError("--trust goes with --model; a configuration names its own components, and they count")
 
 
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """The arguments that say what computes a saved model, and with which numbers."""
+    parser.add_argument(
+        "--engine",
+        choices=["torch", "onnx"],
+        default="torch",
+        help="with --model: what computes; onnx is onnxruntime on the CPU (extra onnx)",
+    )
+    parser.add_argument(
+        "--precision", help="auto, fp32, or bf16; with --engine onnx auto, fp32 or int8 (default: auto)"
+    )
+
+
+def settings_with_precision(options: argparse.Namespace, settings: Settings) -> Settings:
+    """The settings that a configuration gets, where `add_engine` has taken one of them.
+
+    Raises:
+        PalmError: another engine, which a configuration does not know.
+    """
+    if options.engine != "torch":
+        raise PalmError("--engine goes with --model")
+    return settings if options.precision is None else [*settings, "--precision", options.precision]
+
+
 def refuse_incomplete(options: argparse.Namespace, settings: Settings, command: str, *names: str) -> None:
     """Without a configuration, some options are needed, and settings are not.
 

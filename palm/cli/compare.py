@@ -13,6 +13,7 @@ from palm.core.errors import PalmError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "palm compare CONFIG [--task_dir DIR] [--seeds N] [--budget target|total] [--test TASK=FILE ...]\n"
+        "       [--also NAME:SETTING=VALUE ...]\n"
         "       [--model best|last] [--workers N] [--output DIR] [--keep_models] [--overwrite]\n"
         "       [--SETTING VALUE ...]"
     )
@@ -32,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what is equal: the steps of each target (where absent), or the steps of all tasks together",
     )
     add_test(parser)
+    parser.add_argument(
+        "--also",
+        metavar="NAME:SETTING=VALUE",
+        action="append",
+        default=[],
+        help="a setting of one more variant with all tasks, such as each_step:tasks_per_step=all",
+    )
     add_grid(parser)
 
 
@@ -63,6 +71,22 @@ def files_of(words: list[str]) -> dict[str, str]:
     return {task: file for task, _, file in pairs}
 
 
+def variants_of(words: list[str]) -> dict[str, dict[str, str]]:
+    """The settings of `NAME:SETTING=VALUE`, by name.
+
+    Raises:
+        PalmError: a word of another form.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for word in words:
+        option, equals, value = word.partition("=")
+        name, _, setting = option.partition(":")
+        if not (name and setting and equals):
+            raise PalmError(f"--also takes NAME:SETTING=VALUE, not {word!r}")
+        found.setdefault(name, {})[setting] = value
+    return found
+
+
 def run(options: argparse.Namespace, settings: Settings) -> None:
     if options.one_run:
         run_one(options)
@@ -81,6 +105,7 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
         output=options.output,
         overwrite=options.overwrite,
         keep_models=options.keep_models,
+        also=variants_of(options.also),
         argv=settings,
     )
     sys.stdout.write(f"{found}\n")

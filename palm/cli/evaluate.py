@@ -12,10 +12,12 @@ from palm.cli.command import (
     Command,
     Settings,
     add_config,
+    add_engine,
     add_trust,
     find_components,
     refuse_incomplete,
     refuse_trust,
+    settings_with_precision,
 )
 from palm.core.errors import PalmError
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "palm evaluate CONFIG [--task NAME ...] [--inference_model_dir DIR] [--SETTING VALUE ...]\n"
-        "       palm evaluate --model DIR --input FILE [--metric NAME ...] [--trust MODULE ...]"
+        "       palm evaluate --model DIR --input FILE [--metric NAME ...]\n"
+        "           [--engine onnx] [--precision NAME] [--trust MODULE ...]"
     )
     parser.description = (
         "Score tasks of a configuration on their dev_file (all that have one where none is named), or a "
@@ -38,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", type=Path, help="the saved model")
     parser.add_argument("--input", type=Path, help="the data file, with labels")
     parser.add_argument("--metric", action="append", help="a metric instead of the usual; may be repeated")
+    add_engine(parser)
     add_trust(parser)
 
 
@@ -49,12 +53,14 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
         refuse_incomplete(options, settings, "palm evaluate", "model", "input")
         from palm.engine.loading import load_model
 
-        model = load_model(options.model, trust=options.trust)
+        precision = options.precision or "auto"
+        model = load_model(options.model, engine=options.engine, precision=precision, trust=options.trust)
         scores = json_ready(model.evaluate(options.input, options.metric))
     else:
         from palm.controller import Controller
 
         refuse_trust(options)
+        settings = settings_with_precision(options, settings)
         find_components(options.config)
         controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
         with_data = [task.name for task in controller.plan.tasks if task.task.get("dev_file") is not None]

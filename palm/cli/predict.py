@@ -9,17 +9,20 @@ from palm.cli.command import (
     Command,
     Settings,
     add_config,
+    add_engine,
     add_trust,
     find_components,
     refuse_incomplete,
     refuse_trust,
+    settings_with_precision,
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "palm predict CONFIG [--task NAME ...] [--inference_model_dir DIR] [--resume] [--SETTING VALUE ...]\n"
-        "       palm predict --model DIR --input FILE --output DIR [--resume] [--trust MODULE ...]"
+        "       palm predict --model DIR --input FILE --output DIR [--resume]\n"
+        "           [--engine onnx] [--precision NAME] [--trust MODULE ...]"
     )
     parser.description = (
         "Predict the pred_file of tasks of a configuration (all of them where none is named), "
@@ -34,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", action="store_true", help="go on where the same prediction was stopped, if it was"
     )
+    add_engine(parser)
     add_trust(parser)
 
 
@@ -44,14 +48,17 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
         from palm.distributed import join
         from palm.engine.loading import load_model
 
-        device = device_of(use_gpu=True)
+        device = device_of(use_gpu=options.engine == "torch")
         join(device)
-        model = load_model(options.model, trust=options.trust).to(device)
+        precision = options.precision or "auto"
+        model = load_model(options.model, engine=options.engine, precision=precision, trust=options.trust)
+        model.to(device)
         model.predict_file(options.input, options.output, resume=options.resume)
         return
     from palm.controller import Controller
 
     refuse_trust(options)
+    settings = settings_with_precision(options, settings)
     find_components(options.config)
     controller = Controller(options.config, options.task_dir, for_train=False, argv=settings)
     for task in options.task or controller.config.tasks:

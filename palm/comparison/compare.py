@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -36,6 +37,7 @@ def compare(
     output: str | Path | None = None,
     overwrite: bool = False,
     keep_models: bool = False,
+    also: Mapping[str, Mapping[str, Any]] | None = None,
     argv: Sequence[str] = (),
 ) -> Outcome:
     """Train every target alone, all tasks together, and without each auxiliary, and say what helps what.
@@ -57,6 +59,8 @@ def compare(
         output: the folder; `<save_path>_compare` where absent.
         overwrite: remove the runs of another comparison there.
         keep_models: keep the models and checkpoints of scored runs.
+        also: name -> settings in which one more variant with all tasks differs, such as
+            `{"each_step": {"tasks_per_step": "all"}}`; its steps are as these settings say.
         argv: command-line arguments that override settings.
 
     Returns:
@@ -77,20 +81,30 @@ def compare(
         ]
     )
     given = configured(config, task_dir, list(argv), for_train=True, needs_tasks=True)
-    setup = setup_of(given, budget, test or {}, model)
+    others = {}
+    for name, changes in (also or {}).items():
+        # Stages of the configuration are a variant already.
+        words = [f"--{key}={_word(value)}" for key, value in {"stages": None, **changes}.items()]
+        others[name] = configured(config, task_dir, [*argv, *words], for_train=True, needs_tasks=True)
+    setup = setup_of(given, budget, test or {}, model, others)
     settings = setup.settings
     set_verbosity(settings.quiet, settings.verbose)
     beside = settings.save_path.with_name(f"{settings.save_path.name}_compare")
     folder = beside if output is None else Path(output)
     with only_run_in(folder):
         grid = Grid(folder)
-        grid.open("compare", setup.about(), overwrite)
+        grid.open("compare", setup.about(), overwrite, grows=("also", "data"))
         ways = setup.ways()
         logger.info("%s", setup.equal(ways))
         chosen = range(settings.random_seed, settings.random_seed + seeds)
         runs = setup.runs(ways, chosen)
         results = _trained(grid, runs, config, slots_of(workers, settings.use_gpu), keep_models)
         return _outcome(grid, setup, ways, results, chosen)
+
+
+def _word(value: Any) -> str:
+    """A setting's value as the command line takes it."""
+    return str(value) if isinstance(value, str | Path) else json.dumps(value)
 
 
 def _trained(

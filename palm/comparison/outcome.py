@@ -12,7 +12,7 @@ import numpy as np
 
 from palm.comparison.resampling import Pair, resampled_scores
 from palm.comparison.statistics import LEVEL, Difference, Floats, holm, paired_difference
-from palm.comparison.variants import REFERENCE, Budget, Length, Variant
+from palm.comparison.variants import ALONE, REFERENCE, Budget, Length, Variant
 from palm.core.errors import PalmError
 from palm.engine.evaluation import aligned
 from palm.metrics import METRICS, Metric
@@ -84,19 +84,23 @@ class Trained:
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether a target is better when all tasks are trained together than in another variant.
+    """Whether a target is better when all tasks are trained in one way than in another variant.
 
     Args:
         target: the task.
+        reference: the name of the way: `together`, `staged`, or one that was asked for.
+        reference_said: how a verdict calls it.
         variant: the name of the other variant.
-        said: how a verdict calls it.
+        said: how a verdict calls that one.
         unit: of the difference.
-        difference: together - other variant; above 0, together is better.
+        difference: reference - other variant; above 0, the reference is better.
         p_corrected: the p-value for the number of comparisons.
-        verdict: of training together: `better`, `worse`, or `no difference`.
+        verdict: of the reference: `better`, `worse`, or `no difference`.
     """
 
     target: str
+    reference: str
+    reference_said: str
     variant: str
     said: str
     unit: str
@@ -141,13 +145,14 @@ class Outcome:
             cells = ["" if own is None else f"{own.mean:.4f} ± {own.deviation:.4f}" for own in found]
             rows.append([each.name, ", ".join(each.tasks), str(each.total), f"{each.seconds:.0f}", *cells])
         compared = [
-            ["task", "together against", "difference", "95 % interval", "p", "p corrected", "verdict"]
+            ["task", "variant", "against", "difference", "95 % interval", "p", "p corrected", "verdict"]
         ]
         for answer in self.answers:
             told = answer.difference
             interval = f"{told.low:+.2f} to {told.high:+.2f}"
             numbers = [f"{told.mean:+.2f} {answer.unit}", interval, _p(told.p_value)]
-            compared.append([answer.target, answer.said, *numbers, _p(answer.p_corrected), answer.verdict])
+            ways = [answer.reference_said, answer.said]
+            compared.append([answer.target, *ways, *numbers, _p(answer.p_corrected), answer.verdict])
         tested = (
             f"{task}: {on.rows} rows of {on.file}{' (dev_file)' if on.is_dev else ''}, {on.model} model"
             for task, on in self.tests.items()
@@ -199,9 +204,11 @@ def outcome_of(
             deviation = float(values.std(ddof=1))
             error = deviation / len(values) ** 0.5
             scores[name][target] = Scores(values.tolist(), float(values.mean()), deviation, error)
-        for variant, _, _ in variants:
-            if variant.name != REFERENCE and variant.name in by_variant:
-                answers.append(_answer(target, variant, metric, whole, resampled))
+        known = [variant for variant, _, _ in variants if variant.name in by_variant]
+        pairs = [(known[0], other) for other in known[1:]]
+        alone = [variant for variant in known if variant.said == ALONE]
+        pairs += [(variant, other) for variant in known if variant.as_given for other in alone]
+        answers += [_answer(target, *pair, metric, whole, resampled) for pair in pairs]
     corrected = holm([answer.difference.p_value for answer in answers])
     for k, (answer, p) in enumerate(zip(answers, corrected, strict=True)):
         direction = "better" if answer.difference.mean > 0 else "worse"
@@ -237,6 +244,7 @@ def _scored(
 
 def _answer(
     target: str,
+    reference: Variant,
     variant: Variant,
     metric: type[Metric],
     whole: Mapping[str, Floats],
@@ -245,23 +253,25 @@ def _answer(
     factor = 100 / metric.perfect if metric.higher_is_better else -1.0
     unit = f"points of {metric.main}" if metric.higher_is_better else metric.main
     found = paired_difference(
-        factor * (whole[REFERENCE] - whole[variant.name]),
-        factor * (resampled[REFERENCE] - resampled[variant.name]),
+        factor * (whole[reference.name] - whole[variant.name]),
+        factor * (resampled[reference.name] - resampled[variant.name]),
         np.random.default_rng(0),
     )
-    return Answer(target, variant.name, variant.said, unit, found, 1.0, "no difference")
+    ways = (reference.name, reference.said, variant.name, variant.said)
+    return Answer(target, *ways, unit, found, 1.0, "no difference")
 
 
 def _said(answer: Answer, seeds: int) -> str:
-    """The verdict in words; of the variant alone it is about training together, else about the variant."""
+    """The verdict in words: of a way beside a target alone, else of the variant beside training together."""
     found, opposite = answer.difference, {"better": "worse", "worse": "better"}
-    is_alone = answer.said == "alone"
+    way, is_alone = answer.reference_said, answer.said == ALONE
     if answer.verdict == "no difference":
-        about = "together and alone: " if is_alone else f"{answer.said}: "
-        return f"{about}no difference that {seeds} seeds can show"
+        about = f"{way} and alone" if is_alone else answer.said
+        return f"{about}: no difference that {seeds} seeds can show"
     by = f"by {abs(found.mean):.1f} ± {found.high - found.mean:.1f} {answer.unit}"
     if is_alone:
-        return f"together is {answer.verdict} {by}"
+        than = "" if answer.reference == REFERENCE else " than alone"
+        return f"{way} is {answer.verdict}{than} {by}"
     return f"{answer.said}: {opposite[answer.verdict]} {by}"
 
 
@@ -274,7 +284,7 @@ def _helpers(
     left_out = {variant.name: everything - {*variant.tasks} for variant, _, _ in variants}
     found: dict[str, dict[str, str]] = {}
     for answer in answers:
-        if len(left_out[answer.variant]) == 1:
+        if answer.reference == REFERENCE and len(left_out[answer.variant]) == 1:
             (helper,) = left_out[answer.variant]
             found.setdefault(helper, {})[answer.target] = words[answer.verdict]
     return found

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from palm.comparison.variants import STAGED, Budget, Length, Variant, lengths_of, variants_of
+from palm.comparison.variants import (
+    ALONE,
+    REFERENCE,
+    STAGED,
+    Budget,
+    Length,
+    Variant,
+    lengths_of,
+    steps_of_all,
+    variants_of,
+)
 from palm.config import Config, read_config
 from palm.controller.build import build
 from palm.controller.document import data_checksums, document, that_count
@@ -18,7 +30,11 @@ from palm.controller.stages import StagePlan, absolute_stages, stages_of, steps_
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
 from palm.grid.folder import GridRun
+from palm.mixing import Mixing, TaskProgress
 from palm.reader.rows.cache import DataCache
+
+NAME = re.compile(r"\w[\w.-]{0,40}")
+"""What a further variant can be called, since a folder has its name."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,7 @@ class Setup:
         tests: target -> the file that it is compared on.
         model: which model is scored there, `best` or `last`.
         stages: those of the configuration, planned; empty where it has none.
+        also: name -> all tasks with some other settings, a variant of its own.
     """
 
     config: Config
@@ -42,6 +59,7 @@ class Setup:
     tests: Mapping[str, Path]
     model: str
     stages: Sequence[StagePlan] = ()
+    also: Mapping[str, Setup] = field(default_factory=dict)
 
     def about(self) -> dict[str, Any]:
         """Everything that its runs depend on, JSON-ready."""
@@ -49,8 +67,16 @@ class Setup:
             "budget": self.budget,
             "model": self.model,
             "test": {name: str(path.absolute()) for name, path in self.tests.items()},
-            "settings": that_count(document(self.config, self.plan, self.config.tasks, stages=self._stages)),
-            "data": data_checksums(self.plan, self.tests.values()),
+            "settings": self._settings,
+            "data": {
+                **data_checksums(self.plan, self.tests.values()),
+                **{
+                    path: sum_
+                    for each in self.also.values()
+                    for path, sum_ in data_checksums(each.plan).items()
+                },
+            },
+            "also": {name: other._settings for name, other in self.also.items()},
         }
 
     def ways(self) -> list[tuple[Variant, Length]]:
@@ -58,21 +84,41 @@ class Setup:
 
         Training files are encoded for this, so the data is in the cache before the first run asks for it.
         """
+        mixing, progress = self._opened()
+        names = [task.name for task in progress]
+        variants = variants_of({task.name: task.is_target for task in progress})
+        lengths = lengths_of(variants, mixing, progress, self.settings.num_epochs, self.budget)
+        own = {STAGED: self, **self.also} if self.stages else self.also
+        for name, other in own.items():
+            changes = {"stages": other._stages, "num_epochs": other.settings.num_epochs}
+            said = "in stages" if name == STAGED else name
+            variants.append(Variant(name, said, names, changes, as_given=True))
+            lengths.append(other._length())
+        return list(zip(variants, lengths, strict=True))
+
+    def _opened(self) -> tuple[Mixing, list[TaskProgress]]:
+        """How tasks take turns, and each before its first step, its data in the cache."""
         parts, settings = build(self.plan, self.config.place), self.settings
         cache = None
         if settings.use_data_cache:
             cache = DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
         for task in parts.tasks:
             task.open_stream(settings.random_seed, cache=cache)
-        variants = variants_of({task.name: task.is_target for task in parts.tasks}, self._stages or ())
-        progress = [task.progress() for task in parts.tasks]
-        lengths = lengths_of(variants, parts.mixing, progress, settings.num_epochs, self.budget)
-        if variants[-1].name == STAGED:
+        return parts.mixing, [task.progress() for task in parts.tasks]
+
+    def _length(self) -> Length:
+        """How long all tasks train by these settings."""
+        if self.stages:
             steps = Counter[str]()
             for own in steps_of(self.stages).values():
                 steps.update(own)
-            lengths[-1] = Length(settings.num_epochs, steps)
-        return list(zip(variants, lengths, strict=True))
+            return Length(self.settings.num_epochs, steps)
+        mixing, progress = self._opened()
+        return Length(self.settings.num_epochs, steps_of_all(mixing, progress, self.settings.num_epochs))
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return that_count(document(self.config, self.plan, self.config.tasks, stages=self._stages))
 
     @property
     def _stages(self) -> list[dict[str, Any]] | None:
@@ -90,7 +136,8 @@ class Setup:
         for seed in seeds:
             for variant, length in ways:
                 changes = {"num_epochs": length.num_epochs, "random_seed": seed, **alike, **variant.changes}
-                settings = document(self.config, self.plan, variant.tasks, **changes)
+                source = self.also.get(variant.name, self)
+                settings = document(source.config, source.plan, variant.tasks, **changes)
                 name, names = f"{variant.name}-seed{seed}", [t for t in variant.tasks if t in self.tests]
                 tests = {task: str(self.tests[task].absolute()) for task in names}
                 runs.append(GridRun(name, settings, length.total, tests, self.model))
@@ -100,10 +147,13 @@ class Setup:
 
     def equal(self, ways: Sequence[tuple[Variant, Length]]) -> str:
         """What is equal in all variants, in words and numbers."""
-        apart = ""
-        if self.stages:
-            told = ", ".join(f"{name} {steps}" for name, steps in ways[-1][1].steps.items())
-            ways, apart = ways[:-1], f" In stages, as they are given: {told}."
+        given = [(variant, length) for variant, length in ways if variant.as_given]
+        ways = [way for way in ways if not way[0].as_given]
+        apart = "".join(
+            f" {variant.said.capitalize() if variant.name == STAGED else variant.name}, as given: "
+            f"{', '.join(f'{name} {steps}' for name, steps in length.steps.items())}."
+            for variant, length in given
+        )
         totals = ", ".join(f"{variant.name} {length.total}" for variant, length in ways)
         stops = self.settings.early_stopping_patience > 0
         late = "; early stopping is on, so these are the most that a run has" if stops else ""
@@ -121,8 +171,21 @@ class Setup:
         return self.tests[target] == dev_file_of(self.plan, target)
 
 
-def setup_of(config: Config, budget: Budget, test: Mapping[str, str | Path], model: str | None) -> Setup:
+def setup_of(
+    config: Config,
+    budget: Budget,
+    test: Mapping[str, str | Path],
+    model: str | None,
+    also: Mapping[str, Config] = MappingProxyType({}),
+) -> Setup:
     """Look at everything that can be wrong before anything is trained.
+
+    Args:
+        config: the configuration.
+        budget: what is equal in all variants.
+        test: target -> the file that it is compared on.
+        model: which model is scored there.
+        also: name -> the configuration of one more variant with all tasks.
 
     Raises:
         ConfigError: all of it, in one report.
@@ -136,7 +199,28 @@ def setup_of(config: Config, budget: Budget, test: Mapping[str, str | Path], mod
     tests = _test_files(planned, targets, test)
     is_apart = all(path != dev_file_of(planned, name) for name, path in tests.items())
     which = model or ("best" if is_apart else "last")
-    return Setup(config, planned, settings, budget, tests, which, stages_of(config, planned))
+    setup = Setup(config, planned, settings, budget, tests, which, stages_of(config, planned))
+    others = {name: _changed(setup, name, each) for name, each in also.items()}
+    return replace(setup, also=others)
+
+
+def _changed(setup: Setup, name: str, config: Config) -> Setup:
+    """The setup of one more variant.
+
+    Raises:
+        ConfigError: its name is another's, or it has other tasks.
+    """
+    problems = []
+    if not NAME.fullmatch(name) or name in (REFERENCE, STAGED) or name.startswith((f"{ALONE}-", "without-")):
+        problems.append(f"also: {name!r} cannot name a variant; use a word of its own, such as 'each_step'")
+    if config.tasks != setup.config.tasks:
+        problems.append(f"also: {name} has other tasks; every variant there is of all tasks")
+    raise_any(problems)
+    planned = plan(config, for_train=True)
+    stages = stages_of(config, planned)
+    return replace(
+        setup, config=config, plan=planned, settings=RunSettings(**planned.settings), stages=stages
+    )
 
 
 def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Path]) -> dict[str, Path]:

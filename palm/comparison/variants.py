@@ -16,6 +16,9 @@ REFERENCE = "together"
 STAGED = "staged"
 """The variant that trains as `stages` says, whatever the budget of the others."""
 
+ALONE = "alone"
+"""How a verdict calls a target by itself."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -26,12 +29,14 @@ class Variant:
         said: how a verdict calls it: `alone`, `without mlm`.
         tasks: that it trains, in the configuration's order.
         changes: settings of the whole run in which it differs.
+        as_given: whether it is as long as its own settings say, whatever the budget is.
     """
 
     name: str
     said: str
     tasks: Sequence[str]
     changes: Mapping[str, Any] = field(default_factory=dict)
+    as_given: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,26 +57,22 @@ class Length:
         return sum(self.steps.values())
 
 
-def variants_of(tasks: Mapping[str, bool], stages: Sequence[Any] = ()) -> list[Variant]:
+def variants_of(tasks: Mapping[str, bool]) -> list[Variant]:
     """All tasks together, which the others are compared with; each target alone; without each auxiliary.
 
-    Where two would train the same tasks, the first of them is there; and last the stages, where there are
-    some.
+    Where two would train the same tasks, the first of them is there.
 
     Args:
         tasks: name -> whether it is a target, in the configuration's order.
-        stages: the setting of this name.
     """
     found = [Variant(REFERENCE, REFERENCE, list(tasks))]
-    found += [Variant(f"alone-{name}", "alone", [name]) for name, is_target in tasks.items() if is_target]
+    found += [Variant(f"{ALONE}-{name}", ALONE, [name]) for name, is_target in tasks.items() if is_target]
     for name, is_target in tasks.items():
         if not is_target:
             rest = [other for other in tasks if other != name]
             found.append(Variant(f"without-{name}", f"without {name}", rest))
     first = {tuple(variant.tasks): variant for variant in reversed(found)}
-    kept = [variant for variant in found if first[tuple(variant.tasks)] is variant]
-    staged = Variant(STAGED, "in stages", list(tasks), {"stages": stages})
-    return [*kept, staged] if stages else kept
+    return [variant for variant in found if first[tuple(variant.tasks)] is variant]
 
 
 def lengths_of(
@@ -92,7 +93,7 @@ def lengths_of(
             variant have as many steps together as there.
     """
     by_name = {task.name: task for task in tasks}
-    whole = _steps(mixing, tasks, num_epochs)
+    whole = steps_of_all(mixing, tasks, num_epochs)
     found = []
     for variant in variants:
         chosen = [by_name[name] for name in variant.tasks]
@@ -106,13 +107,13 @@ def lengths_of(
         more = (round(wanted) + 0.5) / (ratio * main.steps_per_epoch)
         is_same = len(chosen) == len(tasks) or (len(chosen) > 1 and budget == "target")
         lengths = [num_epochs] if is_same else [exact, more]
-        planned = [_steps(mixing, chosen, epochs) for epochs in lengths]
+        planned = [steps_of_all(mixing, chosen, epochs) for epochs in lengths]
         best = next((k for k, steps in enumerate(planned) if steps[main.name] == round(wanted)), 0)
         found.append(Length(lengths[best], planned[best]))
     return found
 
 
-def _steps(mixing: Mixing, tasks: Sequence[TaskProgress], num_epochs: float) -> dict[str, int]:
+def steps_of_all(mixing: Mixing, tasks: Sequence[TaskProgress], num_epochs: float) -> dict[str, int]:
     """Task -> planned steps, counted by the first target."""
     if len(tasks) == 1:
         return {tasks[0].name: int(num_epochs * tasks[0].steps_per_epoch)}

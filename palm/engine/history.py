@@ -89,16 +89,11 @@ class History:
     def _start(self, event: Started) -> None:
         if self.folder is not None:
             path = self.folder / FILE
-            try:
+            with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # The file is replaced as a whole, so that a kill loses no line.
                 write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self.lines))
                 self._file = path.open("a", encoding="utf-8")
-            except OSError as error:
-                raise StorageError(
-                    f"cannot write {path}: {error.strerror or error}; set save_path to a folder that can be "
-                    "written"
-                ) from error
         if not self.lines:
             self._write("start", **_plan(event.training))
         checkpoint, step = event.resumed_from, event.training.step

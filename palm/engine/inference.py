@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,15 @@ from palm.distributed import (
 from palm.engine.journal import Journal
 from palm.engine.model import outputs_of
 from palm.engine.model_card import CARD, label_names, model_card
+from palm.engine.onnx.computing import OnnxEngine
 from palm.engine.placing import placed
 from palm.engine.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Predictions, Reader, Record, Rows
-from palm.reader.rows.chunks import encoded_chunks
+from palm.reader.rows.chunks import chunks_of
+from palm.reader.rows.kept import Encoded, KeptRows
+from palm.reader.rows.rows import Ints
 
 FORMAT, VERSION = "palm-model", 1
 WEIGHTS, DESCRIPTION = "model.safetensors", "config.json"
@@ -67,10 +71,11 @@ class InferenceModel:
         reader: turns text into batches and decoded outputs into records.
         backbone: the trained encoder.
         paradigm: the trained head.
-        batch_size: rows per prediction step.
+        batch_size: rows per prediction step, on the average; steps have about equally many tokens.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
     Attributes:
+        engine: computes in the place of torch, see `palm.engine.loading.load_model`; None for torch.
         trained: of a best model, the global `step` after which it was saved, and its `scores` there.
 
     Raises:
@@ -90,10 +95,17 @@ class InferenceModel:
         self.task, self.reader, self.backbone, self.head = task, reader, backbone, head
         self.batch_size, self.precision = batch_size, checked(precision)
         self._kept_weights = KeptWeights()
+        self.engine: OnnxEngine | None = None
         self.trained: dict[str, Any] = {}
 
     def to(self, device: torch.device | str) -> InferenceModel:
-        """Move to a device."""
+        """Move to a device.
+
+        Raises:
+            PalmError: to another than the CPU, with an engine that only knows that.
+        """
+        if self.engine is not None and torch.device(device).type != "cpu":
+            raise PalmError(f"engine 'onnx' computes on the CPU, not on {device}; load the model without it")
         self.backbone.to(device)
         self.head.to(device)
         return self
@@ -157,7 +169,9 @@ class InferenceModel:
             "input file": checksum(path, "blake2b"),
             "reader": json.dumps(self.reader.settings, default=str),
             "batch size": self.batch_size,
-            "precision": f"{resolved(self.precision, device)} on {device.type}",
+            "precision": self.engine.about
+            if self.engine
+            else f"{resolved(self.precision, device)} on {device.type}",
         }
 
     def records(self, examples: Iterable[Any]) -> Iterator[Record]:
@@ -183,9 +197,14 @@ class InferenceModel:
         return self.evaluate_with_loss(path, metrics)[0]
 
     def evaluate_with_loss(
-        self, path: str | Path, metrics: Sequence[str] | None = None
+        self, path: str | Path, metrics: Sequence[str] | None = None, kept: KeptRows | None = None
     ) -> tuple[dict[str, float], float | None]:
         """The same, and the mean loss of the file's rows; for arguments and errors see `evaluate`.
+
+        Args:
+            path: the data file.
+            metrics: names.
+            kept: keeps the file's encoded rows for later evaluations.
 
         Returns:
             The scores; and the loss, or None where rows to predict are others than rows to train on, as
@@ -195,9 +214,11 @@ class InferenceModel:
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
         losses: Losses = {}
+        if kept is not None and not kept.begin(self.reader, Path(path)):
+            kept = None
         seen, known = tee(self.reader.read_true(Path(path)))
         with kept_modes(self.backbone, self.head), report_missing_ranks(f"while evaluating {self.task!r}"):
-            records = chain.from_iterable(self.steps(seen, losses=losses, together=True))
+            records = chain.from_iterable(self.steps(seen, losses=losses, together=True, kept=kept))
             pairs = zip(records, self.reader.truths(known), strict=True)
             scores = from_first(lambda: scores_of(metrics_of(names), pairs), lambda: exhaust(records))
             found = {place: value for part in gather_objects(losses) for place, value in part.items()}
@@ -210,6 +231,7 @@ class InferenceModel:
         losses: Losses | None = None,
         together: bool = False,
         first: int = 0,
+        kept: KeptRows | None = None,
     ) -> Iterator[list[Record]]:
         """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last.
 
@@ -220,13 +242,17 @@ class InferenceModel:
             together: deal the batches out among all ranks, which must all call this with the same
                 examples; the records then come on rank 0 alone. The batches are those of one process.
             first: the number in the file of the first example, where those before it are predicted already.
+            kept: has the rows of a whole file, or takes them.
         """
-        for chunk, rows in encoded_chunks(self.reader, examples, with_targets=False, size=CHUNK_EXAMPLES):
-            by_length = np.argsort(rows.lengths, kind="stable").tolist()
-            batches = [
-                by_length[start : start + self.batch_size] for start in range(0, len(rows), self.batch_size)
-            ]
-            labelled = None if losses is None else self._labelled(chunk, rows)
+
+        def encoded(chunk: list[Any]) -> Encoded:
+            rows = self.reader.encode(chunk, with_targets=False)
+            return Encoded(rows, None if losses is None else self._labelled(chunk, rows))
+
+        for number, chunk in enumerate(chunks_of(examples, CHUNK_EXAMPLES)):
+            make = partial(encoded, chunk)
+            rows, labelled = make() if kept is None else kept.chunk(number, make)
+            batches = even_batches(rows.lengths, self.batch_size)
             decoded: dict[int, dict[str, Any]] = {}
             for indices in split_among_ranks(batches) if together else batches:
                 values, loss = self._decoded(rows, indices, first, losses is not None, labelled)
@@ -274,8 +300,11 @@ class InferenceModel:
             return placed(batch, device)
 
         batch = batch_of(rows)
-        with self._kept_weights:
-            outputs = outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
+        if self.engine is not None:
+            outputs = self.engine(batch)
+        else:
+            with self._kept_weights:
+                outputs = outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
         decoded = self.head.decode(outputs)
         if with_eval_outputs:
             for value, extra in zip(decoded, self.head.eval_outputs(outputs, batch), strict=False):
@@ -283,7 +312,8 @@ class InferenceModel:
         if labelled is None:
             return decoded, None
         targets = batch_of(labelled)
-        return decoded, (float(self.head.loss(outputs, targets)), self.head.num_terms(targets))
+        terms = self.head.num_terms(targets)  # 0 where no row of the batch has a word to guess
+        return decoded, (float(self.head.loss(outputs, targets)), terms) if terms else None
 
     def save(
         self,
@@ -329,6 +359,28 @@ class InferenceModel:
             }
             write_json(part / DESCRIPTION, description)
             write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
+
+
+def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
+    """Rows in the order of their lengths, in batches of about equally many tokens.
+
+    A step's memory is then that of the average row, not of the longest, and short rows are no small products
+    on a GPU. On a CPU, where padding is not computed, they take as long as batches of equally many rows.
+
+    Args:
+        lengths: tokens of every row, int64[rows].
+        batch_size: rows per batch, on the average.
+
+    Returns:
+        At most as many batches as there would be of `batch_size` rows.
+    """
+    order = np.argsort(lengths, kind="stable")
+    tokens = np.maximum(lengths[order], 1)
+    ends = np.cumsum(tokens)
+    count = math.ceil(len(order) / batch_size)
+    # A row is in the batch where the middle of its tokens lies.
+    numbers = (2 * ends - tokens) * count // (2 * ends[-1:])
+    return [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(part)]
 
 
 @contextmanager

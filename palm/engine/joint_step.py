@@ -81,7 +81,10 @@ def balanced_gradients(replica: Replica, drawn: Sequence[Shared], factors: Facto
         if uses[k] == 1:
             parameter.grad = present[0][0]
         elif present:
-            parameter.grad = torch.stack([grad * weight for grad, weight in present]).sum(0)
+            # In place: nobody else has these gradients, and stacking them took a third of a short step.
+            parameter.grad, *others = [grad.mul_(weight) for grad, weight in present]
+            for other in others:
+                parameter.grad.add_(other)
     return torch.cat(losses)
 
 

@@ -7,22 +7,25 @@ from pathlib import Path
 from typing import Any
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.checks import count_problems
+from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.descriptions import rebuilt
-from palm.core.errors import StorageError
+from palm.core.errors import ConfigError, StorageError
 from palm.core.foreign import reading
 from palm.core.logging import logger
 from palm.core.storage import load_into, load_tensors, read_object, under, verify
 from palm.engine.choosing import chosen_model
 from palm.engine.inference import DESCRIPTION, FORMAT, VERSION, WEIGHTS, InferenceModel
+from palm.engine.onnx.computing import OnnxEngine
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS
+from palm.reader.rows.cache import DataCache
 
 
 def load_model(
     folder: str | Path,
     *,
     precision: str = "auto",
+    engine: str = "torch",
     trust: str | Sequence[str] = (),
     **overrides: dict[str, Any],
 ) -> InferenceModel:
@@ -31,7 +34,9 @@ def load_model(
     Args:
         folder: a saved model; or `<save_path>/<task>`, or `<save_path>` of a run of one task, for the best
             model there, or, where nothing was evaluated, the last.
-        precision: as in `InferenceModel`.
+        precision: as in `InferenceModel`; with engine 'onnx' 'fp32', which 'auto' is then, or 'int8'.
+        engine: what computes: 'torch', or 'onnx' for onnxruntime on the CPU (extra `onnx`). Its graph is made
+            at the first load and kept in the cache.
         trust: whose code may be imported for it, beside palm's and the running program's: dotted paths of
             classes, modules or packages, such as 'mypackage.readers'.
         overrides: settings that replace the saved ones, as `reader={…}` or `head={…}`.
@@ -40,7 +45,11 @@ def load_model(
         StorageError: missing, damaged, of an unknown format, naming code that nobody trusts, or not
             fitting the overrides.
         ConfigError: settings out of their range.
+        PalmError: the extra `onnx` is not installed, or the model cannot be a graph.
     """
+    raise_any(choice_problems(("torch", "onnx"), engine=engine))
+    if (engine, precision) == ("torch", "int8"):
+        raise ConfigError(["precision 'int8' needs engine 'onnx', which needs the extra `onnx`"])
     given, folder = Path(folder), chosen_model(Path(folder))
     verify(folder, (DESCRIPTION, WEIGHTS))
     description = read_object(folder / DESCRIPTION)
@@ -69,7 +78,7 @@ def load_model(
                 overrides=overrides.get("head", {}),
             ),
             batch_size=description["batch_size"],
-            precision=precision,
+            precision=precision if engine == "torch" else "fp32",
         )
         training = description.get("training") or {}
         if training.get("best"):
@@ -79,6 +88,8 @@ def load_model(
             model.trained = dict(description.get("trained") or {})
     load_into(model.backbone, own["backbone"], folder)
     load_into(model.head, own["head"], folder)
+    if engine == "onnx":
+        model.engine = OnnxEngine(model.reader, model.backbone, model.head, precision, DataCache.of_user())
     if folder != given:
         logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
     return model

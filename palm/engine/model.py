@@ -48,12 +48,15 @@ class MultiTaskModel(nn.Module):
             key = keys.setdefault(task.head, f"@{_escaped(task.name)}")
             self.heads[key] = task.head
             self._owners[task.name] = key
-        own = {task.name: task.private_layers for task in tasks if task.private_layers}
-        self._depth = -max(own.values(), default=0)  # of the layers that all tasks share, from the top
-        if own:
-            self.private = nn.ModuleDict(
-                {f"@{_escaped(name)}": backbone.copied_top(count) for name, count in own.items()}
-            )
+        tops: dict[str, nn.Module] = {}
+        for task in tasks:
+            if task.private_layers:
+                task.top = task.top or backbone.copied_top(task.private_layers)
+                tops[f"@{_escaped(task.name)}"] = task.top
+        # Of the layers that all tasks share, from the top.
+        self._depth = -max((task.private_layers for task in tasks), default=0)
+        if tops:
+            self.private = nn.ModuleDict(tops)
 
     @property
     def head_places(self) -> dict[str, str]:

@@ -7,6 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from palm.backbone.base import Backbone
 from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.component import Component
@@ -64,10 +66,12 @@ class Task(Component):
 
     Attributes:
         stream: the batches of its training data, once that is loaded.
+        cache: where rows of its data may be kept on disk, once that is loaded.
         expected_steps: how many steps it is planned to get.
         step: how many it has had.
         scores: its dev scores so far, from 0 to 1, the higher the better.
         bad_dev_rows: rows of its dev data that were left out or repaired, as `Rows.bad`.
+        top: its own layers of the encoder, once a model is made of it, if it has any.
         stopped_at: the global step at which it was declared finished early; None where it was not.
 
     Raises:
@@ -122,7 +126,9 @@ class Task(Component):
         raise_any(f"task {name!r}: {line}" for line in problems)
         self.mix_ratio, self.is_target, self.share_rows_with = mix_ratio, is_target, share_rows_with
         self.private_layers = private_layers
+        self.top: nn.ModuleDict | None = None
         self.stream: TaskStream | None = None
+        self.cache: DataCache | None = None
         self.expected_steps = 0
         self.step = 0
         self.scores: list[float] = []
@@ -142,6 +148,7 @@ class Task(Component):
             TrainingError: too few rows for one step.
         """
         assert self.train_file is not None
+        self.cache = cache
         if self.print_first_n > 0:
             self._log_first_rows(self.train_file)
         if rows is None:

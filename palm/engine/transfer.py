@@ -21,6 +21,7 @@ from palm.distributed import local_shard
 from palm.engine.events import Event
 from palm.engine.joint_step import Shared, gramian, sum_of_losses, taken_gradients
 from palm.engine.loop import Step, Training
+from palm.engine.placing import placed
 
 Pairs = Mapping[str, Mapping[str, float | None]]
 """Task -> task -> a number; None where there is none, as for a task that has no gradient."""
@@ -118,7 +119,7 @@ class TransferProbe:
         shares, _ = training.replica.shares_of_each(counts)
         device = training.recipe.device
         return {
-            name: ({field: value.to(device) for field, value in batch.items()}, share)
+            name: (placed(batch, device), share)
             for (name, batch), (share,) in zip(batches.items(), shares, strict=True)
         }
 

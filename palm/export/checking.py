@@ -15,6 +15,7 @@ from palm.core.errors import PalmError
 from palm.core.rng import generator
 from palm.engine.inference import InferenceModel
 from palm.engine.model import outputs_of
+from palm.engine.onnx.graph import made_up_batch
 from palm.export.graph import INPUTS, Graph
 from palm.export.sources import Trained
 
@@ -57,7 +58,7 @@ def check_graph(session: Any, graph: Graph, trained: Trained, tolerance: float) 
         DataError: a row of the file cannot be read.
     """
     model, data = trained.model, trained.data
-    batch = _rows(model, data)
+    batch = made_up_batch(model.reader, NUM_ROWS) if data is None else _rows(model, data)
     expected = outputs_of(model.backbone.eval(), model.head.eval(), batch)
     outputs = graph.outputs(model.task)
     named = {INPUTS.get(name, name): value.long().numpy() for name, value in batch.items()}
@@ -82,23 +83,8 @@ def check_graph(session: Any, graph: Graph, trained: Trained, tolerance: float) 
     return check
 
 
-def _rows(model: InferenceModel, data: Path | None) -> Tensors:
-    """Those of a file; without, random tokens and lengths, with everything that any reader gives."""
-    if data is not None:
-        examples = list(islice(model.reader.read(data, with_targets=False), NUM_ROWS))
-        rows = model.reader.encode(examples, with_targets=False)
-        indices = range(min(len(rows), NUM_ROWS))
-        return model.reader.collate(rows, indices, lambda row: generator(0, "export", model.task, row))
-    draw = generator(0, "export", model.task)
-    shape = (NUM_ROWS, model.reader.settings["max_seq_len"])
-    lengths = draw.integers(1, shape[1] + 1, (NUM_ROWS, 1))
-    mask = torch.from_numpy(np.arange(shape[1]) < lengths)
-    return {
-        "token_ids": torch.from_numpy(draw.integers(model.reader.vocab_size, size=shape)),
-        "position_ids": torch.arange(shape[1]) * mask,
-        "segment_ids": torch.from_numpy(np.arange(shape[1]) * 2 > lengths) * mask.long(),
-        "task_ids": model.reader.settings.get("task_id", 0) * mask.long(),
-        "input_mask": mask,
-        "word_mask": mask,
-        "mask_pos": torch.arange(NUM_ROWS) * shape[1],
-    }
+def _rows(model: InferenceModel, data: Path) -> Tensors:
+    examples = list(islice(model.reader.read(data, with_targets=False), NUM_ROWS))
+    rows = model.reader.encode(examples, with_targets=False)
+    indices = range(min(len(rows), NUM_ROWS))
+    return model.reader.collate(rows, indices, lambda row: generator(0, "export", model.task, row))

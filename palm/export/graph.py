@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from palm.backbone import Backbone
-from palm.backbone.encoder import Encoder
-from palm.backbone.packing import Padded
 from palm.core.contract import Tensors
 from palm.core.errors import PalmError
+from palm.engine.onnx.graph import padded_features
 from palm.paradigm import Head
 
 INPUTS = {"token_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
@@ -70,11 +69,7 @@ class Graph(nn.Module):
         batch = {**inputs, **theirs, **made}  # as a reader would give it
         read = {name for head in self.heads if isinstance(head, Head) for name in head.inputs_attr}
         wanted = [name for name in self.backbone.outputs_attr if name in read]
-        if isinstance(self.backbone, Encoder):
-            features = self.backbone.features(batch, Padded.of(mask), wanted)
-        else:
-            features = self.backbone(batch, wanted)
-        features = {**batch, **features}
+        features = {**batch, **padded_features(self.backbone, batch, wanted)}
         outputs: list[Tensor] = []
         for task, head in zip(self.tasks, self.heads, strict=True):
             assert isinstance(head, Head)

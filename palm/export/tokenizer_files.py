@@ -47,7 +47,7 @@ def save_tokenizer(
     }
     library = _library(tokenizer, roles["cls_token"], roles["sep_token"], strips_blanks, cuts_words)
     library.add_special_tokens(list(roles.values()))
-    library.save(str(folder / "tokenizer.json"))
+    write_text(folder / "tokenizer.json", library.to_str(pretty=True))
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "do_lower_case": do_lower_case,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,16 @@ class Grid:
 
     path: Path
 
-    def open(self, kind: str, about: Mapping[str, Any], overwrite: bool = False) -> bool:
+    def open(
+        self, kind: str, about: Mapping[str, Any], overwrite: bool = False, grows: Sequence[str] = ()
+    ) -> bool:
         """Begin a grid, or go on with the same one.
 
         Args:
             kind: the command that makes it, such as `compare`.
             about: everything that its runs depend on, JSON-ready.
+            grows: sections of `about` that may have more, or less, than they had: what they have of both is
+                the same, and what was there is kept.
             overwrite: remove the runs of a grid that was begun with something else.
 
         Returns:
@@ -85,7 +89,10 @@ class Grid:
         file = self.path / DESCRIPTION
         if file.is_file():
             saved = read_object(file)
-            before, now = dict(_flat(saved.get("about", {}))), dict(_flat(about))
+            old = saved.get("about", {})
+            about = {**about, **{name: {**old.get(name, {}), **about[name]} for name in grows}}
+            kept = {name: {key: about[name][key] for key in old.get(name, {})} for name in grows}
+            before, now = dict(_flat(old)), dict(_flat({**about, **kept}))
             lines = []
             for name in dict.fromkeys([*before, *now]):
                 if before.get(name) != now.get(name):
@@ -94,6 +101,7 @@ class Grid:
             if saved.get("kind") != kind:
                 lines = [f"it was made by palm {saved.get('kind')}, not by palm {kind}"]
             if not lines:
+                write_json(file, {**saved, "about": about})
                 return False
             if not overwrite:
                 more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []

@@ -24,7 +24,7 @@ class Perplexity(Metric):
         self._words += len(prediction["words"])
 
     def compute(self) -> dict[str, float]:
-        return {"perplexity": math.exp(self._total / self._words)}
+        return {"perplexity": math.exp(self._total / self._words) if self._words else math.nan}
 
 
 @METRICS.register("word_accuracy")
@@ -42,4 +42,4 @@ class WordAccuracy(Metric):
         self._words += len(prediction["words"])
 
     def compute(self) -> dict[str, float]:
-        return {"word_accuracy": self._right / self._words}
+        return {"word_accuracy": self._right / self._words if self._words else math.nan}

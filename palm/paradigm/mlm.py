@@ -92,10 +92,15 @@ class MaskLM(Head):
         transformed = self.norm(self.activation(self.transform(masked)))
         batch, seq = tokens.shape[:2]
         rows = torch.arange(batch, device=mask_pos.device)[:, None]
+        # Looked up, not divided: an ONNX graph knows no division by a size.
+        row_of, column_of = (
+            places.expand(batch, seq).flatten()[mask_pos]
+            for places in (rows, torch.arange(seq, device=mask_pos.device))
+        )
         return {
             "logits": F.linear(transformed, features["embedding_table"], self.bias).float(),
-            "mask_columns": mask_pos % seq,
-            "mask_counts": (mask_pos // seq == rows).sum(1),
+            "mask_columns": column_of,
+            "mask_counts": (row_of == rows).sum(1),
         }
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:

@@ -14,6 +14,7 @@ from palm.core.contract import Specs, Tensors
 from palm.core.errors import DataError, PalmError
 from palm.core.logging import logger
 from palm.core.registry import Registry
+from palm.core.storage import write_text
 from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
@@ -70,7 +71,7 @@ class Reader(Serving, ABC):
     def write_file(self, setting: str, target: Path) -> None:
         tokenizer = getattr(self, "tokenizer", None)
         if setting == "vocab_path" and isinstance(tokenizer, Tokenizer) and tokenizer.companions:
-            tokenizer.to_library().save(str(target))
+            write_text(target, tokenizer.to_library().to_str(pretty=True))
         else:
             super().write_file(setting, target)
 

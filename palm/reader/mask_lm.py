@@ -29,7 +29,8 @@ class MaskLMReader(TextReader):
     and hidden, in prediction as well: `mask_pos` (row number times padded length plus column) says
     which, `mask_label` what they were. A record is `{"index": 0, "words": [{"position": 3,
     "word": "river", "predicted": "lake", "prob": 0.5}, ...]}`; positions count `[CLS]`. While evaluating, it
-    also has the true word's `log_prob`.
+    also has the true word's `log_prob`. A row without a word is none to train on; its record has no words,
+    and evaluation passes over it.
 
     Args:
         vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
@@ -72,15 +73,19 @@ class MaskLMReader(TextReader):
 
     def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
         rows = super().encode(examples, with_targets)
-        special = [2 + (0 if each.text_b is None else self.tokenizer.separators) for each in examples]
-        has_words = rows.lengths > special
-        if has_words.all():
+        has_words = self._has_words(examples, rows)
+        # What is no training file may have such rows: nothing is hidden in them, and nothing guessed.
+        if has_words.all() or self.bad_rows is None:
             return rows
         wordless = (examples[k] for k in np.flatnonzero(~has_words).tolist())
         self.refuse(
             [DataError(f"{each.place}: no word to hide in {each.text_a[:40]!r}") for each in wordless]
         )
         return rows.select(np.flatnonzero(has_words).tolist())
+
+    def _has_words(self, examples: Sequence[TextExample], rows: Rows) -> npt.NDArray[np.bool_]:
+        special = [2 + (0 if each.text_b is None else self.tokenizer.separators) for each in examples]
+        return rows.lengths > np.array(special)
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         batch = super().collate(rows, indices, draw)
@@ -112,8 +117,22 @@ class MaskLMReader(TextReader):
             yield {"index": first + row, "words": by_word}
 
     def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
-        """Nothing: a record has the hidden words itself."""
-        return ({} for _ in examples)
+        """Nothing: a record has the hidden words itself. Rows in which there are none are told of, once."""
+        total = wordless = 0
+        first = ""
+        for example in examples:
+            total += 1
+            # A letter or a digit is a word, or part of one; the tokenizer is asked of what has neither.
+            if not any(map(str.isalnum, f"{example.text_a}{example.text_b or ''}")):
+                rows = super().encode([example], with_targets=False)
+                if not self._has_words([example], rows).all():
+                    wordless, first = wordless + 1, first or example.place
+            yield {}
+        if wordless:
+            self.tell_once(
+                f"{first}: no word to hide; {wordless} rows of {total} are such, "
+                "and evaluation passes over them"
+            )
 
     def results(self, records: Iterable[Record]) -> Iterator[Record]:
         """The guesses of all rows one after another, as `{"index": 0, "word_id": 17}`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, TypeAlias, overload
+from typing import Any, TextIO, TypeAlias, overload
 
 from palm.core.disk import writing
 
@@ -18,30 +18,49 @@ Predictions: TypeAlias = Sequence[Record] | Mapping[str, str]
 """All predictions of a file, read from disk on use."""
 
 
+STRIDE = 256
+"""Lines from one place that is remembered to the next: those of ten million lines take 312 KiB."""
+
+
 class SavedRecords(Sequence[Record]):
     """The records of a JSON lines file as a list that stays on disk.
 
     Args:
         path: the file.
-        offsets: where every line begins, in bytes.
+        count: its lines.
+        offsets: where every `STRIDE`-th line begins, in bytes.
     """
 
-    def __init__(self, path: Path, offsets: Sequence[int]) -> None:
+    def __init__(self, path: Path, count: int, offsets: Sequence[int]) -> None:
         self.path = path
-        self._offsets = offsets
+        self._count, self._offsets = count, offsets
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
     @overload
     def __getitem__(self, index: slice) -> list[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        if isinstance(index, slice):
+            places = range(self._count)[index]
+            found = dict(self._read(sorted(places)))
+            return [found[place] for place in places]
+        return next(self._read([range(self._count)[index]]))[1]
+
+    def _read(self, places: Sequence[int]) -> Iterator[tuple[int, Record]]:
+        """The records at some places, which ascend."""
+        at = -1
         with self.path.open("rb") as file:
-            if isinstance(index, int):
-                return _line_at(file, self._offsets[index])
-            return [_line_at(file, offset) for offset in self._offsets[index]]
+            for place in places:
+                if at < 0 or place - at > STRIDE:
+                    at = place - place % STRIDE
+                    file.seek(self._offsets[at // STRIDE])
+                for _ in range(place - at):
+                    file.readline()
+                at = place + 1
+                yield place, json.loads(file.readline())
 
     def __iter__(self) -> Iterator[Record]:
         with self.path.open("rb") as file:
@@ -92,15 +111,17 @@ def write_records(records: Iterable[Record], directory: Path) -> SavedRecords:
         StorageError: the directory cannot be written.
     """
     offsets = array("q")
-    position = 0
+    position = count = 0
     path = directory / "predictions.json"
     with _new_file(path) as file:
         for record in records:
             line = json.dumps(record, ensure_ascii=False) + "\n"
             file.write(line)
-            offsets.append(position)
+            if count % STRIDE == 0:
+                offsets.append(position)
+            count += 1
             position += len(line.encode("utf-8", "backslashreplace"))
-    return SavedRecords(path, offsets)
+    return SavedRecords(path, count, offsets)
 
 
 def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
@@ -116,9 +137,11 @@ def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
         StorageError: the directory cannot be written.
     """
     path = directory / "predictions.json"
-    odds: dict[str, float] = {}
-    with _new_file(path) as texts, _new_file(directory / "nbest_predictions.json") as nbests:
-        opening = "{\n    "
+    with ExitStack() as files:
+        texts = files.enter_context(_new_file(path))
+        nbests = files.enter_context(_new_file(directory / "nbest_predictions.json"))
+        odds: TextIO | None = None
+        opening = odds_opening = "{\n    "
         for record in records:
             name = json.dumps(record["id"], ensure_ascii=False)
             nbest = json.dumps(record["nbest"], ensure_ascii=False, indent=4).replace("\n", "\n    ")
@@ -126,20 +149,16 @@ def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
             nbests.write(f"{opening}{name}: {nbest}")
             opening = ",\n    "
             if "null_odds" in record:
-                odds[record["id"]] = record["null_odds"]
+                if odds is None:
+                    odds = files.enter_context(_new_file(directory / "null_odds.json"))
+                odds.write(f"{odds_opening}{name}: {json.dumps(record['null_odds'])}")
+                odds_opening = ",\n    "
         closing = "{}\n" if opening.startswith("{") else "\n}\n"
         texts.write(closing)
         nbests.write(closing)
-    if odds:
-        with _new_file(directory / "null_odds.json") as file:
-            json.dump(odds, file, ensure_ascii=False, indent=4)
+        if odds is not None:
+            odds.write("\n}")
     return SavedAnswers(path)
-
-
-def _line_at(file: BinaryIO, offset: int) -> Record:
-    file.seek(offset)
-    record: Record = json.loads(file.readline())
-    return record
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
@@ -96,6 +96,11 @@ def environment(*packages: str) -> Environment:
 def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
     """The page's HTML; every text of the run is escaped."""
     history, end = run.history, run.history.end
+    stages = [(stage.step, stage.stage) for stage in history.stages]
+
+    def staged(charts: Iterator[Chart]) -> Iterator[Chart]:
+        return (replace(chart, stages=stages) for chart in charts)
+
     ending = f"not finished: the last that is known is global step {history.last_step:,}"
     if end is not None:
         ending = f"{end.reason} after {end.step:,} steps ({history.start.total_steps:,} planned)"
@@ -110,18 +115,14 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
                 (each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""
             ),
             tasks=[_task(run, task, analyses[task]) for task in history.tasks],
-            loss_charts=list(_loss_charts(history)),
-            score_charts=list(_score_charts(history)),
-            update_charts=list(_update_charts(history)),
-            mix_chart=_mix_chart(history),
+            loss_charts=list(staged(_loss_charts(history))),
+            score_charts=list(staged(_score_charts(history))),
+            update_charts=list(staged(_update_charts(history))),
+            mix_chart=next(staged(_mix_charts(history)), None),
             mix=list(_mix(history)),
             transfer=matrix(influences([{"event": "transfer", **vars(each)} for each in history.transfers])),
             cosines=list(_cosines(history)),
-            pace_charts=[
-                Chart(curve.name, curve.name, [Line(curve, number)])
-                for number, curve in enumerate(curves.paces(history))
-                if any(value for _, value in curve.points)
-            ],
+            pace_charts=list(staged(_pace_charts(history))),
             memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
             commands=list(_commands(run)),
             versions=versions_of(run),
@@ -276,7 +277,13 @@ def _update_charts(history: History) -> Iterator[Chart]:
         yield Chart("Norm of the gradient, before clipping", "norm", [raw, smooth])
 
 
-def _mix_chart(history: History) -> Chart | None:
+def _pace_charts(history: History) -> Iterator[Chart]:
+    for number, curve in enumerate(curves.paces(history)):
+        if any(value for _, value in curve.points):
+            yield Chart(curve.name, curve.name, [Line(curve, number)])
+
+
+def _mix_charts(history: History) -> Iterator[Chart]:
     realised, planned = curves.realised_steps(history), curves.planned_steps(history)
     lines = []
     for number, task in enumerate(history.tasks):
@@ -284,8 +291,9 @@ def _mix_chart(history: History) -> Chart | None:
             lines.append(Line(realised[task], number, marks=True))
             plan = planned[task].points
             lines.append(Line(Curve(f"{task}, planned", plan), number, dash=2, faint=True, in_table=False))
-    note = "Dotted lines lead to the steps that were planned."
-    return Chart("Steps that every task had", "steps of the task", lines, note) if lines else None
+    if lines:
+        note = "Dotted lines lead to the steps that were planned."
+        yield Chart("Steps that every task had", "steps of the task", lines, note)
 
 
 def _mix(history: History) -> Iterator[tuple[str, int, int, float, float]]:

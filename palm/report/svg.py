@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from palm.report.curves import Curve, Point
 
@@ -21,6 +22,9 @@ MOST_MARKS = 120
 
 MOST_ROWS = 120
 """Of the table behind a chart."""
+
+NAME_WIDTH, NAME_LENGTH = 15, 28
+"""What the name of a stage needs beside its line, where it runs downwards, and its letters at most."""
 
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 """Lines differ in more than colour, for those who cannot tell colours apart, and on grey paper."""
@@ -59,6 +63,7 @@ class Chart:
         lines: drawn in order.
         note: a sentence under the title.
         x_name: of the x axis.
+        stages: after which step each stage of a run begins, and its name, in order.
     """
 
     title: str
@@ -66,6 +71,7 @@ class Chart:
     lines: Sequence[Line]
     note: str = ""
     x_name: str = "global step"
+    stages: Sequence[tuple[float, str]] = ()
 
     @property
     def columns(self) -> list[str]:
@@ -102,7 +108,7 @@ class Chart:
         xs = [step for step in ticks(first, last, 6) if first <= step <= last]
         ys = ticks(*_range([value for curve in curves for _, value in curve.points]), 5)
         frame = Frame(first, last, ys[0], ys[-1])
-        parts = [*_axes(frame, xs, ys, self.x_name, self.unit)]
+        parts = [*_axes(frame, xs, ys, self.x_name, self.unit), *_stages(frame, self.stages)]
         for line in self.lines:
             parts += _line(line, frame)
         return _picture(self.title, parts)
@@ -241,6 +247,23 @@ def _axes(frame: Frame, xs: Sequence[float], ys: Sequence[float], x_name: str, u
         f'<text x="12" y="{middle}" text-anchor="middle" class="name" '
         f'transform="rotate(-90 12 {middle})">{escape(unit)}</text>'
     )
+
+
+def _stages(frame: Frame, stages: Sequence[tuple[float, str]]) -> Iterator[str]:
+    """A vertical line where a stage begins, and its name where there is room; all names are in a title."""
+    places: dict[float, list[str]] = {}
+    for step, name in stages:
+        if step < frame.x_high:  # the first one begins before the first point
+            places.setdefault(frame.x(max(step, frame.x_low)), []).append(name)
+    for x, end in pairwise([*places, WIDTH - RIGHT]):
+        names = ", ".join(places[x])
+        yield f'<g class="stage"><title>{escape(names)}</title>'
+        yield f'<line x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        if end - x >= NAME_WIDTH:
+            name = names if len(names) <= NAME_LENGTH else f"{names[: NAME_LENGTH - 1]}…"
+            place = f"{x + 4:g} {TOP + 3}"
+            yield f'<text transform="translate({place}) rotate(90)">{escape(name)}</text>'
+        yield "</g>"
 
 
 def _line(line: Line, frame: Frame) -> Iterator[str]:

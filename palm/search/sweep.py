@@ -123,7 +123,14 @@ def sweep(
     settings = RunSettings(**planned.settings)
     set_verbosity(settings.quiet, settings.verbose)
     if settings.stages:
-        raise ConfigError(["a sweep searches the settings of one run, not of stages; leave stages out"])
+        raise ConfigError(
+            [
+                "stages: a sweep compares runs by the best dev score of each, and stages are several runs "
+                "with scores and settings of their own; take stages out, and search those of one stage: "
+                "task_instance as in it, and for a later one start_from: <save_path>/stages/<the one "
+                "before>/weights. Then write what was best into the stage"
+            ]
+        )
     if all(task.task.get("dev_file") is None for task in planned.tasks):
         raise ConfigError(["a sweep goes by dev scores, and no task has a dev_file; give one to a target"])
     save_path = settings.save_path

@@ -76,7 +76,11 @@ class TrainerBase(Assembly):
         """
         forwards = self._loadable("load_pretrain")
         logger.info("Loading pretraining parameters from %s...", model_path)
-        load_pretrain(next(iter(forwards.values())).backbone, pretrained_directory(model_path))
+        backbone = next(iter(forwards.values())).backbone
+        load_pretrain(backbone, pretrained_directory(model_path))
+        for task in self._tasks("load_pretrain") if self._is_fitted() else ():
+            if task.top is not None:
+                task.top.load_state_dict(backbone.copied_top(task.private_layers).state_dict())
 
     def load_ckpt(self, model_path: str | Path) -> None:
         """Go on from a checkpoint: weights, optimizer, averages and position; or predict with its weights.

@@ -100,12 +100,9 @@ class MultiHeadTrainer(TrainerBase):
         """
         forwards = self._predict_forwards("build_predict_forward")
         backbone = _one_backbone(forwards)
-        heads = {name: forward.head for name, forward in forwards.items()}
-        wanted = {
-            name for head in heads.values() for name in head.inputs_attr if name in backbone.outputs_attr
-        }
-        self._shared = SharedPass(backbone, wanted)
-        return {name: dict(head.outputs_attr) for name, head in heads.items()}
+        own = {name: trainer.of_task["private_layers"] for name, trainer in self.trainers.items()}
+        self._shared = SharedPass(backbone, {name: each.head for name, each in forwards.items()}, own)
+        return {name: dict(forward.head.outputs_attr) for name, forward in forwards.items()}
 
     def fit_readers(self, readers: Readers, phase: str = "train") -> None:
         """Give every task its data; each target gets its own reader's `num_epochs`.
@@ -234,7 +231,8 @@ class MultiHeadTrainer(TrainerBase):
         """
         forward = self._trainer(task_name).tied("predict_one_batch")
         with self.averaged():
-            return predicted(self._shared_pass("predict_one_batch"), forward.head, batch, self._precision)
+            encoder = self._shared_pass("predict_one_batch").of(task_name, forward.backbone)
+            return predicted(encoder, forward.head, batch, self._precision)
 
     def predict(self, output_dir: str | Path | None = None, print_steps: int = 1000) -> dict[str, Any]:
         """Predict the files of all tasks, batch by batch in turn; equal texts are encoded once.
@@ -250,8 +248,8 @@ class MultiHeadTrainer(TrainerBase):
         found: dict[str, list[Record]] = {name: [] for name in models}
         with self.averaged():
             shared = self._shared_pass("predict")
-            for model in models.values():
-                model.backbone, model.precision = shared, self._precision
+            for name, model in models.items():
+                model.backbone, model.precision = shared.of(name, model.backbone), self._precision
             steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}
             while steps:  # one batch of each task after another, until all are through
                 for name in list(steps):

@@ -1,47 +1,86 @@
-"""Joint prediction: one pass of the encoder for all heads that read the same batch."""
+"""Joint prediction: one pass of what tasks share of the encoder, for all heads that read the same batch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from palm.backbone import Backbone
+from palm.backbone.encoder import Encoder
+from palm.backbone.packing import Packing
 from palm.core.contract import Tensors
+from palm.paradigm import Head
 
 
-class SharedPass(Backbone):
-    """A backbone that keeps what it made of the last batch, for the next head that reads it.
+class SharedPass(nn.Module):
+    """Keeps what the encoder made of the last batch, for the next head that reads it.
 
     Args:
         backbone: the encoder.
-        wanted: every output that one of the heads reads; they are computed together.
+        heads: task -> its head.
+        own: task -> how many of the topmost layers are its own.
     """
 
-    def __init__(self, backbone: Backbone, wanted: Collection[str]) -> None:
+    def __init__(self, backbone: Backbone, heads: Mapping[str, Head], own: Mapping[str, int]) -> None:
         super().__init__()
-        self.backbone, self.wanted = backbone, frozenset(wanted)
-        self.inputs_attr, self.outputs_attr = backbone.inputs_attr, backbone.outputs_attr
+        self.backbone = backbone
+        given = backbone.outputs_attr.keys()
+        self.wanted = {task: head.inputs_attr.keys() & given for task, head in heads.items()}
+        self.own = {task: count for task, count in own.items() if count > 0}
         self._inputs: Tensors = {}
-        self._outputs: Tensors = {}
+        self._trunk: tuple[Tensor, Packing] | None = None
+        self._outputs: Tensors | None = None
         self._weights: object = None
 
     def at(self, weights: object) -> None:
         """Forget the last batch if `weights`, which stands for the weights, has another value than before."""
         if weights != self._weights:
-            self._weights, self._inputs, self._outputs = weights, {}, {}
+            self._weights, self._inputs = weights, {}
 
-    def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
-        """As the backbone; it runs only if the inputs are others than the last ones."""
-        given = {name: inputs[name] for name in self.inputs_attr}
-        same = given.keys() == self._inputs.keys() and all(
-            torch.equal(value, self._inputs[name]) for name, value in given.items()
+    def of(self, task: str, encoder: Backbone) -> Backbone:
+        """The encoder of a task, of which nothing runs twice on the same batch."""
+        return _OfTask(self, task, encoder)
+
+    def outputs(self, task: str, encoder: Backbone, inputs: Tensors) -> Tensors:
+        """What the task's head, at least, reads of its encoder's outputs."""
+        same = inputs.keys() == self._inputs.keys() and all(
+            torch.equal(value, self._inputs[name]) for name, value in inputs.items()
         )
         if not same:
-            self._outputs = self.backbone(given, self.wanted)
-            self._inputs = given
-        return {name: self._outputs[name] for name in (self.wanted if wanted is None else wanted)}
+            self._inputs, self._trunk, self._outputs = inputs, None, None
+        if task in self.own:
+            return self._encoded(encoder, inputs, self.wanted[task])
+        if self._outputs is None:
+            # Tasks without layers of their own have one encoder, which computes for all of them at once.
+            wanted = {output for name in self.wanted.keys() - self.own for output in self.wanted[name]}
+            self._outputs = self._encoded(encoder, inputs, wanted)
+        return self._outputs
+
+    def _encoded(self, encoder: Backbone, inputs: Tensors, wanted: Collection[str]) -> Tensors:
+        if not self.own or "word_embedding" in wanted:
+            return encoder(inputs, wanted)  # type: ignore[no-any-return]
+        assert isinstance(encoder, Encoder)
+        depth = len(encoder.layers) - max(self.own.values())
+        if self._trunk is None:
+            self._trunk = encoder.trunk(inputs, depth)
+        return encoder.above(self._trunk, wanted, depth)
+
+
+class _OfTask(Backbone):
+    """A task's encoder as its head, and whoever predicts, knows it."""
+
+    def __init__(self, shared: SharedPass, task: str, encoder: Backbone) -> None:
+        super().__init__()
+        self.encoder, self.task = encoder, task
+        self.inputs_attr, self.outputs_attr = encoder.inputs_attr, encoder.outputs_attr
+        self._shared = [shared]  # in a list: it is no part of this module
+
+    def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
+        given = {name: inputs[name] for name in self.inputs_attr}
+        outputs = self._shared[0].outputs(self.task, self.encoder, given)
+        return {name: outputs[name] for name in (outputs if wanted is None else wanted)}
 
 
 def versions(module: nn.Module) -> list[tuple[int, int]]:

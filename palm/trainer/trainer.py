@@ -8,26 +8,28 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from palm.backbone import Backbone
 from palm.core.component import checked_phase
 from palm.core.contract import Tensors, TensorSpec
 from palm.core.device import device_of
-from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
 from palm.core.storage import is_sealed, verify
-from palm.distributed import exhaust, from_first, is_first, num_ranks
+from palm.distributed import exhaust, from_first, is_first
 from palm.downloader import pretrained_directory
 from palm.engine.events import Event, Logged
 from palm.engine.inference import WEIGHTS, InferenceModel
 from palm.engine.loading import load_weights
 from palm.engine.loop import Training
 from palm.engine.model import share_parameters
-from palm.engine.task import Task, wiring_problems
+from palm.engine.task import Task
 from palm.paradigm import Head
 from palm.paradigm.results import has_own_results
 from palm.pretrained import load_pretrain
-from palm.reader import Predictions, Reader, base_reader
+from palm.reader import Predictions, Reader
 from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
+from palm.trainer.fitting import task_of
 from palm.trainer.predicting import delivered, logged_steps, predicted, prediction_batches
 
 
@@ -43,6 +45,7 @@ class Trainer(TrainerBase):
         gradient_accumulation_steps: as in `Task`.
         head_learning_rate: as in `Task`.
         share_rows_with: as in `Task`.
+        private_layers: as in `Task`.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
     Raises:
@@ -60,10 +63,11 @@ class Trainer(TrainerBase):
         gradient_accumulation_steps: int = 1,
         head_learning_rate: float | None = None,
         share_rows_with: str | None = None,
+        private_layers: int = 0,
         precision: str = "auto",
     ) -> None:
         super().__init__(name, precision)
-        self._of_task: dict[str, Any] = {
+        self.of_task: dict[str, Any] = {
             "mix_ratio": mix_ratio,
             "is_target": True,
             "loss_weight": loss_weight,
@@ -71,7 +75,9 @@ class Trainer(TrainerBase):
             "gradient_accumulation_steps": gradient_accumulation_steps,
             "head_learning_rate": head_learning_rate,
             "share_rows_with": share_rows_with,
+            "private_layers": private_layers,
         }
+        self.own_top: nn.ModuleDict | None = None
         self.reuse_head_with = reuse_head_with
         self.forward: Forward | None = None
         self.predict_forward: Forward | None = None
@@ -99,7 +105,7 @@ class Trainer(TrainerBase):
         Returns:
             What `predict_one_batch` will give, by name.
         """
-        self.predict_forward = Forward(pred_backbone, pred_head)
+        self.predict_forward, self.own_top = Forward(pred_backbone, pred_head), None
         return dict(pred_head.outputs_attr)
 
     def fit_reader(self, reader: Reader, phase: str = "train") -> Iterator[Tensors]:
@@ -129,41 +135,12 @@ class Trainer(TrainerBase):
     def fit(self, reader: Reader, seed: int) -> Task:
         """The task with its training data, for a run with this seed."""
         forward = needed(self.forward, self.name, "build_forward(backbone, head)", "fit_reader")
-        task = self._task_of(reader, forward)
+        task = task_of(self.name, reader, forward, self.of_task)
+        task.top = None if self.task is None else self.task.top  # like the head, it goes on where it is
         task.open_stream(seed, reader.served.rows)
         self.task = task
         self._begin_anew()
         logger.info("ok!")
-        return task
-
-    def _task_of(self, reader: Reader, forward: Forward, for_train: bool = True) -> Task:
-        loaded = reader.loaded
-        if reader.get_registered_backbone() is None:
-            raise PalmError(f"trainer {self.name!r}: call register_with(backbone) on its reader first")
-        batch_size = loaded.batch_size
-        if for_train and batch_size is not None:
-            # A reader's batch_size is that of all devices together, as in PaddlePALM 2.x.
-            if batch_size % num_ranks():
-                raise ConfigError(
-                    [f"load_data: batch_size {batch_size} should be a multiple of the {num_ranks()} devices"]
-                )
-            batch_size //= num_ranks()
-        if isinstance(reader, base_reader.Reader):
-            for name in {**forward.head.targets_attr, **forward.head.inputs_attr}:
-                if name not in forward.backbone.outputs_attr:
-                    reader.require_attr(name)
-        task = Task(
-            self.name,
-            reader,
-            forward.head,
-            batch_size=batch_size,
-            max_tokens_per_batch=loaded.max_tokens_per_batch,
-            train_file=loaded.path,
-            shuffle=loaded.shuffle,
-            **self._of_task,
-        )
-        if problems := wiring_problems(task, forward.backbone, for_train):
-            raise WiringError("\n".join(problems))
         return task
 
     def set_as_aux(self) -> None:
@@ -290,11 +267,9 @@ class Trainer(TrainerBase):
         if self.task is None:
             model = self.predictor("evaluate")
         else:
-            forward = self._forwards("evaluate")[self.name]
-            reader, rows = self.task.reader, self.task.pred_batch_size
             model = InferenceModel(
-                *(self.name, reader, forward.backbone, forward.head),
-                batch_size=rows,
+                *(self.name, self.task.reader, self._trained_encoder(), self.task.head),
+                batch_size=self.task.pred_batch_size,
                 precision=self._precision,
             )
         with self.averaged():
@@ -303,12 +278,21 @@ class Trainer(TrainerBase):
     def tied(self, caller: str) -> Forward:
         """What predicts, with the trained weights, in evaluation mode, where batches go."""
         forward = needed(self.predict_forward, self.name, "build_predict_forward(backbone, head)", caller)
+        encoder = forward.backbone
+        if count := self.of_task["private_layers"]:
+            self.own_top = self.own_top or encoder.copied_top(count)
+            encoder = encoder.with_top(self.own_top)
         if self.forward is not None:
-            share_parameters(self.forward.backbone, forward.backbone)
+            share_parameters(self._trained_encoder(), encoder)
             share_parameters(self.forward.head, forward.head)
-        for module in (forward.backbone, forward.head):
+        for module in (encoder, forward.head):
             module.to(device_of(use_gpu=True)).eval()
-        return forward
+        return Forward(encoder, forward.head)
+
+    def _trained_encoder(self) -> Backbone:
+        """What is trained below the head; the task's own layers are there once there is a run."""
+        backbone, top = self._forwards("evaluate")[self.name].backbone, self.task and self.task.top
+        return backbone.with_top(top) if top else backbone
 
     def predictor(self, caller: str) -> InferenceModel:
         """The model that predicts."""
@@ -327,7 +311,7 @@ class Trainer(TrainerBase):
     def _fit_for_prediction(self, reader: Reader) -> Iterator[Tensors]:
         call = "build_predict_forward(backbone, head)"
         forward = needed(self.predict_forward, self.name, call, "fit_reader")
-        task = self._task_of(reader, forward, for_train=False)
+        task = task_of(self.name, reader, forward, self.of_task, for_train=False)
         self._predict_reader = reader
         self._predict_batches = prediction_batches(
             self.name, reader, reader.loaded.path, task.pred_batch_size
@@ -344,7 +328,7 @@ class Trainer(TrainerBase):
     @property
     def mix_ratio(self) -> float:
         """How often the task is drawn among several; before `fit_reader`, what the task will get."""
-        ratio: float = self._of_task["mix_ratio"] if self.task is None else self.task.mix_ratio
+        ratio: float = self.of_task["mix_ratio"] if self.task is None else self.task.mix_ratio
         return ratio
 
     @mix_ratio.setter
@@ -353,7 +337,7 @@ class Trainer(TrainerBase):
 
     def _set(self, setting: str, value: Any) -> None:
         """A setting of the task, and of the one that the next `fit_reader` makes."""
-        self._of_task[setting] = value
+        self.of_task[setting] = value
         if self.task is not None:
             setattr(self.task, setting, value)
 

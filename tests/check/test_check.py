@@ -217,6 +217,24 @@ def test_the_planned_and_the_drawn_steps_are_those_of_the_run(
     )
 
 
+def test_what_is_written_counts_what_is_deleted_again(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", save_every_n_steps=4, keep_last_n=1)
+    config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
+    found = check(config)
+    assert found.plan is not None
+    assert found.saving is not None
+    assert found.cost is not None
+    places = {place.path: place for place in found.saving.places}
+    assert places["step_*"].written == found.plan.steps // 4 * places["step_*"].bytes
+    model = places["cls/infer_model"]
+    assert model.written == model.bytes == places["cls/best_model"].bytes
+    assert places["cls/best_model"].written is None
+    cost = found.cost
+    assert cost.saving > 0
+    assert cost.seconds == pytest.approx(cost.training + cost.evaluating + cost.saving + cost.starting)
+
+
 @pytest.mark.parametrize(
     ("demo", "tasks", "epochs"),
     [("demo1", ".", 0.02), ("demo2", "tasks", 0.03), ("demo3", "tasks", 0.05), ("demo7", ".", 0.1)],

@@ -149,6 +149,53 @@ def test_a_budget_of_all_steps_is_the_same_in_every_variant_but_for_rounding() -
     assert lengths[3].steps == {"slot": 183, "intent": 340}
 
 
+def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0])
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
+    words = ["compare", str(tmp_path / "config.yaml"), "--seeds", "2", "--output", str(tmp_path / "grid")]
+    assert main(words) == 0
+    capsys.readouterr()
+    also = ["--also", "equal:mix_ratio=1,1", "--also", "equal:tasks_per_step=all"]
+    assert main([*words, *also]) == 0
+    table = capsys.readouterr().out
+    assert "in total: together 6, alone-cls 4. equal, as given: cls 4, match 4." in table
+    found = json.loads((tmp_path / "grid" / "compare.json").read_text(encoding="utf-8"))
+    assert [(answer["reference"], answer["variant"]) for answer in found["answers"]] == [
+        ("together", "alone-cls"),
+        ("together", "equal"),
+        ("equal", "alone-cls"),
+    ]
+    run = yaml.safe_load((tmp_path / "grid/runs/equal-seed2/config.yaml").read_text(encoding="utf-8"))
+    assert (run["global"]["tasks_per_step"], run["global"]["random_seed"]) == ("all", 2)
+    scores = {each["name"]: np.array(each["scores"]["cls"]["per_seed"]) for each in found["variants"]}
+    assert found["answers"][2]["difference"]["mean"] == pytest.approx(
+        100 * (scores["equal"] - scores["alone-cls"]).mean()
+    )
+    assert main(words) == 0  # without it, what is there stays
+    assert "equal" not in capsys.readouterr().out
+    assert main([*words, "--also", "equal:mix_ratio=1,0.5"]) == 2
+    assert "also.equal.mix_ratio was [1.0, 1.0] and is now [1.0, 0.5]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("also", "told"),
+    [
+        ({"staged": {"tasks_per_step": 2}}, "also: 'staged' cannot name a variant; use a word of its own"),
+        ({"alone-cls": {}}, "also: 'alone-cls' cannot name a variant"),
+        ({"less": {"task_instance": "cls", "mix_ratio": "1"}}, "also: less has other tasks; every variant"),
+        ({"more": {"tasks_per_stp": 2}}, "did you mean 'tasks_per_step'"),
+    ],
+)
+def test_a_further_variant_that_cannot_be_is_refused(
+    also: dict[str, dict[str, Any]], told: str, tmp_path: Path
+) -> None:
+    given = made(tmp_path, "cls", "match")
+    with pytest.raises(ConfigError, match=told):
+        palm.compare(given, also=also)
+
+
 WAYS = [Variant("together", "together", ["a", "b"]), Variant("alone-a", "alone", ["a"])]
 TEST = {"a": Scoring("test.tsv", "accuracy", 400, "best", is_dev=False)}
 
@@ -185,6 +232,29 @@ def test_a_helper_that_harms_is_called_harmful() -> None:
     assert found.verdicts["a"].startswith("together is worse by ")
 
 
+def test_a_further_variant_is_compared_with_each_target_alone() -> None:
+    ways = [*WAYS, Variant("staged", "in stages", ["a", "b"], as_given=True)]
+    right = {"together": 0.8, "alone-a": 0.8, "staged": 0.9}
+    rng = np.random.default_rng(1)
+    difficulty = rng.random(400)
+    rows = {
+        name: [
+            [
+                ({"label": int(is_right)}, {"label": 1})
+                for is_right in difficulty + rng.normal(0, 0.05, 400) < share
+            ]
+            for _ in range(5)
+        ]
+        for name, share in right.items()
+    }
+    lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10)), 1.0) for way in ways]
+    found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "target", "Equal.", resamples=400)
+    together, _, last = found.verdicts["a"].split("; ")
+    assert together == "together and alone: no difference that 5 seeds can show"
+    assert last.startswith("in stages is better than alone by ")
+    assert found.helpers == {"b": {"a": "no difference"}}
+
+
 def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
     found = table(0.85, 0.85)
     assert found.helpers == {"b": {"a": "no difference"}}
@@ -207,7 +277,7 @@ def test_stages_are_a_variant_of_their_own_length(tmp_path: Path) -> None:
     ]
     assert setup.equal(ways) == (
         "Equal target steps: cls 4 in every variant; in total: together 6, alone-cls 4. "
-        "In stages, as they are given: cls 6, match 2."
+        "In stages, as given: cls 6, match 2."
     )
     together, alone, staged = setup.runs(ways, [3])
     assert ["stages" in run.settings["global"] for run in (together, alone, staged)] == [False, False, True]

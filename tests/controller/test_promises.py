@@ -164,6 +164,22 @@ def test_a_full_disk_says_what_is_whole_and_how_to_go_on(
     verify(folder / "out" / "cls" / "infer_model")
 
 
+def test_a_disk_that_is_full_at_the_first_line_of_the_history_is_told_in_the_same_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well = Path.open
+
+    def full(path: Path, *args: Any, **settings: Any) -> Any:
+        if path.name == "history.jsonl" and args[:1] == ("a",):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return well(path, *args, **settings)
+
+    run = controller(folder, "cls", num_epochs=1)
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(StorageError, match=r"history\.jsonl: the disk is full; free some space"):
+        run.train()
+
+
 PROGRAM = """
 import os, signal, sys
 import palm

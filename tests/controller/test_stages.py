@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,10 @@ def test_one_history_counts_on_and_names_stages(folder: Path) -> None:
     page = palm.write_report(out, predict=False).read_text(encoding="utf-8")
     row = '<th scope="row">2-cls</th><td class="n">20</td><td class="n">15</td><td>cls 15</td>'
     assert row in page
+    charts = re.findall(r'<svg [^>]*class="chart">.*?</svg>', page)
+    marked = [re.findall(r'<g class="stage"><title>(.*?)</title>', chart) for chart in charts]
+    assert len(charts) >= 6
+    assert {tuple(names) for names in marked} == {("1-joint", "2-cls", "3-match"), ("1-joint", "2-cls")}
 
 
 def test_everything_wrong_with_all_stages_is_one_report(folder: Path) -> None:

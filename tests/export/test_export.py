@@ -639,7 +639,7 @@ def test_a_head_that_no_graph_can_have_is_refused(head: Any, message: str, tmp_p
 
 
 def test_a_missing_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palm.export.onnx_model.NEEDED", ("no_such_library",))
+    monkeypatch.setattr("palm.engine.onnx.writing.NEEDED", ("no_such_library",))
     with pytest.raises(
         PalmError, match=r"needs no_such_library; install them: pip install 'palm-torch\[onnx\]'"
     ):

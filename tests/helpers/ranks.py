@@ -127,8 +127,16 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
             compared[name] = {"cosine": found.cosine, "look_ahead": found.look_ahead}
         if name in ("ddp", "parts"):
             exchanges[name] = exchanges_of_a_step(training)
+    Controller(config(folder, "staged", processes, stages=STAGES), argv=[]).train()
     return {**seen, "exchanges": exchanges, "compared": compared, "trainer": train_by_trainer(folder)}
 
+
+STAGES: list[dict[str, Any]] = [
+    {"name": "joint", "tasks_per_step": 2, "num_epochs": 1},
+    {"tasks": ["cls"], "num_epochs": 1, "learning_rate": 5e-4, "freeze": 1},
+    {"name": "mean", "tasks": ["cls"], "merge": ["joint", "cls"], "shares": [0.5]},
+    {"name": "last", "tasks": ["mrc", "mlm"], "start_from": "mean", "reset": ["mlm"], "num_epochs": 1},
+]
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},

@@ -89,3 +89,8 @@ def test_the_benchmark_of_growth_runs_on_a_few_tasks_and_rows() -> None:
     # A task more is a head more: 2 classes of 32 features and their biases.
     parameters = [int(row[8].replace(",", "")) for row in table[1:]]
     assert parameters[2] - parameters[1] == 2 * (2 * 32 + 2)
+
+
+def test_the_benchmark_of_large_predictions_runs_on_small_ones() -> None:
+    rows = [line.split(" | ")[0] for line in lines_of("growth_predict.py", "--rows", "300", "600")]
+    assert rows == ["| rows", "|---|---|---|---|---|", "| 300", "| 600"]

@@ -18,7 +18,7 @@ from helpers.subword_files import (
     write_unigram_json,
     write_wordpiece_json,
 )
-from palm.core.errors import ConfigError, DataError
+from palm.core.errors import ConfigError, DataError, StorageError
 from palm.core.rng import generator
 from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, SequenceLabelReader
 from palm.reader.rows.cache_key import key_of
@@ -137,6 +137,8 @@ def test_a_blank_before_every_text_is_as_the_settings_beside_the_vocabulary_say(
 def test_a_tokenizer_in_one_file_is_the_same_tokenizer(vocabularies: dict[str, Path], tmp_path: Path) -> None:
     reader = ClassifyReader(vocabularies["byte level"], 20)
     reader.write_file("vocab_path", tmp_path / "vocab.json")
+    with pytest.raises(StorageError, match=r"cannot write .*absent/vocab\.json: No such file or directory"):
+        reader.write_file("vocab_path", tmp_path / "absent" / "vocab.json")
     again = load_tokenizer(tmp_path / "vocab.json")
     assert again.companions == ()
     assert again.encode(TEXTS) == reader.tokenizer.encode(TEXTS)

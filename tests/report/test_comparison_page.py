@@ -39,7 +39,8 @@ def comparison() -> dict[str, Any]:
              "scores": {"slot": scores}},
         ],
         "answers": [
-            {"target": "slot", "variant": "alone-slot", "said": "alone", "unit": "points of entity_f1",
+            {"target": "slot", "reference": "together", "reference_said": "together",
+             "variant": "alone-slot", "said": "alone", "unit": "points of entity_f1",
              "difference": difference, "p_corrected": 0.2, "verdict": "no difference"}
         ],
         "verdicts": {"slot": "together and alone: no difference that 2 seeds can show"},

@@ -99,3 +99,24 @@ def test_names_in_a_chart_are_escaped() -> None:
 def test_bars_are_as_high_as_their_counts() -> None:
     heights = re.findall(r'<rect [^>]*height="([\d.]+)"', Bars("n", "n", "x", [("1", 2), ("2", 4)]).svg())
     assert [float(height) for height in heights] == [94.0, 188.0]
+
+
+def test_stages_have_a_line_and_their_name_where_they_begin() -> None:
+    line = Line(Curve("loss", [(70, 1.0), (90, 2.0), (120, 3.0)]))
+    stages = [(0, "1-helper"), (95, "2-fork"), (95, "3-<merge>"), (97, "4-last"), (130, "5-later")]
+    drawn = re.findall(r'<g class="stage">(.*?)</g>', Chart("loss", "loss", [line], stages=stages).svg())
+    assert [re.search(r'<line x1="([\d.]+)"', each)[1] for each in drawn] == ["52.0", "231.0", "245.3"]
+    assert [re.search("<title>(.*)</title>", each)[1] for each in drawn] == [
+        "1-helper",
+        "2-fork, 3-&lt;merge&gt;",
+        "4-last",
+    ]
+    assert [bool(re.search(">([^<]*)</text>", each)) for each in drawn] == [True, False, True]  # no room
+    assert '<text transform="translate(56 13) rotate(90)">1-helper</text>' in drawn[0]
+    assert "stage" not in Chart("loss", "loss", [line]).svg()
+
+
+def test_a_long_name_of_a_stage_is_cut() -> None:
+    line = Line(Curve("loss", [(0, 1.0), (100, 2.0)]))
+    (drawn,) = re.findall(r">([^<]*)</text></g>", Chart("x", "x", [line], stages=[(0, "n" * 40)]).svg())
+    assert drawn == "n" * 27 + "…"

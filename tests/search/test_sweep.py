@@ -121,7 +121,9 @@ def test_a_setting_that_nobody_has_is_told_before_the_first_run(tmp_path: Path) 
 def test_stages_are_not_swept(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     given = tiny.config(tmp_path, "cls", stages=[{"learning_rate": 1e-4}])
-    with pytest.raises(ConfigError, match="of one run, not of stages; leave stages out"):
+    with pytest.raises(
+        ConfigError, match=r"scores and settings of their own; take stages out, .* start_from: <save_path>"
+    ):
         palm.sweep(given, {"learning_rate": [1e-3]}, output=tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
 

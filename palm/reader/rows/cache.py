@@ -88,20 +88,22 @@ class DataCache:
             except StorageError as error:
                 logger.warning("%s: its encoded rows are damaged and made anew: %s", path, error)
                 shutil.rmtree(entry)
-            self._forget_unused()
+            forget_unused(self.folder)
             _keep(reader, path, entry)
             return mapped_rows(entry)[0]
 
-    def _forget_unused(self) -> None:
-        oldest = time.time() - KEPT_DAYS * 24 * 3600
-        for place in self.folder.iterdir():
-            with suppress(OSError):
-                if not _OURS.fullmatch(place.name) or place.stat().st_mtime > oldest:
-                    continue
-                if place.is_dir():
-                    shutil.rmtree(place)
-                else:
-                    place.unlink()
+
+def forget_unused(folder: Path) -> None:
+    """Remove the entries of a folder of the cache that nobody has used for `KEPT_DAYS` days."""
+    oldest = time.time() - KEPT_DAYS * 24 * 3600
+    for place in folder.iterdir():
+        with suppress(OSError):
+            if not _OURS.fullmatch(place.name) or place.stat().st_mtime > oldest:
+                continue
+            if place.is_dir():
+                shutil.rmtree(place)
+            else:
+                place.unlink()
 
 
 def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Rows:

@@ -32,12 +32,18 @@ class RowEncoder(Protocol):
     def encode(self, examples: list[Any], with_targets: bool) -> Rows: ...
 
 
+def chunks_of(examples: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """The examples, `size` at a time."""
+    examples = iter(examples)
+    while chunk := list(islice(examples, size)):
+        yield chunk
+
+
 def encoded_chunks(
     reader: RowEncoder, examples: Iterable[Any], with_targets: bool, size: int = CHUNK_EXAMPLES
 ) -> Iterator[tuple[list[Any], Rows]]:
     """The examples, `size` at a time, each piece with its encoded rows."""
-    examples = iter(examples)
-    while chunk := list(islice(examples, size)):
+    for chunk in chunks_of(examples, size):
         yield chunk, reader.encode(chunk, with_targets)
 
 

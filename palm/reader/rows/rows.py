@@ -47,6 +47,13 @@ class Column:
             return np.ones(len(self), dtype=np.int64)
         return np.diff(self.offsets)
 
+    def part(self, start: int, stop: int) -> Column:
+        """The rows from `start` to before `stop`; their numbers are not copied."""
+        if self.offsets is None:
+            return Column(self.values[start:stop])
+        offsets = np.asarray(self.offsets[start : stop + 1])
+        return Column(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
     @property
     def facts(self) -> dict[str, Facts | None]:
         """The type, the length and a hash of each of its arrays."""
@@ -105,6 +112,16 @@ class Rows:
         if self._digest is None:
             self._digest = digest_of({name: column.facts for name, column in self.columns.items()})
         return self._digest
+
+    @property
+    def num_bytes(self) -> int:
+        """What its arrays take."""
+        arrays = (array for column in self.columns.values() for array in (column.values, column.offsets))
+        return sum(array.nbytes for array in arrays if array is not None)
+
+    def part(self, start: int, stop: int) -> Rows:
+        """The rows from `start` to before `stop`; their numbers are not copied."""
+        return Rows({name: column.part(start, stop) for name, column in self.columns.items()})
 
     def select(self, indices: Sequence[int]) -> Rows:
         """These rows alone, in this order."""

@@ -20,7 +20,8 @@ class MaskedRows(NamedTuple):
 
     Args:
         token_ids: what the model sees, int64[batch, seq].
-        places: the tokens to guess, as row · seq + column, ascending, int64[masks]; at least one a row.
+        places: the tokens to guess, as row · seq + column, ascending, int64[masks]; at least one in every row
+            with a word.
     """
 
     token_ids: Ids
@@ -38,7 +39,7 @@ def masked_rows(
 
     Args:
         token_ids: the rows, int64[batch, seq].
-        maskable: where their words are, bool[batch, seq]; at least one in every row.
+        maskable: where their words are, bool[batch, seq].
         mask_id: the id of `[MASK]`.
         vocab_size: random tokens have ids from 1 to `vocab_size - 1`.
         draw: the generator of a row, at its start, decides everything about it.
@@ -83,7 +84,7 @@ def masked_rows(
         seen.ravel()[own] = rng.integers(1, vocab_size, size=len(own))
 
     more = []
-    for row in np.flatnonzero(num_selected == 0).tolist():  # a row without a mask would have no loss
+    for row in np.flatnonzero((num_selected == 0) & (num_words > 0)).tolist():  # none: a row without a loss
         rng, (columns,) = draw(row), maskable[row].nonzero()
         rng.random(num_words[row])
         more.append(row * maskable.shape[1] + int(rng.choice(columns, size=1)[0]))

@@ -1,0 +1,1 @@
+"""Trained models as ONNX graphs, and onnxruntime in the place of torch."""

@@ -1,0 +1,65 @@
+"""A SIGKILL inside a stage whose steps train several tasks: the run that goes on ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import killed_stage, tiny
+from palm.controller import Controller
+from palm.core.storage import load_tensors
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nobody killed."""
+    folder = tiny.write_files(tmp_path_factory.mktemp("stages"))
+    Controller(killed_stage.config(folder, "whole"), argv=[]).train()
+    return folder
+
+
+def tensors(out: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """What all models, stages and checkpoints hold, by their paths."""
+    return {
+        file.relative_to(out).as_posix(): load_tensors(file) for file in sorted(out.rglob("*.safetensors"))
+    }
+
+
+def told(out: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (out / "history.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [{name: line[name] for name in line if name not in ("seconds", "time")} for line in lines]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+@pytest.mark.parametrize(("stage", "step"), [("2-pair", 2), ("2-pair", 7)])
+def test_a_killed_stage_goes_on_to_the_bit(whole: Path, stage: str, step: int) -> None:
+    out = f"killed_{stage}_{step}"
+    program = str(ROOT / "tests" / "helpers" / "killed_stage.py")
+    died = subprocess.run(
+        [sys.executable, program, str(whole), out, stage, str(step)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    assert not (whole / out / "stages" / stage / "weights").exists()
+
+    Controller(killed_stage.config(whole, out, resume="auto"), argv=[]).train()
+    expected, found = tensors(whole / "whole"), tensors(whole / out)
+    assert found.keys() == expected.keys()
+    for path, weights in expected.items():
+        assert weights.keys() == found[path].keys()
+        assert all(torch.equal(value, found[path][name]) for name, value in weights.items()), path
+    assert told(whole / out) == told(whole / "whole")
