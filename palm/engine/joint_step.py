@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -119,18 +118,3 @@ def gramian(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
             ]
             products[i, j] = products[j, i] = float(torch.stack(dots).double().sum()) if dots else 0.0
     return all_reduce_sum(products) if is_cut else products
-
-
-def check_finite_step(losses: Mapping[str, Tensor], norm: Tensor) -> list[float]:
-    """The losses as numbers; a GPU is waited for.
-
-    Raises:
-        FloatingPointError: a loss or the gradient's norm is not a number; names which.
-    """
-    *values, size = torch.stack([*losses.values(), norm]).tolist()
-    for name, value in zip(losses, values, strict=True):
-        if not math.isfinite(value):
-            raise FloatingPointError(f"the loss of task {name!r} is {value}")
-    if not math.isfinite(size):
-        raise FloatingPointError(f"the gradient's norm is {size}")
-    return values
