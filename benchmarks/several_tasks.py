@@ -16,6 +16,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -27,7 +28,7 @@ from speed_cases import SHAPES, VOCABULARY
 from speed_runs import clock
 
 import palm
-from palm.balance import BALANCES
+from palm.balance import BALANCES, Balance
 from palm.engine.loop import Training
 from palm.engine.transfer import TransferProbe
 
@@ -75,10 +76,15 @@ def training(folder: Path, shape: str, precision: str, **settings: Any) -> Train
 
 
 def variants(folder: Path, shape: str, precision: str) -> dict[str, Callable[[], object]]:
-    """Name -> one turn of it; all of them train 32 rows."""
+    """Name -> one turn of it; all of them train 32 rows, and all but one the same model, for the memory."""
     single = training(folder, shape, precision)
     large = training(folder, shape, precision, batch_size=2 * ROWS)
-    together = training(folder, shape, precision, tasks_per_step="all")
+
+    def together(balance: Balance | None = None) -> Callable[[], object]:
+        recipe = replace(single.recipe, tasks_per_step="all", balance=balance)
+        parts = {"model": single.model, "replica": single.replica, "optimizer": single.optimizer}
+        run = Training(recipe, **parts)
+        return lambda: run.step_on_several([(task, task.batches(task.step)) for task in run.tasks])
 
     def two_steps() -> None:
         for task in single.tasks:
@@ -89,14 +95,13 @@ def variants(folder: Path, shape: str, precision: str) -> dict[str, Callable[[],
         large.step_on(task, task.batches(task.step))
 
     made: dict[str, Callable[[], object]] = {
-        "one step of two tasks": together.next_step,
+        "one step of two tasks": together(),
         "two steps of one task": two_steps,
         "one step of 32 rows": one_large,
     }
     for name in BALANCES:
         if name not in NEEDS_TORCHJD or find_spec("torchjd"):
-            run = training(folder, shape, precision, tasks_per_step="all", balance=name)
-            made[f"balance: {name}"] = run.next_step
+            made[f"balance: {name}"] = together(BALANCES[name]())
     return made
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from palm.backbone.attention import SelfAttention
 from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
+from palm.core.cast_weights import cast_together
 from palm.core.layers import ACTIVATIONS, layer_norm, linear
+from palm.distributed import num_ranks
 
 
 class FeedForward(nn.Module):
@@ -108,3 +113,18 @@ class PreNorm(PostNorm):
         residual = residual + self.dropout(self.attention(normalized, packing, first_only))
         output: Tensor = residual + self.dropout(self.ffn(layer_norm(residual, self.ffn_norm)))
         return output
+
+
+def casting(layers: Iterable[nn.Module], tokens: Tensor) -> AbstractContextManager[None]:
+    """Within it, what layers cast to the dtype of tokens on their way through them is cast already.
+
+    Not where ranks send gradients while others are still computed, nor in compiled layers, which cast within
+    their kernels.
+    """
+    layers = list(layers)
+    is_compiled = any(layer._compiled_call_impl is not None for layer in layers)
+    if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or num_ranks() > 1 or is_compiled:
+        return nullcontext()
+    kinds = (nn.Linear, nn.LayerNorm) if tokens.is_cuda else (nn.Linear,)
+    parts = (part for layer in layers for part in layer.modules() if isinstance(part, kinds))
+    return cast_together((parameter for part in parts for parameter in part.parameters()), tokens.dtype)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.backbone.block_attention import attend_by_blocks
+from palm.backbone.packed_kernels import attend_packed, fits
 from palm.backbone.packing import Scope, Sequences
 
 
@@ -94,10 +95,10 @@ def attend_in_graph(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, win
 def attend_at_once(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
     """`attend` with one kernel for all sequences, for a GPU.
 
-    `varlen_attn` knows neither dropout nor float32. With dropout, the kernel that it calls is called here. In
-    float32, nested tensors lead to kernels for that; they cost the host 9 ms a layer, and know no window, for
-    which sequences are padded. A window of `varlen_attn` counts from the end where there are fewer queries
-    than keys, so it is not asked for first tokens alone.
+    `varlen_attn` knows neither dropout nor float32; with either, `attend_packed` calls the kernels. What does
+    not fit there goes through nested tensors, which cost the host 9 ms a layer, and know no window, for
+    which sequences are padded. A window counts from the end where there are fewer queries than keys, so it is
+    not asked of a kernel for first tokens alone.
     """
     queries, keys, window = scope.queries, scope.keys, scope.window
     varlen_attn = varlen_kernel(window is not None)
@@ -107,29 +108,14 @@ def attend_at_once(query: Tensor, key: Tensor, value: Tensor, scope: Scope, drop
         ends = (queries.offsets, keys.offsets, queries.longest, keys.longest)
         gathered: Tensor = varlen_attn(query, key, value, *ends, **options)
         return gathered
-    if varlen_attn and is_half and window is None and query.shape[-1] % 8 == 0:
-        return flash_with_dropout(query, key, value, scope, dropout_prob)
+    if query.device.type != "cpu" and fits(query, scope):
+        return attend_packed(query, key, value, scope, dropout_prob)
     if window is not None:
         (places, real), (key_places, mask) = queries.padded(), keys.padded()
         q, (k, v) = query[places.flatten()], (part[key_places.flatten()] for part in (key, value))
         return attend_padded(q, k, v, mask, window, dropout_prob)[real.flatten()]
     q, k, v = _nested(query, queries), _nested(key, keys), _nested(value, keys)
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_prob).transpose(1, 2).values()
-
-
-def flash_with_dropout(
-    query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float
-) -> Tensor:
-    """`attend` with dropout, by the kernel for packed sequences, in half precision, without a window.
-
-    Autograd knows its derivative, which repeats the dropout from the state of the generator.
-    """
-    queries, keys = scope.queries, scope.keys
-    ends = (queries.offsets, keys.offsets, queries.longest, keys.longest)
-    gathered: Tensor = torch.ops.aten._flash_attention_forward(
-        query, key, value, *ends, dropout_prob, is_causal=False, return_debug_mask=False
-    )[0]
-    return gathered
 
 
 @functools.cache

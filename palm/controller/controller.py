@@ -19,6 +19,7 @@ from palm.controller.stages import stages_of
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
+from palm.core.precision import tf32
 from palm.core.registry import did_you_mean
 from palm.core.signals import stop_request
 from palm.core.storage import write_text
@@ -261,7 +262,9 @@ class Controller:
         """
         plan = self._task_plan(task)
         path = self._data_file(plan, "dev_file", dev_file)
-        scores = self._model(plan, inference_model_dir).evaluate(path, plan.task.get("metrics"))
+        model = self._model(plan, inference_model_dir)
+        with tf32(self.plan.settings.get("tf32")):
+            scores = model.evaluate(path, plan.task.get("metrics"))
         logger.info("%s: %s", task, ", ".join(f"{name} {shown(value)}" for name, value in scores.items()))
         return scores
 
@@ -289,7 +292,8 @@ class Controller:
         pred_file = self._data_file(plan, "pred_file")
         model = self._model(plan, inference_model_dir)
         output = plan.task.get("pred_output_path") or save_path_of(self.plan) / task
-        predictions = model.predict_file(pred_file, output, resume=resume)
+        with tf32(self.plan.settings.get("tf32")):
+            predictions = model.predict_file(pred_file, output, resume=resume)
         logger.info("%s: predictions saved at %s", task, output)
         return predictions
 
@@ -359,6 +363,7 @@ class Controller:
                 seed=settings.random_seed,
                 device=self._device,
                 precision=settings.precision,
+                tf32=settings.tf32,
                 parallel=settings.parallel,
                 gradient_exchange=settings.gradient_exchange,
                 compile=settings.compile,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from palm.core.cast_weights import cast
 from palm.core.filling import is_unfilled
 from palm.core.kept_weights import Product, keeper, product_of
 from palm.core.registry import did_you_mean
@@ -48,8 +49,8 @@ def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
     if kept := keeper(parameters, tokens.dtype):
         product: Product = kept.get(parameters, tokens.dtype, lambda: product_of(layers, tokens.dtype))
         return product(tokens)
-    weights = [layer.weight.to(tokens.dtype) for layer in layers]
-    biases = [layer.bias.to(tokens.dtype) for layer in layers]
+    weights = [cast(layer.weight, tokens.dtype) for layer in layers]
+    biases = [cast(layer.bias, tokens.dtype) for layer in layers]
     if len(layers) == 1:
         return F.linear(tokens, weights[0], biases[0])
     return F.linear(tokens, torch.cat(weights), torch.cat(biases))
@@ -59,7 +60,7 @@ def layer_norm(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
     """A layer norm in the dtype of `tokens`; mean and variance are float32 in any."""
     # A CPU takes float32 parameters beside bfloat16 tokens, a GPU does not.
     dtype = tokens.dtype if tokens.is_cuda else norm.weight.dtype
-    weight, bias = norm.weight.to(dtype), norm.bias.to(dtype)
+    weight, bias = cast(norm.weight, dtype), cast(norm.bias, dtype)
     return F.layer_norm(tokens, norm.normalized_shape, weight, bias, norm.eps)
 
 

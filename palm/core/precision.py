@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Collection
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch.nn import functional as F
@@ -117,3 +118,27 @@ def compute_dtype(tensor: torch.Tensor) -> torch.dtype:
     """The dtype to compute with from `tensor` on: within `torch.autocast` the one it asks for."""
     device = tensor.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+
+
+@contextmanager
+def tf32(allowed: bool | None) -> Iterator[None]:
+    """Within it, NVIDIA GPUs from Ampere on may round float32 matrix products to TensorFloat-32, or may not.
+
+    Args:
+        allowed: None leaves it as torch has it.
+    """
+    if allowed is None:
+        yield
+        return
+    matmul: Any = torch.backends.cuda.matmul
+    name, value = "allow_tf32", cast("bool | str", allowed)
+    try:
+        before = matmul.allow_tf32
+    except RuntimeError:  # whoever used torch's newer name for it cannot use the older one any more
+        name, value = "fp32_precision", "tf32" if allowed else "ieee"
+        before = matmul.fp32_precision
+    setattr(matmul, name, value)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from palm.core.allocation import keep_freed_memory
 from palm.core.checks import raise_any
 from palm.core.device import compiler_problems
 from palm.core.errors import ConfigError
@@ -66,6 +67,8 @@ def start(recipe: Recipe) -> Training:
         recipe.balance.reset()
     model = MultiTaskModel(recipe.backbone, recipe.tasks, resolved(recipe.precision, recipe.device))
     model.to(recipe.device)
+    if recipe.device.type == "cpu":
+        keep_freed_memory()
     why = f" ({choice(recipe.precision, recipe.device).reason})" if recipe.precision == "auto" else ""
     logger.info("Computing in %s on %s%s.", model.precision, recipe.device.type, why)
     if recipe.activation_checkpointing:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -82,7 +81,10 @@ def balanced_gradients(replica: Replica, drawn: Sequence[Shared], factors: Facto
         if uses[k] == 1:
             parameter.grad = present[0][0]
         elif present:
-            parameter.grad = torch.stack([grad * weight for grad, weight in present]).sum(0)
+            # In place: nobody else has these gradients, and stacking them took a third of a short step.
+            parameter.grad, *others = [grad.mul_(weight) for grad, weight in present]
+            for other in others:
+                parameter.grad.add_(other)
     return torch.cat(losses)
 
 
@@ -116,18 +118,3 @@ def gramian(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
             ]
             products[i, j] = products[j, i] = float(torch.stack(dots).double().sum()) if dots else 0.0
     return all_reduce_sum(products) if is_cut else products
-
-
-def check_finite_step(losses: Mapping[str, Tensor], norm: Tensor) -> list[float]:
-    """The losses as numbers; a GPU is waited for.
-
-    Raises:
-        FloatingPointError: a loss or the gradient's norm is not a number; names which.
-    """
-    *values, size = torch.stack([*losses.values(), norm]).tolist()
-    for name, value in zip(losses, values, strict=True):
-        if not math.isfinite(value):
-            raise FloatingPointError(f"the loss of task {name!r} is {value}")
-    if not math.isfinite(size):
-        raise FloatingPointError(f"the gradient's norm is {size}")
-    return values

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,10 +19,13 @@ from palm.core.signals import StopRequest
 from palm.distributed import Replica, all_reduce_sum, num_ranks, rank, report_missing_ranks
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.events import Event
-from palm.engine.joint_step import Shared, balanced_gradients, check_finite_step, sum_of_losses
+from palm.engine.guard import Attempt, Guard, NotFinite, reads_late
+from palm.engine.joint_step import Shared, balanced_gradients, sum_of_losses
 from palm.engine.model import MultiTaskModel
 from palm.engine.placing import placed
+from palm.engine.read_ahead import ReadAhead, reads_ahead
 from palm.engine.recipe import Recipe
+from palm.engine.single_step import train_step
 from palm.engine.task import Task
 from palm.engine.together import loss_scale, planned_steps
 from palm.optimizer import GradClipType, clip
@@ -88,52 +90,6 @@ class Step(Event):
         return next((part for part in self.parts if part.task is task), None)
 
 
-def train_step(
-    replica: Replica,
-    task: str,
-    parts: Sequence[tuple[Tensors, float]],
-    optimizer: torch.optim.Optimizer,
-    *,
-    grad_clip: float | None = None,
-    grad_clip_type: GradClipType = "global_norm",
-    loss_weight: float = 1.0,
-) -> tuple[Tensor, Tensor]:
-    """One update of the backbone and one task's head, on that task's loss.
-
-    Args:
-        replica: of a model in training mode.
-        task: the task's name.
-        parts: batches with targets, on the model's device, and the share of each in the loss; more
-            than one where gradients are accumulated. See `Replica.shares`.
-        optimizer: parameters without a gradient do not move: no decay, no momentum.
-        grad_clip: what the gradient is clipped to; None does not clip.
-        grad_clip_type: how, as in `palm.optimizer.clip`.
-        loss_weight: factor of the loss in the gradient.
-
-    Returns:
-        The loss of all ranks' rows before the update, without its weight, detached; and the norm of the
-        gradient before clipping.
-
-    Raises:
-        FloatingPointError: the loss or the gradient is not a number; nothing was updated.
-    """
-    optimizer.zero_grad(set_to_none=True)
-    losses = []
-    for number, (batch, share) in enumerate(parts, start=1):
-        with replica.exchanging(is_last=number == len(parts)):
-            loss = replica.loss(task, batch) * share
-            (loss * loss_weight).backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.detach())
-    loss = replica.mean(torch.stack(losses).sum())
-    norm = clip(replica.parameters(), grad_clip, grad_clip_type)
-    # A GPU is waited for once a step, here.
-    for name, value in zip(("loss", "gradient's norm"), torch.stack([loss, norm]).tolist(), strict=True):
-        if not math.isfinite(value):
-            raise FloatingPointError(f"the {name} is {value}")
-    optimizer.step()
-    return loss, norm
-
-
 class Training:
     """A run under way: a model, what moves it, and how far its tasks have come.
 
@@ -172,6 +128,8 @@ class Training:
         self.step = self.rows = self.tokens = 0
         self.stop_request: StopRequest | None = None
         self._ranks_stop = False
+        self._guard = Guard(optimizer, late=reads_late(recipe, optimizer, ema))
+        self._ahead = ReadAhead(recipe.device) if reads_ahead(recipe.device) else None
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, Any] = {}
 
@@ -197,16 +155,24 @@ class Training:
         targets = [task for task in self.tasks if task.is_target]
         while not all(task.done for task in targets):
             yield self.next_step()
+        self.settle()
 
     def next_step(self) -> Step:
         """Draw a task, or several, and train them on their next batches."""
+        tasks = self._drawn()
+        if self._ahead is None:
+            return self.step_on_several([(task, task.batches(task.step)) for task in tasks])
+        step = self.step_on_several(list(zip(tasks, self._ahead.batches(tasks), strict=True)))
+        if not all(task.done for task in self.tasks if task.is_target):
+            self._ahead.begin(self._drawn())
+        return step
+
+    def _drawn(self) -> list[Task]:
+        """The tasks of the next step; a function of its number and of how far all are."""
         progress, count = [task.progress() for task in self.leaders], self.recipe.count
         drawn = self.recipe.mixing.draw_several(self.recipe.seed, self.step, progress, count)
         names = {self.leaders[k].name for k in drawn}
-        tasks = [task for task in self.tasks if (task.share_rows_with or task.name) in names]
-        if len(tasks) == 1:
-            return self.step_on(tasks[0], tasks[0].batches(tasks[0].step))
-        return self.step_on_several([(task, task.batches(task.step)) for task in tasks])
+        return [task for task in self.tasks if (task.share_rows_with or task.name) in names]
 
     def step_on(self, task: Task, batches: Sequence[Tensors]) -> Step:
         """Train a task, in one step, on batches that are not necessarily its next ones."""
@@ -226,17 +192,14 @@ class Training:
         # Dropout too is a function of position: a resumed run repeats it, and nothing else disturbs it.
         place = (self.step, rank()) if rank() else (self.step,)
         torch.manual_seed(int(generator(self.recipe.seed, "dropout", *place).integers(2**63)))
+        counts = {task.name: task.step for task in self.tasks}
+        names = [task.name for task, _ in drawn]
+        attempt = Attempt(names, self.step, self.rows, self.tokens, counts)
         try:
             with report_missing_ranks(f"at global step {self.step + 1}"):
-                losses, norm = self._update(drawn)
-        except FloatingPointError as error:
-            (task, _), *others = drawn
-            begin = f"task {task.name!r}: {error} at its step {task.step + 1} (global step {self.step + 1})"
-            raise TrainingError(
-                f"{f'{error} at global step {self.step + 1}' if others else begin}; "
-                "nothing was updated. Try a lower learning_rate, warmup_proportion above 0, or a smaller "
-                "grad_clip, and look at the rows of this batch"
-            ) from None
+                losses, norm = self._update(drawn, attempt)
+        except NotFinite as error:
+            raise self._refused(error) from None
         if self.ema is not None:
             self.ema.update()
         self._count([batch for task, own in drawn if task.share_rows_with is None for batch in own])
@@ -252,7 +215,35 @@ class Training:
             *(self.step, first.task, first.loss, rate, first.finished, first.batches, norm), tuple(rest)
         )
 
-    def _update(self, drawn: Sequence[tuple[Task, Sequence[Tensors]]]) -> tuple[Sequence[Tensor], Tensor]:
+    def settle(self) -> None:
+        """Look at the last step's loss and norm, if nobody did yet; a GPU is waited for.
+
+        Raises:
+            TrainingError: one is not a number; the run is where it was before that step.
+        """
+        try:
+            self._guard.read()
+        except NotFinite as error:
+            raise self._refused(error) from None
+
+    def _refused(self, error: NotFinite) -> TrainingError:
+        """What to tell of a step that was not made; all counts are those before it."""
+        refused = error.attempt
+        self.step, self.rows, self.tokens = refused.step, refused.rows, refused.tokens
+        for task in self.tasks:
+            task.step = refused.task_steps[task.name]
+        first, *others = refused.tasks
+        place = f"global step {self.step + 1}"
+        begin = f"task {first!r}: {error} at its step {refused.task_steps[first] + 1} ({place})"
+        return TrainingError(
+            f"{f'{error} at {place}' if others else begin}; "
+            "nothing was updated. Try a lower learning_rate, warmup_proportion above 0, or a smaller "
+            "grad_clip, and look at the rows of this batch"
+        )
+
+    def _update(
+        self, drawn: Sequence[tuple[Task, Sequence[Tensors]]], attempt: Attempt
+    ) -> tuple[Sequence[Tensor], Tensor]:
         """One update; the tasks' losses before it, and the gradient's norm before clipping."""
         optimizer, parts = self.recipe.optimizer, self._parts(drawn)
         weights = [task.loss_weight * loss_scale(task, self.recipe.loss_scale) for task, _ in drawn]
@@ -263,14 +254,21 @@ class Training:
         if len(drawn) == 1:
             name = drawn[0][0].name
             loss, norm = train_step(
-                self.replica, name, parts[0], self.optimizer, **clipping, loss_weight=weights[0]
+                *(self.replica, name, parts[0], self.optimizer),
+                partial(self._guard.update, attempt),
+                **clipping,
+                loss_weight=weights[0],
             )
             return [loss], norm
         shared = [Shared(t.name, p, w) for (t, _), p, w in zip(drawn, parts, weights, strict=True)]
-        return self._balanced(shared, **clipping)
+        return self._balanced(shared, attempt, **clipping)
 
     def _balanced(
-        self, drawn: Sequence[Shared], grad_clip: float | None, grad_clip_type: GradClipType
+        self,
+        drawn: Sequence[Shared],
+        attempt: Attempt,
+        grad_clip: float | None,
+        grad_clip_type: GradClipType,
     ) -> tuple[Sequence[Tensor], Tensor]:
         """One update on several tasks, balanced as the recipe says."""
         balance, names = self.recipe.balance, [each.task for each in drawn]
@@ -285,10 +283,11 @@ class Training:
             weighted = [replace(each, weight=each.weight * f) for each, f in zip(drawn, factors, strict=True)]
             losses = sum_of_losses(self.replica, weighted)
         norm = clip(self.replica.parameters(), grad_clip, grad_clip_type)
-        values = check_finite_step(dict(zip(names, losses, strict=True)), norm)
-        self.optimizer.step()
+        told = {f"loss of task {name!r}": loss for name, loss in zip(names, losses, strict=True)}
+        values = self._guard.update(attempt, {**told, "gradient's norm": norm})
         if balance is not None:
-            balance.observe(names, values)
+            assert values is not None  # nothing is read late then
+            balance.observe(names, values[:-1])
         return list(losses), norm
 
     def _count(self, batches: Sequence[Tensors]) -> None:
@@ -343,10 +342,12 @@ class Training:
 
     def averaged(self) -> AbstractContextManager[Any]:
         """Within this context the model has the averaged weights, where the run keeps averages."""
+        self.settle()
         return nullcontext() if self.ema is None else self.ema.applied()
 
     def state_dict(self) -> dict[str, Any]:
         """How far the run has come; weights and optimizer have state of their own."""
+        self.settle()
         return {
             "step": self.step,
             "rows": self.rows,

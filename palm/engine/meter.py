@@ -44,6 +44,7 @@ class Meter:
 
     def _logged(self, step: Step) -> list[Logged]:
         """What is logged of every task that was drawn, with the same rates."""
+        self.training.settle()  # a step that was refused has no line
         sums = [self._sums[part.task.name] for part in step.parts]
         means = [total / weight for total, weight in sums]
         losses = [part.loss for part in step.parts]

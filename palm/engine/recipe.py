@@ -47,6 +47,7 @@ class Recipe:
         seed: decides everything that is drawn.
         device: where the run computes.
         precision: compute in fp32 or bf16, or in what is fast on the device (auto).
+        tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32; None leaves it as torch has it.
         parallel: what every device has of the parameters, see `Replica`.
         gradient_exchange: the dtype in which gradients travel between devices.
         compile: compile the encoder's layers.
@@ -68,6 +69,7 @@ class Recipe:
     seed: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "auto"
+    tf32: bool | None = None
     parallel: Parallel = "ddp"
     gradient_exchange: GradientExchange = "fp32"
     compile: bool = False
@@ -136,6 +138,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         "gradient_exchange": recipe.gradient_exchange,
         "compile": recipe.compile,
         **({"seeds": own_seeds} if own_seeds else {}),
+        **({} if recipe.tf32 is None else {"tf32": recipe.tf32}),
         **evaluation,
     }
 

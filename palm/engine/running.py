@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.logging import collected_warnings
+from palm.core.precision import tf32
 from palm.distributed import is_first
 from palm.engine.events import Completed, Ended, Observer, Started, Warned, tell
 from palm.engine.history import History
@@ -67,7 +68,7 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
         *watch.observers,
         *actors,
     ]
-    with collected_warnings() as collected:
+    with collected_warnings() as collected, tf32(training.recipe.tf32):
         warned = collected if watch.warned is None else watch.warned
 
         def tell_warnings() -> None:

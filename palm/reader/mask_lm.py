@@ -16,7 +16,7 @@ from palm.reader.predictions import Record
 from palm.reader.rows.rows import Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.text.bad_rows import OnBadRow
-from palm.reader.text.masking import masked_row
+from palm.reader.text.masking import Ids, masked_rows
 
 _ONE_PER_MASK = TensorSpec(("masks",), torch.long)
 
@@ -89,18 +89,14 @@ class MaskLMReader(TextReader):
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         batch = super().collate(rows, indices, draw)
-        token_ids = batch["token_ids"].numpy()  # [batch, seq]
-        mask_pos, mask_label = [], []
-        for row, index in enumerate(indices):
-            original = rows["token_ids"][index].astype(np.int64)
-            first_segment = int(rows["first_segment"][index])
-            words = word_positions(len(original), first_segment, self.tokenizer.separators)
-            masked = masked_row(original, words, self.tokenizer.mask_id, self.tokenizer.vocab_size, draw(row))
-            token_ids[row, : len(original)] = masked.token_ids
-            mask_pos.append(row * token_ids.shape[1] + masked.positions)
-            mask_label.append(original[masked.positions])
-        batch["mask_pos"] = torch.from_numpy(np.concatenate(mask_pos))
-        batch["mask_label"] = torch.from_numpy(np.concatenate(mask_label))
+        original = batch["token_ids"].numpy()  # [batch, seq]
+        lengths = batch["input_mask"].numpy().sum(1)
+        first_segments = np.asarray([rows["first_segment"][index] for index in indices])
+        words = words_of(lengths, first_segments, self.tokenizer.separators)
+        masked = masked_rows(original, words, self.tokenizer.mask_id, self.tokenizer.vocab_size, draw)
+        batch["token_ids"] = torch.from_numpy(masked.token_ids)
+        batch["mask_pos"] = torch.from_numpy(masked.places)
+        batch["mask_label"] = torch.from_numpy(original.ravel()[masked.places])
         return batch
 
     def records(
@@ -145,11 +141,20 @@ class MaskLMReader(TextReader):
             yield {"index": index, "word_id": self.tokenizer.id_of(guess)}
 
 
-def word_positions(length: int, first_segment: int, separators: int) -> npt.NDArray[np.int64]:
-    """Where a row of `length` tokens holds words: not at `[CLS]`, nor at a `[SEP]` after either text."""
-    positions = np.arange(length)
-    between = separators if first_segment < length else 1
-    is_separator = (positions >= first_segment - between) & (positions < first_segment)
-    is_word = (positions > 0) & ~is_separator & (positions != length - 1)
-    words: npt.NDArray[np.int64] = positions[is_word]
+def words_of(lengths: Ids, first_segments: Ids, separators: int) -> npt.NDArray[np.bool_]:
+    """Where rows hold words: not at `[CLS]`, nor at a `[SEP]` after either text, nor in padding.
+
+    Args:
+        lengths: the tokens of every row, int64[batch].
+        first_segments: how many of these belong to segment 0, separators included, int64[batch].
+        separators: how many stand between two texts.
+
+    Returns:
+        bool[batch, seq], as long as the longest row.
+    """
+    columns = np.arange(lengths.max())
+    length, first = lengths[:, None], first_segments[:, None]
+    between = np.where(first < length, separators, 1)
+    is_separator = (columns >= first - between) & (columns < first)
+    words: npt.NDArray[np.bool_] = (columns > 0) & ~is_separator & (columns < length - 1)
     return words

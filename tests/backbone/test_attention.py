@@ -12,13 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.backbone import packed_attention
-from palm.backbone.block_attention import (
-    MULTIPLE,
-    TOGETHER,
-    attend_by_blocks,
-    blocks_of,
-    softmax_gradient,
-)
+from palm.backbone.block_attention import attend_by_blocks, softmax_gradient
+from palm.backbone.blocks import MULTIPLE, TOGETHER, blocks_of
 from palm.backbone.packed_attention import (
     attend,
     attend_at_once,
@@ -26,8 +21,9 @@ from palm.backbone.packed_attention import (
     varlen_kernel,
 )
 from palm.backbone.packing import Packing, Scope, Sequences
+from palm.backbone.stacks import pieces_of
 
-LENGTHS = (7, 1, 40, MULTIPLE, TOGETHER + 1, TOGETHER, TOGETHER, 2, 3)
+LENGTHS = (7, 1, 40, 2, 20, 3, 30, 33, 64, 64, 65, MULTIPLE, 2, 3)
 """Some that are taken together and some alone; whole lines and others, the last cannot be filled up."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -83,10 +79,32 @@ def test_without_gradients_no_bit_depends_on_the_neighbours(first_only: bool, dt
 
 def test_short_neighbours_are_one_block() -> None:
     blocks = blocks_of(case()[3], sum(LENGTHS))
-    assert [block.length for block in blocks] == [48, MULTIPLE, TOGETHER + 1, TOGETHER, TOGETHER, 5]
-    assert [block.masked is None for block in blocks] == [False, True, True, True, True, False]
-    assert blocks[5].masked is not None
-    assert blocks[5].masked.int().tolist() == [[0, 0, 1, 1, 1]] * 2 + [[1, 1, 0, 0, 0]] * 3
+    assert [block.length for block in blocks] == [8, 40, 25, 30, 33, 64, 64, 65, MULTIPLE, 5]
+    assert [block.masked is None for block in blocks] == [False, True, False, *[True] * 6, False]
+    assert blocks[9].masked is not None
+    assert blocks[9].masked.int().tolist() == [[0, 0, 1, 1, 1]] * 2 + [[1, 1, 0, 0, 0]] * 3
+    assert TOGETHER == 32
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_neighbours_of_as_many_keys_are_one_product(first_only: bool) -> None:
+    pieces = pieces_of(case(first_only=first_only)[3], sum(LENGTHS), 2)
+
+    assert [len(piece.blocks) for piece in pieces] == [1, 1, 2, 3, 1, 2]
+
+
+def test_dropout_in_a_stack_drops_single_weights_of_single_heads() -> None:
+    query, key, value, scope = case((3, 9, 30, 11, 12, 25), dtype=torch.float32)
+    value = torch.ones_like(value).requires_grad_()
+    torch.manual_seed(3)
+
+    kept = attend_by_blocks(query, key, value, scope, 0.25)  # sums of weights: 1 on the average
+    kept.sum().backward()
+
+    assert kept.std() > 0.05
+    assert torch.equal(kept[..., :1].expand_as(kept), kept)
+    assert abs(kept.mean() - 1) < 0.05
+    torch.testing.assert_close(value.grad.sum(), kept.sum())
 
 
 def test_a_window_cuts_long_sequences_and_compares_only_what_is_near() -> None:

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from palm.backbone import BERT
-from palm.backbone.packed_attention import flash_with_dropout
-from palm.backbone.packing import Packing, Scope, layout_of
+from palm.backbone.packing import layout_of
 from palm.core.errors import WiringError
 from palm.distributed.replica import gathers_in_bf16
 from palm.engine.checkpoint import optimizer_tensors, restore_optimizer
@@ -37,17 +36,6 @@ def test_a_batch_with_its_layout_gives_the_outputs_of_one_without() -> None:
 def test_a_row_that_begins_with_padding_is_refused_before_it_goes_anywhere() -> None:
     with pytest.raises(WiringError, match="row 1 begins with padding"):
         layout_of(torch.tensor([[True, True], [False, True]]))
-
-
-def test_the_packed_kernel_with_dropout_has_a_derivative_of_the_right_shapes() -> None:
-    sequences = Packing.of(MASK).sequences
-    packed = [
-        torch.empty(11, 4, 16, dtype=torch.bfloat16, device="meta", requires_grad=True) for _ in range(3)
-    ]
-    gathered = flash_with_dropout(*packed, Scope(sequences, sequences), 0.1)
-    gathered.sum().backward()  # type: ignore[no-untyped-call]
-    assert gathered.shape == (11, 4, 16)
-    assert [part.grad.shape for part in packed if part.grad is not None] == [(11, 4, 16)] * 3
 
 
 def test_counters_go_where_a_fused_kernel_reads_them() -> None:

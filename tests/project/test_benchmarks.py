@@ -32,10 +32,13 @@ def lines_of(program: str, *words: str) -> list[str]:
 
 
 def test_the_gpu_benchmark_runs_on_any_machine() -> None:
-    rows = [line.split(" | ")[0] for line in lines_of("gpu.py", "--tiny") if line.startswith("| ")]
-    peers = ["| HF bf16 sdpa", "| HF bf16 sdpa grouped"] if HAS_PEER else []
-    table = ["|", "| palm", *peers]
-    assert rows == 2 * table
+    lines = [line for line in lines_of("gpu.py", "--quick") if line.startswith("| ")]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    names = ["palm", *(["HF bf16 sdpa", "HF bf16 sdpa grouped"] if HAS_PEER else [])]
+    heads = [f"palm, {count} heads, {how}" for count in (2, 4, 8) for how in ("in turns", "a step of all")]
+    assert [row[1] for row in table[1:]] == [*names, *names, "palm, 1 head, resumed on the device", *heads]
+    assert {len(row) for row in table[1:]} == {8}
+    assert all(float(row[2]) > 0 for row in table[1:])
 
 
 def test_the_cpu_benchmark_runs_on_a_tiny_encoder() -> None:
@@ -76,6 +79,16 @@ def test_the_comparison_over_seeds_runs_on_a_tiny_encoder(tmp_path: Path) -> Non
     assert [json.loads(line)["program"] for line in lines[:4]] == ["palm", "hugging_face"] * 2
     assert lines[-1].startswith("| sst2 | ")
     assert lines[-1].endswith(" of 2 |")
+
+
+def test_the_benchmark_of_growth_runs_on_a_few_tasks_and_rows() -> None:
+    lines = [line for line in lines_of("growth.py", "--quick") if line.startswith("| ")]
+    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    runs = [("1", "2,000", "first"), ("1", "2,000", "second"), ("3", "2,000", "second")]
+    assert [tuple(row[:3]) for row in table[1:]] == [*runs, ("1", "4,000", "first"), ("1", "4,000", "second")]
+    # A task more is a head more: 2 classes of 32 features and their biases.
+    parameters = [int(row[8].replace(",", "")) for row in table[1:]]
+    assert parameters[2] - parameters[1] == 2 * (2 * 32 + 2)
 
 
 def test_the_benchmark_of_large_predictions_runs_on_small_ones() -> None:

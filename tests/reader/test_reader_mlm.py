@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from helpers.reader_files import rng_of_row, write_text, write_vocabulary
 from palm.core.errors import DataError
 from palm.core.rng import generator
 from palm.reader import MaskLMReader, Rows
-from palm.reader.mask_lm import word_positions
+from palm.reader.mask_lm import words_of
 from palm.reader.rows.cache import training_rows
+from palm.reader.text.masking import masked_rows
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +73,63 @@ def test_masks_never_hit_special_tokens_or_padding(reader: MaskLMReader) -> None
         assert batch["mask_pos"].tolist() == sorted(set(batch["mask_pos"].tolist()))
 
 
-@given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 2))
-def test_words_are_everything_but_special_tokens(a: int, b: int, separators: int) -> None:
-    between = ["[SEP]"] * (separators if b else 1)
-    tokens = ["[CLS]", *"a" * a, *between, *(["b"] * b + ["[SEP]"] if b else [])]
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, max_size=3), st.integers(1, 2))
+def test_words_are_everything_but_special_tokens(sizes: list[tuple[int, int]], separators: int) -> None:
+    rows, first_segments = [], []
+    for a, b in sizes:
+        between = ["[SEP]"] * (separators if b else 1)
+        rows.append(["[CLS]", *"a" * a, *between, *(["b"] * b + ["[SEP]"] if b else [])])
+        first_segments.append(a + 1 + len(between))
 
-    positions = word_positions(len(tokens), a + 1 + len(between), separators)
+    words = words_of(np.array(list(map(len, rows))), np.array(first_segments), separators)
 
-    assert positions.tolist() == [k for k, token in enumerate(tokens) if not token.startswith("[")]
+    for row, found in zip(rows, words, strict=True):
+        assert found.nonzero()[0].tolist() == [k for k, token in enumerate(row) if not token.startswith("[")]
+
+
+def masked_row(
+    row: np.ndarray, words: np.ndarray, mask_id: int, vocab_size: int, rng: np.random.Generator
+) -> tuple[list[int], list[int]]:
+    """One row after masking, and which were masked, one number after another."""
+    positions = words[rng.random(len(words)) < 0.15]
+    fate = rng.random(len(positions))
+    if len(words) and not len(positions):
+        positions, fate = rng.choice(words, size=1), np.zeros(1)
+    seen = row.copy()
+    seen[positions[fate < 0.8]] = mask_id
+    replaced = positions[(fate >= 0.8) & (fate < 0.9)]
+    seen[replaced] = rng.integers(1, vocab_size, size=len(replaced))
+    return seen.tolist(), positions.tolist()
+
+
+@pytest.mark.parametrize(
+    "vocab_size", [2, 1000, 30522, 3 * 2**29]
+)  # of the last, a quarter of draws is refused
+@pytest.mark.parametrize("longest", [1, 14, 120])
+def test_all_rows_together_are_masked_as_one_by_one(vocab_size: int, longest: int) -> None:
+    draws = np.random.default_rng(longest)
+    lengths = draws.integers(0, longest + 1, size=300)
+    token_ids = draws.integers(1000, 2000, size=(300, longest + 2))
+    columns = np.arange(longest + 2)
+    maskable = (columns > 0) & (columns <= lengths[:, None])
+
+    together = masked_rows(token_ids, maskable, 3, vocab_size, lambda row: generator(7, "mask", "t", 0, row))
+
+    alone = [
+        masked_row(row, columns[words], 3, vocab_size, generator(7, "mask", "t", 0, number))
+        for number, (row, words) in enumerate(zip(token_ids, maskable, strict=True))
+    ]
+    assert together.token_ids.tolist() == [seen for seen, _ in alone]
+    assert together.places.tolist() == [
+        row * (longest + 2) + place for row, (_, places) in enumerate(alone) for place in places
+    ]
+
+
+def test_a_decisions_generator_is_philox_with_the_hash_of_its_name_as_key() -> None:
+    digest = hashlib.blake2b(b"(1, 'mask', 'mlm', 0, 5)", digest_size=16).digest()
+    keyed = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+    assert generator(1, "mask", "mlm", 0, 5).random(9).tolist() == keyed.random(9).tolist()
 
 
 def test_masks_depend_on_the_draw_alone(reader: MaskLMReader, rows: Rows) -> None:
