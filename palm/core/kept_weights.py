@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,15 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 Product = Callable[[Tensor], Tensor]
+
+
+class Held(Protocol):
+    """What knows by itself whether it was made of what is there now."""
+
+    def is_current(self) -> bool: ...
+
+
+H = TypeVar("H", bound=Held)
 
 
 class _Entry(NamedTuple):
@@ -34,6 +43,7 @@ class KeptWeights:
     def __init__(self) -> None:
         _watch_optimizers()
         self._entries: dict[tuple[int, ...], _Entry] = {}
+        self._held: dict[tuple[int, torch.dtype], tuple[object, Any]] = {}
         self._tokens: list[Token[KeptWeights | None]] = []
 
     def __enter__(self) -> None:
@@ -48,6 +58,16 @@ class KeptWeights:
     def forget(self) -> None:
         """Make everything anew."""
         self._entries.clear()
+        self._held.clear()
+
+    def held(self, owner: object, dtype: torch.dtype, make: Callable[[], H]) -> H:
+        """What `make` makes of an object, in a dtype; made anew where it is not current any more."""
+        key = id(owner), dtype
+        _, made = self._held.get(key, (None, None))
+        if made is None or not made.is_current():
+            made = make()
+            self._held[key] = owner, made  # the owner is held, so that no other has its address
+        return made  # type: ignore[no-any-return]
 
     def get(self, parameters: Sequence[Tensor], dtype: torch.dtype, make: Callable[[], Any]) -> Any:
         """What `make` makes of parameters in a dtype."""
@@ -65,6 +85,16 @@ def keeper(parameters: Sequence[Tensor], dtype: torch.dtype) -> KeptWeights | No
     if kept is None or parameters[0].dtype == dtype or torch.is_grad_enabled():
         return None
     return None if any(parameter.is_inference() for parameter in parameters) else kept
+
+
+def current_keeper() -> KeptWeights | None:
+    """Who keeps what is made of parameters; None where nobody does, or gradients are wanted."""
+    return None if torch.is_grad_enabled() else _CURRENT.get()
+
+
+def num_steps_taken() -> int:
+    """Steps of any of torch's optimizers so far; they do not all count as writing to a parameter."""
+    return _steps_taken[0]
 
 
 def product_of(layers: Sequence[nn.Linear], dtype: torch.dtype) -> Product:

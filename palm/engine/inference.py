@@ -375,6 +375,8 @@ def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
         At most as many batches as there would be of `batch_size` rows.
     """
     order = np.argsort(lengths, kind="stable")
+    if 0 < len(order) <= batch_size:
+        return [order.tolist()]
     tokens = np.maximum(lengths[order], 1)
     ends = np.cumsum(tokens)
     count = math.ceil(len(order) / batch_size)

@@ -49,7 +49,7 @@ class Task(Component):
             default those of the paradigm.
         pred_file: the data that `controller.pred` predicts.
         pred_output_path: the folder for predictions; `<save_path>/<task>` where absent.
-        pred_batch_size: rows per prediction step; `batch_size`, or else 32, where absent.
+        pred_batch_size: rows per prediction step, on the average; `batch_size`, or else 32, where absent.
         shuffle: draw a new order of the training rows for every epoch.
         seed: decides the order of the task's rows and what is masked in them; the run's `random_seed` where
             absent.
