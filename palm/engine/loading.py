@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from palm.backbone import BACKBONES, Backbone
@@ -27,7 +28,8 @@ def load_model(
     precision: str = "auto",
     engine: str = "torch",
     trust: str | Sequence[str] = (),
-    **overrides: dict[str, Any],
+    reader: Mapping[str, Any] = MappingProxyType({}),
+    head: Mapping[str, Any] = MappingProxyType({}),
 ) -> InferenceModel:
     """Load what a finished target task saved; nothing but the directory is needed, and nothing in it is run.
 
@@ -39,11 +41,12 @@ def load_model(
             at the first load and kept in the cache.
         trust: whose code may be imported for it, beside palm's and the running program's: dotted paths of
             classes, modules or packages, such as 'mypackage.readers'.
-        overrides: settings that replace the saved ones, as `reader={…}` or `head={…}`.
+        reader: settings that replace the saved ones of the reader.
+        head: those of the head.
 
     Raises:
         StorageError: missing, damaged, of an unknown format, naming code that nobody trusts, or not
-            fitting the overrides.
+            fitting these settings.
         ConfigError: settings out of their range.
         PalmError: the extra `onnx` is not installed, or the model cannot be a graph.
     """
@@ -65,18 +68,9 @@ def load_model(
             raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
         model = InferenceModel(
             str(description["task"]),
-            rebuilt(
-                READERS, description["reader"], folder, trust=trust, overrides=overrides.get("reader", {})
-            ),
+            rebuilt(READERS, description["reader"], folder, trust=trust, overrides=reader),
             rebuilt(BACKBONES, description["backbone"], folder, trust=trust, weights=own["backbone"]),
-            rebuilt(
-                HEADS,
-                description["paradigm"],
-                folder,
-                trust=trust,
-                weights=own["head"],
-                overrides=overrides.get("head", {}),
-            ),
+            rebuilt(HEADS, description["paradigm"], folder, trust=trust, weights=own["head"], overrides=head),
             batch_size=description["batch_size"],
             precision=precision if engine == "torch" else "fp32",
         )
