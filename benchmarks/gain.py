@@ -17,7 +17,7 @@ import json
 import random
 import re
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,8 @@ def of_sst2(helper: str) -> Callable[[Namespace, Path], dict[str, Task]]:
         few, rest = drawn(args, args.data / "sst2" / "train.tsv", folder)
         if helper == "mlm":
             return {"sst2": labelled(few), "mlm": mlm(texts_of(rest, folder / "texts.tsv"))}
-        return {"sst2": labelled(few), "rte": labelled(args.data / "rte" / "train.tsv", "match")}
+        rte_rows = labelled(args.data / "rte" / "train.tsv", "match")
+        return {"sst2": labelled(few), "rte": rte_rows | {"max_seq_len": 128}}
 
     return tasks
 
@@ -146,35 +147,43 @@ def of_sst2(helper: str) -> Callable[[Namespace, Path], dict[str, Task]]:
 def rte(args: Namespace, folder: Path) -> dict[str, Task]:
     """RTE's rows with SST-2's as the helper."""
     few, _ = drawn(args, args.data / "rte" / "train.tsv", folder)
-    return {"rte": labelled(few, "match"), "sst2": labelled(args.data / "sst2" / "train.tsv")}
+    long = {"max_seq_len": 128}
+    return {"rte": labelled(few, "match") | long, "sst2": labelled(args.data / "sst2" / "train.tsv")}
 
 
 def palm_demo(args: Namespace, folder: Path) -> dict[str, Task]:
     """PaddlePALM's own example, on the questions of its training file that its dev file does not have."""
     data = args.data / "palm_demo"
-    held_out = {_question(qa) for qa in _questions(data / "mrqa" / "dev.json")}
-    whole = json.loads((data / "mrqa" / "train.json").read_text(encoding="utf-8"))
-    for paragraph in (p for article in whole["data"] for p in article["paragraphs"]):
-        paragraph["qas"] = [qa for qa in paragraph["qas"] if _question(qa) not in held_out]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "train.json").write_text(json.dumps(whole), encoding="utf-8")
-    long = {"max_seq_len": 256, "batch_size": 8}
-    mrc = {"reader": "mrc", "paradigm": "mrc", "train_file": str(folder / "train.json"), "doc_stride": 192}
+    test = _around_answers(data / "mrqa" / "dev.json", folder / "dev.json", frozenset())
+    train = _around_answers(data / "mrqa" / "train.json", folder / "train.json", test)
+    assert train.isdisjoint(test)
+    alike = {"max_seq_len": 256, "batch_size": 4}
+    mrc = {"reader": "mrc", "paradigm": "mrc", "train_file": str(folder / "train.json"), "doc_stride": 128}
     texts = data / "match4mrqa" / "train.tsv", data / "mlm4mrqa" / "train.tsv"
     return {
-        "mrqa": {**mrc, **long, "max_query_len": 48, "max_ans_len": 20},
-        "match": {**labelled(texts[0], "match"), **long},
-        "mlm": {**mlm(texts[1]), **long},
+        "mrqa": {**mrc, **alike, "max_query_len": 48, "max_ans_len": 20},
+        "match": {**labelled(texts[0], "match"), **alike},
+        "mlm": {**mlm(texts[1]), **alike},
     }
 
 
-def _questions(file: Path) -> list[dict[str, Any]]:
-    articles = json.loads(file.read_text(encoding="utf-8"))["data"]
-    return [qa for article in articles for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
-
-
-def _question(qa: dict[str, Any]) -> str:
-    return str(qa["question"]).strip().lower()
+def _around_answers(source: Path, target: Path, without: Set[str]) -> Set[str]:
+    """Questions with 800 letters around their first answer, but for some; returns which they are."""
+    found, paragraphs = set[str](), []
+    articles = json.loads(source.read_text(encoding="utf-8"))["data"]
+    for paragraph in (each for article in articles for each in article["paragraphs"]):
+        for qa in paragraph["qas"]:
+            question, answer = str(qa["question"]).strip().lower(), qa["answers"][0]
+            if question in without:
+                continue
+            found.add(question)
+            start = max(0, answer["answer_start"] - 400)
+            near = {**answer, "answer_start": answer["answer_start"] - start}
+            context = paragraph["context"][start : start + 800]
+            paragraphs.append({"context": context, "qas": [{**qa, "answers": [near]}]})
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
+    return found
 
 
 SLOT, INTENT, SST2 = "atis/slot/test.tsv", "atis/intent/test.tsv", "sst2/test.tsv"
@@ -191,9 +200,9 @@ CASES: dict[str, tuple[str, Callable[[Namespace, Path], dict[str, Task]], str]] 
     "sst2-mlm": ("SST-2, helped by sentences without labels", of_sst2("mlm"), SST2),
     "sst2-rte": ("SST-2, helped by RTE", of_sst2("rte"), SST2),
     "rte-sst2": ("RTE, helped by SST-2", rte, "rte/val.tsv"),
-    "palm_demo": ("MRC, helped by match and mlm", palm_demo, "palm_demo/mrqa/dev.json"),
+    "palm_demo": ("MRC, helped by match and mlm", palm_demo, ""),
 }
-"""Case -> what it is, its tasks with the target first, its test file."""
+"""Case -> what it is, its tasks with the target first, its test file, where it is not made with them."""
 
 
 def run(args: Namespace, case: str) -> None:
@@ -221,7 +230,7 @@ def run(args: Namespace, case: str) -> None:
     found = palm.compare(
         config,
         seeds=args.seeds,
-        test={target: args.data / test},
+        test={target: args.data / test if test else folder / "data" / "dev.json"},
         model="last",
         workers=args.workers,
         output=folder / "compare",
