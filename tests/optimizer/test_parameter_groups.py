@@ -135,13 +135,13 @@ def test_layers_and_rates_of_parts_go_together(folder: Path) -> None:
 def test_a_lower_rate_of_the_head_is_that_of_a_run_with_two_optimizers(folder: Path) -> None:
     settings = {"weight_decay": 0, "grad_clip": None, "num_epochs": 1}
     training = run(folder, "cls", **settings, **{"cls.head_learning_rate": 1e-4})
-    by_hand = run(folder, "cls", **settings)
-    head = set(by_hand.tasks[0].head.parameters())
-    body = [p for p in by_hand.model.parameters() if p not in head]
-    by_hand.optimizer = torch.optim.AdamW(
+    other = run(folder, "cls", **settings)
+    head = set(other.tasks[0].head.parameters())
+    body = [p for p in other.model.parameters() if p not in head]
+    optimizer = torch.optim.AdamW(
         [{"params": body, "lr": 1e-3}, {"params": list(head), "lr": 1e-4}], weight_decay=0.0, fused=True
     )
-    by_hand.base_rates = [1e-3, 1e-4]
+    by_hand = Training(other.recipe, model=other.model, replica=other.replica, optimizer=optimizer)
     assert [step.loss.item() for step in training.steps()] == [step.loss.item() for step in by_hand.steps()]
 
 

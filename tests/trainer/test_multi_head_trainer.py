@@ -168,7 +168,7 @@ def test_a_text_that_two_heads_read_is_encoded_once(folder: Path) -> None:
     assert passes == [16, 16, 16, 16, 8, 8]  # each of 3 batches together, then alone
     passes.clear()
     trainer.predict()
-    assert passes == [16, 16, 8]
+    assert passes == [14, 14, 12]  # about as many tokens in each
 
 
 @pytest.mark.parametrize("averages", [{}, {"use_ema": True, "ema_decay": 0.5}])
