@@ -18,6 +18,10 @@ WIDEST = 64
 """Blocks of more keys are not stacked: what one of them needs fills a processor's cache by itself."""
 
 
+STEP = 16
+"""Queries of a stack are a multiple of this: a product in bfloat16 is compiled for every size that is new."""
+
+
 @dataclass(frozen=True)
 class Stack:
     """Neighbouring blocks of as many keys, each padded to the most queries of any.
@@ -48,6 +52,7 @@ class Stack:
     def of(cls, blocks: Sequence[Block], num_heads: int) -> Stack:
         """The stack of some blocks."""
         queries, keys = (max(sizes) for sizes in zip(*(block.size for block in blocks), strict=True))
+        queries = math.ceil(queries / STEP) * STEP
         bias = torch.full((len(blocks), 1, queries, keys), -math.inf)
         real = torch.zeros(len(blocks), 1, queries, 1)
         for number, block in enumerate(blocks):

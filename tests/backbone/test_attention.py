@@ -21,7 +21,7 @@ from palm.backbone.packed_attention import (
     varlen_kernel,
 )
 from palm.backbone.packing import Packing, Scope, Sequences
-from palm.backbone.stacks import pieces_of
+from palm.backbone.stacks import Stack, pieces_of
 
 LENGTHS = (7, 1, 40, 2, 20, 3, 30, 33, 64, 64, 65, MULTIPLE, 2, 3)
 """Some that are taken together and some alone; whole lines and others, the last cannot be filled up."""
@@ -91,6 +91,8 @@ def test_neighbours_of_as_many_keys_are_one_product(first_only: bool) -> None:
     pieces = pieces_of(case(first_only=first_only)[3], sum(LENGTHS), 2)
 
     assert [len(piece.blocks) for piece in pieces] == [1, 1, 2, 3, 1, 2]
+    # Few sizes: in bfloat16 each that is new is compiled and kept.
+    assert all(piece.bias.shape[2] % 16 == 0 for piece in pieces if isinstance(piece, Stack))
 
 
 def test_dropout_in_a_stack_drops_single_weights_of_single_heads() -> None:
