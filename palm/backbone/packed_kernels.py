@@ -7,6 +7,7 @@ the forward pass says of the generator.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class _Packed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         backward = _flash_gradients if ctx.is_flash else _efficient_gradients
-        found = backward(ctx.scope, ctx.dropout_prob, gradient.contiguous(), *ctx.saved_tensors)
+        found = backward(ctx.scope, ctx.dropout_prob, gradient.contiguous(), ctx.saved_tensors)
         return *found, None, None
 
 
@@ -76,17 +77,9 @@ def _flash(
 
 
 def _flash_gradients(
-    scope: Scope,
-    dropout_prob: float,
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gathered: Tensor,
-    sums: Tensor,
-    state: Tensor,
-    offset: Tensor,
+    scope: Scope, dropout_prob: float, gradient: Tensor, saved: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
+    query, key, value, gathered, sums, state, offset = saved
     found: tuple[Tensor, ...] = aten._flash_attention_backward(
         *(gradient, query, key, value, gathered, sums, *_ends(scope)),
         *(dropout_prob, False, state, offset),
@@ -107,17 +100,9 @@ def _efficient(
 
 
 def _efficient_gradients(
-    scope: Scope,
-    dropout_prob: float,
-    gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    gathered: Tensor,
-    sums: Tensor,
-    seed: Tensor,
-    offset: Tensor,
+    scope: Scope, dropout_prob: float, gradient: Tensor, saved: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
+    query, key, value, gathered, sums, seed, offset = saved
     one_row = [part[None] for part in (gradient, query, key, value)]
     *found, _ = aten._efficient_attention_backward(
         *(*one_row, None, gathered[None], *_ends(scope)),

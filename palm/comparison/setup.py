@@ -68,14 +68,9 @@ class Setup:
             "model": self.model,
             "test": {name: str(path.absolute()) for name, path in self.tests.items()},
             "settings": self._settings,
-            "data": {
-                **data_checksums(self.plan, self.tests.values()),
-                **{
-                    path: sum_
-                    for each in self.also.values()
-                    for path, sum_ in data_checksums(each.plan).items()
-                },
-            },
+            "data": data_checksums(
+                [self.plan, *(other.plan for other in self.also.values())], self.tests.values()
+            ),
             "also": {name: other._settings for name, other in self.also.items()},
         }
 

@@ -88,13 +88,14 @@ def that_count(settings: Document) -> dict[str, Any]:
     return {**kept, "tasks": tasks, "backbone": settings["backbone"]}
 
 
-def data_checksums(plan: Plan, more: Iterable[Path] = ()) -> dict[str, str]:
+def data_checksums(plans: Iterable[Plan], more: Iterable[Path] = ()) -> dict[str, str]:
     """File -> half of its SHA-256, of every data file that runs read.
 
     Args:
-        plan: names training and dev files.
+        plans: they name training and dev files; one that several name is read once.
         more: other files.
     """
-    named = (each.task.get(name) for each in plan.tasks for name in ("train_file", "dev_file"))
+    tasks = (each.task for plan in plans for each in plan.tasks)
+    named = (task.get(name) for task in tasks for name in ("train_file", "dev_file"))
     paths = {path.absolute() for path in (*named, *more) if path is not None}
     return {str(path): checksum(path)[:32] for path in sorted(paths)}

@@ -144,7 +144,7 @@ def sweep(
             "space": as_json(found),
             "by": "grid" if trials is None else "optuna",
             "settings": that_count(document(given, planned, given.tasks)),
-            "data": data_checksums(planned),
+            "data": data_checksums([planned]),
         }
         if grid.open("sweep", about, overwrite):
             for name in (FOUND, TABLE, BEST, "study.db"):

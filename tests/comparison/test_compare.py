@@ -32,12 +32,17 @@ def made(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
     return given
 
 
+def command(folder: Path) -> list[str]:
+    """`palm compare` of a target with a helper, two seeds, into the folder `grid`."""
+    given = made(folder, "cls", "match", target_tag=[1, 0])
+    (folder / "config.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
+    return ["compare", str(folder / "config.yaml"), "--seeds", "2", "--output", str(folder / "grid")]
+
+
 def test_a_comparison_is_trained_once_and_goes_on_with_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = made(tmp_path, "cls", "match", target_tag=[1, 0])
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
-    words = ["compare", str(tmp_path / "config.yaml"), "--seeds", "2", "--output", str(tmp_path / "grid")]
+    words = command(tmp_path)
     assert main(words) == 0
     assert "cls: together and alone: no difference that 2 seeds can show" in capsys.readouterr().out
     runs = tmp_path / "grid" / "runs"
@@ -152,9 +157,7 @@ def test_a_budget_of_all_steps_is_the_same_in_every_variant_but_for_rounding() -
 def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_later(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = made(tmp_path, "cls", "match", target_tag=[1, 0])
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
-    words = ["compare", str(tmp_path / "config.yaml"), "--seeds", "2", "--output", str(tmp_path / "grid")]
+    words = command(tmp_path)
     assert main(words) == 0
     capsys.readouterr()
     also = ["--also", "equal:mix_ratio=1,1", "--also", "equal:tasks_per_step=all"]
