@@ -76,8 +76,11 @@ def temporary_name(path: Path) -> Path:
 
 
 def left_by_the_dead(path: Path) -> list[Path]:
-    """The temporary siblings of `path` that processes of this host left when they died."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)\.part")
+    """The temporary siblings of `path` that processes of this host left when they died.
+
+    Names begin as `temporary_name` makes them; where a process needs several, `.` and a word may follow.
+    """
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)\.part(?:\.\w+)?")
     siblings = path.parent.iterdir() if path.parent.is_dir() else ()
     matches = ((sibling, pattern.fullmatch(sibling.name)) for sibling in siblings)
     return [sibling for sibling, match in matches if match and not is_alive(int(match[1]))]

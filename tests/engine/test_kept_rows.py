@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 import palm
 from helpers import tiny
+from palm.core.disk import temporary_name
 from palm.engine.evaluation import Evaluator, model_of
 from palm.engine.loop import Training
 from palm.reader import ClassifyReader
@@ -85,11 +88,17 @@ def test_what_is_written_vanishes_with_it(folder: Path, monkeypatch: pytest.Monk
     training = run_with_dev(folder, "cls")
     (only,) = training.tasks
     kept = KeptRows(folder / "big" / "disk")
+    died = subprocess.Popen([sys.executable, "-c", ""])
+    died.wait()
+    name = temporary_name(folder / "palm-rows").name
+    left = folder / "big" / "disk" / f"{name.replace(f'-{os.getpid()}.', f'-{died.pid}.')}.abc_1"
+    left.mkdir(parents=True)
     model = model_of(training, only)
     expected = model.evaluate_with_loss(folder / "cls.tsv")
     assert [model.evaluate_with_loss(folder / "cls.tsv", None, kept) for _ in range(2)] == [expected] * 2
     places = list((folder / "big" / "disk").iterdir())
     assert len(places) == 2
+    assert left not in places
     assert [len(list(place.iterdir())) for place in places] == [3, 3]  # 40 examples by 16
     del kept
     gc.collect()

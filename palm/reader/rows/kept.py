@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from palm.core.disk import left_by_the_dead, temporary_name
 from palm.core.errors import PalmError
 from palm.reader.rows.chunks import RowEncoder
 from palm.reader.rows.rows import Rows
@@ -101,9 +103,12 @@ class _Parts:
 
     def _write(self) -> None:
         if self._own is None:
-            if self._folder is not None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-            self._own = tempfile.TemporaryDirectory(prefix="palm-rows-", dir=self._folder)
+            folder = self._folder or Path(tempfile.gettempdir())
+            folder.mkdir(parents=True, exist_ok=True)
+            for old in left_by_the_dead(folder / "palm-rows"):
+                shutil.rmtree(old, ignore_errors=True)
+            name = temporary_name(folder / "palm-rows").name
+            self._own = tempfile.TemporaryDirectory(prefix=f"{name}.", dir=folder)
         place = Path(tempfile.mkdtemp(dir=self._own.name))
         with RowsWriter(place) as writer:
             for part in self._waiting:
