@@ -267,7 +267,7 @@ class Encoder(Backbone):
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
         """`forward` without its checks, on a layout of the batch that the caller has chosen."""
         wanted = set(self.outputs_attr if wanted is None else wanted)
-        embedded = self.embeddings(inputs, packing)
+        embedded = self.embeddings(inputs, packing, rows_alone="embedding_table" not in wanted)
         if self._is_rotary:
             packing = replace(packing, position_ids=packing.pack(inputs["position_ids"]))
         outputs: Tensors = {}

@@ -15,6 +15,7 @@ from torch import Tensor
 from palm.core.contract import Tensors
 from palm.core.errors import TrainingError
 from palm.core.rng import generator
+from palm.core.row_gradients import sparse_allowed
 from palm.core.signals import StopRequest
 from palm.distributed import Replica, all_reduce_sum, num_ranks, rank, report_missing_ranks
 from palm.engine.ema import ExponentialMovingAverage
@@ -28,7 +29,7 @@ from palm.engine.recipe import Recipe
 from palm.engine.single_step import train_step
 from palm.engine.task import Task
 from palm.engine.together import loss_scale, planned_steps
-from palm.optimizer import GradClipType, clip
+from palm.optimizer import GradClipType, clip, takes_rows
 
 
 class Stateful(Protocol):
@@ -129,6 +130,13 @@ class Training:
         self.stop_request: StopRequest | None = None
         self._ranks_stop = False
         self._guard = Guard(optimizer, late=reads_late(recipe, optimizer, ema))
+        # Averaging over ranks and balancing compute with whole gradients, and a GPU passes over them at once.
+        self._takes_rows = (
+            takes_rows(optimizer)
+            and recipe.device.type == "cpu"
+            and num_ranks() == 1
+            and not (recipe.balance is not None and recipe.balance.needs_gradients)
+        )
         self._ahead = ReadAhead(recipe.device) if reads_ahead(recipe.device) else None
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, Any] = {}
@@ -196,7 +204,10 @@ class Training:
         names = [task.name for task, _ in drawn]
         attempt = Attempt(names, self.step, self.rows, self.tokens, counts)
         try:
-            with report_missing_ranks(f"at global step {self.step + 1}"):
+            with (
+                report_missing_ranks(f"at global step {self.step + 1}"),
+                sparse_allowed(self._takes_rows),
+            ):
                 losses, norm = self._update(drawn, attempt)
         except NotFinite as error:
             raise self._refused(error) from None

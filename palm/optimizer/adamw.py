@@ -10,6 +10,7 @@ from torch import nn
 
 from palm.optimizer.base import OPTIMIZERS, GradClipType
 from palm.optimizer.moments import DecayRule, EpsilonHatRule, MomentOptimizer, keep_moments_normal
+from palm.optimizer.row_steps import step_by_rows
 
 
 @OPTIMIZERS.register("adam", "adamw")
@@ -63,6 +64,7 @@ class AdamW(MomentOptimizer):
             fused=True,
         )
         keep_moments_normal(optimizer)
+        step_by_rows(optimizer)
         return optimizer
 
 

@@ -12,6 +12,7 @@ from torch.nn.utils import get_total_norm
 
 from palm.core.component import Component, Translate, unused
 from palm.core.registry import Registry
+from palm.core.row_gradients import stored_numbers
 from palm.distributed import full_tensor
 
 GradClipType = Literal["global_norm", "norm", "value"]
@@ -65,7 +66,7 @@ def clip(
     """Make gradients smaller, in place, where they are above `limit`.
 
     Args:
-        parameters: those without a gradient are passed over.
+        parameters: those without a gradient are passed over; sparse ones have each row once afterwards.
         limit: the largest norm, or size of an element, that is left alone; None to measure only.
         kind: `global_norm` scales all gradients together by their common norm, `norm` each parameter's by
             its own, `value` cuts every element off at ±`limit`.
@@ -74,7 +75,7 @@ def clip(
         The global norm before clipping, a scalar on the gradients' device; reading it is the caller's
         choice, because it makes a GPU wait. Where it is not finite, the gradients are not to be used.
     """
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    gradients = [stored_numbers(parameter) for parameter in parameters if parameter.grad is not None]
     norm = full_tensor(get_total_norm(gradients))
     if limit is None:
         return norm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -161,21 +161,40 @@ class MomentRule(torch.optim.Optimizer):
         states = [self.state[parameter] for parameter in parameters]
         means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
         # The kernel does not communicate: each rank moves what it has.
-        moved, *known = (list(map(local_shard, each)) for each in (targets, gradients, means, squares))
-        count = torch.full((), float(step), device=moved[0].device)
-        torch._fused_adamw_(  # type: ignore[call-overload]
-            moved,
-            *known,
-            [],
-            [count] * len(parameters),
-            lr=lr,
-            beta1=betas[0],
-            beta2=betas[1],
-            weight_decay=weight_decay,
-            eps=eps,
-            amsgrad=False,
-            maximize=False,
-        )
+        tensors = [list(map(local_shard, each)) for each in (targets, gradients, means, squares)]
+        count = torch.full((), float(step), device=tensors[0][0].device)
+        fused_adamw(tensors, count, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+
+def fused_adamw(
+    tensors: Sequence[list[Tensor]],
+    step: Tensor,
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float = 0.0,
+) -> None:
+    """Torch's fused kernel of AdamW, which changes parameters and both moments in place.
+
+    Args:
+        tensors: parameters, their gradients, first and second moments.
+        step: which one it is, from 1, a float32 scalar.
+        lr: rate.
+        betas: decay of both moments.
+        eps: added to the root of the corrected second moment.
+        weight_decay: before the step.
+    """
+    torch._fused_adamw_(
+        *(*tensors, [], [step] * len(tensors[0])),
+        lr=lr,
+        beta1=betas[0],
+        beta2=betas[1],
+        weight_decay=weight_decay,
+        eps=eps,
+        amsgrad=False,
+        maximize=False,
+    )
 
 
 class EpsilonHatRule(MomentRule):
