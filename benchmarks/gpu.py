@@ -1,6 +1,6 @@
 """How fast palm trains on a GPU, beside Hugging Face's Trainer at its best: one call, one table.
 
-    python benchmarks/gpu.py                 # BERT-base and -large: pairs, length 384, 1 to 8 heads
+    python benchmarks/gpu.py                 # BERT-base and -large: pairs, length 384, a mix, 1 to 8 heads
     python benchmarks/gpu.py --output report.md --peak 989
     python benchmarks/gpu.py --quick         # the same program on any machine, tiny, in seconds
 
@@ -11,7 +11,8 @@ is the share that the layers need, for real tokens, of the card's peak as its ma
 `--peak` for others), and of the best of the encoder's own matrix products on this card, measured in the
 same run. Host time is what one step costs the thread that starts the kernels. With several heads, steps
 alternate between as many tasks on one encoder; in "a step of all", each of them has its part of a batch in
-every step.
+every step. Demo 2's mix draws passages of length 384, pairs and masked pairs by its `mix_ratio`, through the
+whole loop; beside it stand the same steps in runs of one task each, turn by turn.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from statistics import median
 
 import torch
 from speed import VARIANTS, Timing, compare, report, variants
-from speed_cases import SHAPES, Case, Shape, made_up, realistic_lengths
+from speed_cases import SHAPES, Case, Shape, made_up, masked, realistic_lengths
+from speed_mix import TASKS, both
 from speed_runs import (
     LEARNING_RATE,
     WEIGHT_DECAY,
@@ -39,11 +41,13 @@ from speed_runs import (
     peak_memory,
 )
 
-from palm.engine.build import start
+from palm.core.contract import Tensors
+from palm.engine.build import plan_steps, start
 from palm.engine.checkpoint import optimizer_tensors, restore_optimizer
 from palm.engine.loop import Training
-from palm.engine.recipe import Recipe
+from palm.engine.recipe import Recipe, TasksPerStep
 from palm.engine.task import Task
+from palm.mixing import MixRatio
 from palm.optimizer import AdamW
 
 ROWS = {"tiny": (8, 4), "base": (128, 48), "large": (64, 24)}
@@ -75,12 +79,10 @@ def cases_of(shape: str, count: int) -> list[Case]:
     ]
 
 
-def several_heads(case: Case, shape: Shape, device: torch.device, count: int, together: bool) -> Training:
-    """A run with as many tasks on one encoder."""
-    tasks = [
-        Task(f"task{k}", None, head_of(case, shape.hidden_size), batch_size=case.rows)  # type: ignore[arg-type]
-        for k in range(count)
-    ]
+def on_one_encoder(
+    tasks: list[Task], shape: Shape, device: torch.device, tasks_per_step: TasksPerStep = 1
+) -> Training:
+    """A run of tasks."""
     return start(
         Recipe(
             backbone=backbone_of(shape),
@@ -89,9 +91,37 @@ def several_heads(case: Case, shape: Shape, device: torch.device, count: int, to
             schedule=lambda _: 1.0,
             device=device,
             precision="bf16",
-            tasks_per_step="all" if together else 1,
+            tasks_per_step=tasks_per_step,
         )
     )
+
+
+def task_of(name: str, case: Case, shape: Shape, mix_ratio: float = 1.0) -> Task:
+    """A task without a reader; what trains it brings its batches."""
+    head = head_of(case, shape.hidden_size)
+    return Task(name, None, head, batch_size=case.rows, mix_ratio=mix_ratio)  # type: ignore[arg-type]
+
+
+class Ready:
+    """The batches of a case again and again, in place of a task's stream."""
+
+    def __init__(self, case: Case) -> None:
+        self._batches, self.steps_per_epoch = case.batches, len(case.batches)
+        self.rows = range(case.rows * len(case.batches))
+
+    def batch(self, step: int) -> Tensors:
+        """The batch at `step`, counted from 0."""
+        return self._batches[step % self.steps_per_epoch]
+
+
+def mixed(cases: dict[str, Case], names: list[str], shape: Shape, device: torch.device) -> Training:
+    """A run of some of demo 2's tasks, drawn as its `mix_ratio` says, that takes its batches from streams."""
+    tasks = [task_of(name, cases[name], shape, TASKS[name]) for name in names]
+    for task in tasks:
+        task.stream = Ready(cases[task.name])  # type: ignore[assignment]
+    # Every batch of length 384 once; each task by itself is planned for no fewer steps than among others.
+    plan_steps(tasks, MixRatio(), reference=tasks[0], num_epochs=1)
+    return on_one_encoder(tasks, shape, device)
 
 
 def alternating(training: Training, case: Case, steps: int) -> Callable[[], None]:
@@ -198,6 +228,47 @@ def per_step(case: Case, shape: Shape) -> tuple[float, float]:
     return tokens, 3 * sum(map(shape.flops, case.batches)) / count
 
 
+def rows_of_mix(
+    args: argparse.Namespace,
+    label: str,
+    cases: dict[str, Case],
+    shape: Shape,
+    device: torch.device,
+    rates: Rates,
+) -> list[str]:
+    """A line for steps among all tasks, and one for the same steps in runs of one task each."""
+    free()
+    together = mixed(cases, list(cases), shape, device)
+
+    def act() -> None:
+        for _ in range(args.steps):
+            together.next_step()
+
+    act()
+    memory = peak_memory(device)
+    host = host_time(act, args.steps)
+    alone = {name: mixed(cases, [name], shape, device) for name in cases}
+    both(together, alone, args.steps)  # does not count
+    before = {task.name: task.step for task in together.tasks}
+    turns = [both(together, alone, args.steps) for _ in range(args.turns)]
+    batches = [
+        cases[task.name].batches[k % len(cases[task.name].batches)]
+        for task in together.tasks
+        for k in range(before[task.name], task.step)
+    ]
+    tokens, flops = per_step(Case(label, "mix", batches), shape)
+    # Turns draw unequal shares of the tasks, so a step's time is the mean over all.
+    mix, apart = (sum(seconds) / len(batches) for seconds in zip(*turns, strict=True))
+    ahead = sorted(single / several for several, single in turns)
+    spread = f"{median(ahead):.2f} ({ahead[0]:.2f}–{ahead[-1]:.2f})"
+    return [
+        f"| {label} | palm, {len(cases)} tasks, drawn | {tokens / mix:.0f} |  | {rates.shares(flops, mix)} "
+        f"| {1e3 * host:.1f} | {memory:.0f} |",
+        f"| {label} | palm, the same steps, a run per task | {tokens / apart:.0f} | {spread} "
+        f"| {rates.shares(flops, apart)} |  |  |",
+    ]
+
+
 def rows_of_heads(
     args: argparse.Namespace, label: str, case: Case, shape: Shape, device: torch.device, rates: Rates
 ) -> list[str]:
@@ -207,7 +278,8 @@ def rows_of_heads(
     for count in HEADS:
         for together in (False, True)[: 1 + (count > 1)]:
             free()
-            training = several_heads(case, shape, device, count, together)
+            tasks = [task_of(f"task{k}", case, shape) for k in range(count)]
+            training = on_one_encoder(tasks, shape, device, "all" if together else 1)
             act = (all_at_once if together else alternating)(training, case, args.steps)
             act()
             resumed(training)
@@ -254,14 +326,16 @@ def report_all(args: argparse.Namespace, device: torch.device) -> None:
         shape = SHAPES[name]
         rates = Rates(shape, device, args.peak, 256 if args.quick else 16384)
         short, long = cases_of(name, (args.turns + 1) * (args.steps + 1))
-        parts: list[tuple[Callable[..., list[str]], str, Case]] = [
+        mix = dict(zip(TASKS, (long, masked(short), short), strict=True))
+        parts: list[tuple[Callable[..., list[str]], str, Case | dict[str, Case]]] = [
             (rows_of_peers, f"{name}, pairs ≤ 128", short),
             (rows_of_peers, f"{name}, length 384", long),
+            (rows_of_mix, f"{name}, demo 2's mix", mix),
             (rows_of_heads, f"{name}, pairs ≤ 128", short),
         ]
-        for make, label, case in parts:
+        for make, label, data in parts:
             if time.perf_counter() - begun < 60 * args.minutes:
-                report(args, "\n".join(make(args, label, case, shape, device, rates)))
+                report(args, "\n".join(make(args, label, data, shape, device, rates)))
 
 
 def main() -> None:

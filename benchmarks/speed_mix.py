@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,7 +40,7 @@ def overheads(shape: str, threads: int, steps: int) -> str:
         together = _training(folder, shape, *TASKS)
         alone = {name: _training(folder, shape, name) for name in TASKS}
         with _Stopwatch() as watch:
-            pairs = [_both(together, alone) for _ in range(steps + WARM_UP)][WARM_UP:]
+            pairs = [both(together, alone) for _ in range(steps + WARM_UP)][WARM_UP:]
             inside = watch.seconds_of(together)[WARM_UP:]
     ratios = [several / single for several, single in pairs]
     shares = [1 - seconds / several for seconds, (several, _) in zip(inside, pairs, strict=True)]
@@ -67,25 +69,34 @@ def _training(folder: str, shape: str, *tasks: str) -> Training:
     return palm.Controller(DEMO / "config.yaml", task_dir="tasks", argv=argv).training()
 
 
-def _both(together: Training, alone: dict[str, Training]) -> tuple[float, float]:
-    """Seconds of the next step among all tasks, and of the same one where its task is the only one.
+def both(together: Training, alone: Mapping[str, Training], count: int = 1) -> tuple[float, float]:
+    """Seconds of the next steps among all tasks, and of the same ones in runs of one task each.
 
-    They take turns in who comes first, because the second finds the batch's data in the cache.
+    They take turns in who comes first, because the second finds the batches' data in the cache.
     """
-    progress = [task.progress() for task in together.tasks]
-    task = together.tasks[together.recipe.mixing.draw(together.recipe.seed, together.step, progress)]
-    single = alone[task.name]
-    single.tasks[0].step = task.step
-    if together.step % 2:
-        return _seconds(together), _seconds(single)
-    first = _seconds(single)
-    return _seconds(together), first
+    steps = {task.name: task.step for task in together.tasks}
+    drawn: Counter[str] = Counter()
+    for step in range(together.step, together.step + count):
+        progress = [task.progress(steps[task.name] + drawn[task.name]) for task in together.tasks]
+        place = together.recipe.mixing.draw(together.recipe.seed, step, progress)
+        drawn[together.tasks[place].name] += 1
+    for name in drawn:
+        alone[name].tasks[0].step = steps[name]
+    apart = [(alone[name], number) for name, number in drawn.items()]
+    if together.step // count % 2:
+        return _seconds((together, count)), _seconds(*apart)
+    first = _seconds(*apart)
+    return _seconds((together, count)), first
 
 
-def _seconds(training: Training) -> float:
-    started = clock(training.recipe.device)
-    training.next_step()
-    return clock(training.recipe.device) - started
+def _seconds(*runs: tuple[Training, int]) -> float:
+    """Of as many next steps of each run."""
+    device = runs[0][0].recipe.device
+    started = clock(device)
+    for training, count in runs:
+        for _ in range(count):
+            training.next_step()
+    return clock(device) - started
 
 
 class _Stopwatch:

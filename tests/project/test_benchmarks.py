@@ -36,7 +36,12 @@ def test_the_gpu_benchmark_runs_on_any_machine() -> None:
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     names = ["palm", *(["HF bf16 sdpa", "HF bf16 sdpa grouped"] if HAS_PEER else [])]
     heads = [f"palm, {count} heads, {how}" for count in (2, 4, 8) for how in ("in turns", "a step of all")]
-    assert [row[1] for row in table[1:]] == [*names, *names, "palm, 1 head, resumed on the device", *heads]
+    mix = ["palm, 3 tasks, drawn", "palm, the same steps, a run per task"]
+    heads = ["palm, 1 head, resumed on the device", *heads]
+    assert [row[1] for row in table[1:]] == [*names, *names, *mix, *heads]
+    drawn, apart = (row for row in table[1:] if row[0] == "tiny, demo 2's mix")
+    # What the spread tells of one turn is the ratio of both lines, for steps on the same batches.
+    assert float(apart[3].split()[0]) == pytest.approx(float(drawn[2]) / float(apart[2]), abs=0.01)
     assert {len(row) for row in table[1:]} == {8}
     assert all(float(row[2]) > 0 for row in table[1:])
 
