@@ -19,7 +19,7 @@ from palm.core.contract import Tensors
 from palm.core.precision import Precision
 from palm.engine.build import start
 from palm.engine.model import outputs_of
-from palm.engine.recipe import Recipe
+from palm.engine.recipe import CompileMode, Recipe
 from palm.engine.task import Task
 from palm.optimizer import AdamW
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
@@ -85,9 +85,17 @@ class Palm:
         shape: of the encoder.
         device: where.
         precision: fp32 or bf16.
+        compile: as the setting.
     """
 
-    def __init__(self, case: Case, shape: Shape, device: torch.device, precision: Precision) -> None:
+    def __init__(
+        self,
+        case: Case,
+        shape: Shape,
+        device: torch.device,
+        precision: Precision,
+        compile: CompileMode = False,
+    ) -> None:
         self.case, self.device, self.precision = case, device, precision
         task = Task("task", None, head_of(case, shape.hidden_size), batch_size=case.rows)  # type: ignore[arg-type]
         self.task = task
@@ -99,6 +107,7 @@ class Palm:
                 schedule=lambda _: 1.0,
                 device=device,
                 precision=precision,
+                compile=compile,
             )
         )
 

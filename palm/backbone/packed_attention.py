@@ -95,21 +95,26 @@ def attend_in_graph(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, win
 def attend_at_once(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
     """`attend` with one kernel for all sequences, for a GPU.
 
-    `varlen_attn` knows neither dropout nor float32; with either, `attend_packed` calls the kernels. What does
-    not fit there goes through nested tensors, which cost the host 9 ms a layer, and know no window, for
-    which sequences are padded. A window counts from the end where there are fewer queries than keys, so it is
-    not asked of a kernel for first tokens alone.
+    `varlen_attn` knows neither dropout nor float32, and what it gives spare tokens is perhaps not a number;
+    with any of these, `attend_packed` calls the kernels. What does not fit there goes through nested tensors,
+    which cost the host 9 ms a layer, and know no window, for which sequences are padded. A window counts from
+    the end where there are fewer queries than keys, so it is not asked of a kernel for first tokens alone.
     """
     queries, keys, window = scope.queries, scope.keys, scope.window
+    has_spare = keys.tokens is not None and keys.tokens < len(key)
     varlen_attn = varlen_kernel(window is not None)
-    is_half = query.dtype in (torch.bfloat16, torch.float16)
-    if varlen_attn and is_half and not dropout_prob and (window is None or queries is keys):
+    is_plain = query.dtype in (torch.bfloat16, torch.float16) and not dropout_prob and not has_spare
+    if varlen_attn and is_plain and (window is None or queries is keys):
         options = {} if window is None else {"window_size": (window, window)}
         ends = (queries.offsets, keys.offsets, queries.longest, keys.longest)
         gathered: Tensor = varlen_attn(query, key, value, *ends, **options)
         return gathered
     if query.device.type != "cpu" and fits(query, scope):
         return attend_packed(query, key, value, scope, dropout_prob)
+    if has_spare:
+        kept = query[: queries.tokens]  # all of them where they are first tokens
+        gathered = attend_at_once(kept, key[: keys.tokens], value[: keys.tokens], scope, dropout_prob)
+        return F.pad(gathered, (0, 0, 0, 0, 0, len(query) - len(kept)))
     if window is not None:
         (places, real), (key_places, mask) = queries.padded(), keys.padded()
         q, (k, v) = query[places.flatten()], (part[key_places.flatten()] for part in (key, value))

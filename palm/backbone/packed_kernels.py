@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from palm.backbone.packing import Scope
+from palm.backbone.packing import Scope, Sequences
 
 aten = torch.ops.aten
 
@@ -44,6 +44,7 @@ class _Packed(torch.autograd.Function):
         ctx.scope, ctx.dropout_prob, ctx.is_flash = scope, dropout_prob, query.dtype != torch.float32
         forward = _flash if ctx.is_flash else _efficient
         gathered, *kept = forward(query, key, value, scope, dropout_prob, any(ctx.needs_input_grad))
+        _clear_spare(gathered, scope.queries)
         ctx.save_for_backward(query, key, value, gathered, *kept)
         return gathered
 
@@ -52,7 +53,16 @@ class _Packed(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         backward = _flash_gradients if ctx.is_flash else _efficient_gradients
         found = backward(ctx.scope, ctx.dropout_prob, gradient.contiguous(), ctx.saved_tensors)
+        rows = (ctx.scope.queries, ctx.scope.keys, ctx.scope.keys)
+        for part, sequences in zip(found, rows, strict=True):
+            _clear_spare(part, sequences)
         return *found, None, None
+
+
+def _clear_spare(made: Tensor, rows: Sequences) -> None:
+    """Zero what follows the last sequence; the kernels leave it as it was in memory, perhaps not a number."""
+    if rows.tokens is not None and rows.tokens < len(made):
+        made[rows.tokens :].zero_()
 
 
 def _ends(scope: Scope) -> tuple[Tensor, Tensor, int, int]:

@@ -26,10 +26,12 @@ class Sequences:
     Args:
         offsets: where each begins, and where the last ends, int32[sequences + 1].
         longest: no sequence has more tokens.
+        tokens: how many they have together, where others may follow, which mean nothing; None for all.
     """
 
     offsets: Tensor
     longest: int
+    tokens: int | None = None
 
     @cached_property
     def bounds(self) -> list[tuple[int, int]]:
@@ -93,19 +95,21 @@ class Packing:
                 (on a CPU; a GPU cannot say it without waiting).
         """
         if POSITIONS in layout:
-            return cls(mask, layout[POSITIONS], Sequences(layout[OFFSETS], mask.shape[1]))
+            positions = layout[POSITIONS]
+            return cls(mask, positions, Sequences(layout[OFFSETS], mask.shape[1], len(positions)))
         # The host would wait for a GPU here, at every batch; there, whoever pads on the left gets nonsense.
         if not mask.is_cuda and not bool(mask[:, 0].all()):
             row = int(mask[:, 0].int().argmin())
             raise WiringError(f"input_mask: row {row} begins with padding; its first token must be real")
         lengths = mask.sum(dim=1, dtype=torch.int32)
         offsets = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-        return cls(mask, mask.flatten().nonzero().squeeze(1), Sequences(offsets, mask.shape[1]))
+        positions = mask.flatten().nonzero().squeeze(1)
+        return cls(mask, positions, Sequences(offsets, mask.shape[1], len(positions)))
 
     def in_few_sizes(self) -> Packing:
         """With up to 3 % of spare tokens, so that their numbers recur from batch to batch.
 
-        oneDNN prepares bfloat16 products on a CPU anew for every number of tokens.
+        oneDNN prepares bfloat16 products on a CPU anew for every number of tokens, and a CUDA graph has one.
         """
         return replace(self, spare=spare_tokens(len(self.positions)))
 

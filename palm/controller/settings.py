@@ -13,7 +13,7 @@ from palm.core import precision
 from palm.core.device import DeviceName
 from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
 from palm.engine.progress import Progress
-from palm.engine.recipe import LossScale, TasksPerStep
+from palm.engine.recipe import CompileMode, LossScale, TasksPerStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,8 @@ class RunSettings:
         precision: compute in fp32 or bf16; auto is bf16 where it is clearly faster, otherwise fp32.
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32, faster and with 10 bits behind the
             point; as torch has it where absent.
-        compile: compile the encoder's layers with torch.compile; it pays on a GPU, in long runs.
+        compile: compile the encoder's layers with torch.compile; it pays on a GPU, in long runs. graphs also
+            records CUDA graphs of them, one for each of a few numbers of tokens.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them;
             takes less memory and more time.
         random_seed: decides everything that is drawn; the same seed repeats a run.
@@ -140,7 +141,7 @@ class RunSettings:
     process_group_timeout: float = DEFAULT_TIMEOUT
     precision: precision.Setting = "auto"
     tf32: bool | None = None
-    compile: bool = False
+    compile: CompileMode = False
     activation_checkpointing: bool = False
     random_seed: int = 1
 

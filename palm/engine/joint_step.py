@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from palm.core.contract import Tensors
-from palm.distributed import Replica, all_reduce_sum, local_shard, num_ranks
+from palm.distributed import Replica, all_reduce_sum, local_shard
 
 Factors = Callable[[Tensor], Sequence[float]]
 """The Gramian of the tasks' gradients, float64[tasks, tasks], -> a factor for each gradient."""
@@ -71,7 +71,7 @@ def balanced_gradients(replica: Replica, drawn: Sequence[Shared], factors: Facto
     losses, gradients = [], []
     for each in drawn:
         losses.append(sum_of_losses(replica, [each]))
-        gradients.append(taken_gradients(parameters))
+        gradients.append(taken_gradients(replica))
     uses = [sum(found[k] is not None for found in gradients) for k in range(len(parameters))]
     shared = [k for k, count in enumerate(uses) if count > 1]
     weights = factors(gramian([[found[k] for k in shared] for found in gradients]))
@@ -88,11 +88,11 @@ def balanced_gradients(replica: Replica, drawn: Sequence[Shared], factors: Facto
     return torch.cat(losses)
 
 
-def taken_gradients(parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
-    """The gradients of parameters, which have none from now on."""
-    # With ddp, gradients lie in buckets that the next exchange fills anew.
+def taken_gradients(replica: Replica) -> list[Tensor | None]:
+    """The gradients of a model's parameters, which have none from now on."""
+    parameters = list(replica.parameters())
     taken = [
-        parameter.grad.clone() if num_ranks() > 1 and parameter.grad is not None else parameter.grad
+        parameter.grad.clone() if replica.reuses_gradients and parameter.grad is not None else parameter.grad
         for parameter in parameters
     ]
     for parameter in parameters:

@@ -91,7 +91,7 @@ class TransferProbe:
             losses, gradients = [], []
             for name, batch in batches.items():
                 losses.append(sum_of_losses(training.replica, [Shared(name, [batch], 1.0)]).item())
-                gradients.append(taken_gradients(list(training.model.parameters())))
+                gradients.append(taken_gradients(training.replica))
             products = {
                 name: gramian([[own[k] for k in kept] for own in gradients]) for name, kept in self._layers()
             }

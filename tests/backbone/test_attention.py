@@ -161,6 +161,37 @@ def test_within_a_window_results_and_gradients_are_those_of_the_definition(
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("first_only", [False, True])
+def test_on_a_gpu_spare_tokens_gather_zeros_in_what_fits_no_kernel(
+    first_only: bool, window: int | None
+) -> None:
+    *parts, scope = case(first_only=first_only, dtype=torch.float32, window=window)
+    counts = [0 if first_only else 5, 5, 5]
+    padded = [
+        F.pad(part, (0, 0, 0, 0, 0, count), value=9.0) for part, count in zip(parts, counts, strict=True)
+    ]
+    seen = []
+    for given in (parts, padded):
+        leaves = [part.requires_grad_() for part in given]
+        gathered = attend_at_once(*leaves, scope, 0.0)
+        gathered.square().sum().backward()
+        seen.append([gathered, *(leaf.grad for leaf in leaves)])
+    for real, whole in zip(*seen, strict=True):
+        torch.testing.assert_close(whole[: len(real)], real, atol=1e-6, rtol=0)
+        assert not whole[len(real) :].any()
+
+
+def test_spare_tokens_are_not_given_to_torchs_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        packed_attention, "varlen_kernel", lambda _: reference_varlen_attn
+    )  # would refuse them
+    *parts, scope = case(dtype=torch.bfloat16)
+    gathered = attend_at_once(*(F.pad(part, (0, 0, 0, 0, 0, 5)) for part in parts), scope, 0.0)
+    assert torch.equal(gathered[:-5], by_definition(*parts, scope))
+    assert not gathered[-5:].any()
+
+
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-15), (torch.float32, 1e-7)])
 def test_the_gradient_of_a_softmax_needs_no_private_function(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, atol: float

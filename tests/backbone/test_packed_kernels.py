@@ -2,6 +2,7 @@
 
 The stand-ins compute on the CPU what the kernels document: the forward pass with the logarithms of its
 softmax's sums, the backward pass from these alone. So an argument at the wrong place gives wrong numbers.
+What follows the last sequence they leave as it is in memory, here not a number.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from palm.backbone.packing import Packing, Scope
 LENGTHS = (5, 1, 9, 3)
 
 
-def case(first_only: bool, dtype: torch.dtype, window: int | None = None, **on: Any) -> tuple[Any, ...]:
+def case(
+    first_only: bool, dtype: torch.dtype, window: int | None = None, spare: int = 0, **on: Any
+) -> tuple[Any, ...]:
     packing = Packing.of(torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None])
-    query, key, value = (torch.randn(sum(LENGTHS), 2, 8, dtype=dtype) for _ in range(3))
+    query, key, value = (torch.randn(sum(LENGTHS) + spare, 2, 8, dtype=dtype) for _ in range(3))
     parts = [query[packing.first] if first_only else query, key, value]
     return *(part.to(**on).requires_grad_() for part in parts), packing.scope(first_only, window)
 
@@ -50,7 +53,7 @@ def scores_of(q: Tensor, k: Tensor, left: int, right: int) -> Tensor:
 
 def forward(q: Tensor, k: Tensor, v: Tensor, ends: Any, p: float, left: int = -1, right: int = -1) -> Any:
     state, offset = torch.tensor(17), torch.tensor(4)
-    gathered, sums = torch.zeros_like(q), torch.zeros(q.shape[1], q.shape[0], dtype=torch.float64)
+    gathered, sums = torch.full_like(q, math.nan), torch.zeros(q.shape[1], q.shape[0], dtype=torch.float64)
     for rows, columns in pieces(*ends):
         scores = scores_of(q[rows], k[columns], left, right)
         sums[:, rows] = scores.logsumexp(-1)
@@ -63,7 +66,7 @@ def backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, ends: Any, p: float,
     state: Tensor, offset: Tensor, left: int = -1, right: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    found = [torch.zeros_like(part) for part in (q, k, v)]
+    found = [torch.full_like(part, math.nan) for part in (q, k, v)]
     for rows, columns in pieces(*ends):
         scores = scores_of(q[rows], k[columns], left, right)
         weight, mask = (scores - sums[:, rows, None]).exp(), mask_of(state, offset, scores.shape, p)
@@ -173,6 +176,26 @@ def test_results_and_gradients_are_those_of_the_definition(
         results.append([gathered, *(leaf.grad for leaf in leaves)])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours.double(), theirs.double(), atol=atol, rtol=0.02)
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_spare_tokens_gather_zeros_and_give_zeros_back(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, first_only: bool
+) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr(packed_kernels, "aten", STAND_INS)
+    *parts, scope = case(first_only, dtype, spare=3)
+    gathered = attend_packed(*parts, scope, 0.3)
+    gathered.backward(torch.ones_like(gathered))
+    cuts = [None if first_only else -3, -3, -3]
+    alone = [part.detach()[:cut].requires_grad_() for part, cut in zip(parts, cuts, strict=True)]
+    plain = attend_packed(*alone, scope, 0.3)
+    plain.backward(torch.ones_like(plain))
+    pairs = [(gathered, plain), *((p.grad, a.grad) for p, a in zip(parts, alone, strict=True))]
+    for whole, real in pairs:
+        assert torch.equal(whole[: len(real)], real)
+        assert not whole[len(real) :].any()
 
 
 @pytest.mark.parametrize("first_only", [False, True])
