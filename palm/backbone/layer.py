@@ -13,7 +13,7 @@ from palm.backbone.attention import SelfAttention
 from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
 from palm.core.cast_weights import cast_together
-from palm.core.layers import ACTIVATIONS, layer_norm, linear
+from palm.core.layers import ACTIVATIONS, casts_norms, layer_norm, linear
 from palm.distributed import num_ranks
 
 
@@ -65,8 +65,8 @@ class PostNorm(nn.Module):
 
     Attributes:
         needs_final_norm: whether the encoder normalizes what the last layer gives.
-        casts_its_parameters: on a GPU it computes with all of them in the dtype of its tokens, so fsdp may
-            send them in that.
+        casts_its_parameters: where norms are cast, it computes with all of them in the dtype of its tokens;
+            fsdp may send them in that.
 
     Source: Vaswani et al., 2017; Devlin et al., 2018.
     """
@@ -125,6 +125,6 @@ def casting(layers: Iterable[nn.Module], tokens: Tensor) -> AbstractContextManag
     is_compiled = any(layer._compiled_call_impl is not None for layer in layers)
     if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or num_ranks() > 1 or is_compiled:
         return nullcontext()
-    kinds = (nn.Linear, nn.LayerNorm) if tokens.is_cuda else (nn.Linear,)
+    kinds = (nn.Linear, nn.LayerNorm) if casts_norms(tokens) else (nn.Linear,)
     parts = (part for layer in layers for part in layer.modules() if isinstance(part, kinds))
     return cast_together((parameter for part in parts for parameter in part.parameters()), tokens.dtype)

@@ -56,10 +56,17 @@ def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
     return F.linear(tokens, torch.cat(weights), torch.cat(biases))
 
 
+def casts_norms(where: Tensor) -> bool:
+    """Whether layer norms compute with their parameters in the dtype of tokens, where a tensor is.
+
+    A CPU takes float32 parameters beside bfloat16 tokens, a GPU does not.
+    """
+    return where.is_cuda
+
+
 def layer_norm(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
     """A layer norm in the dtype of `tokens`; mean and variance are float32 in any."""
-    # A CPU takes float32 parameters beside bfloat16 tokens, a GPU does not.
-    dtype = tokens.dtype if tokens.is_cuda else norm.weight.dtype
+    dtype = tokens.dtype if casts_norms(tokens) else norm.weight.dtype
     weight, bias = cast(norm.weight, dtype), cast(norm.bias, dtype)
     return F.layer_norm(tokens, norm.normalized_shape, weight, bias, norm.eps)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from palm.core.contract import Tensors
+from palm.core.layers import casts_norms
 from palm.distributed.group import all_reduce_sum, num_ranks
 
 Parallel = Literal["ddp", "fsdp"]
@@ -173,12 +174,12 @@ def _sharded(model: nn.Module, in_bf16: bool) -> Form:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # half a second that few need
 
     policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if in_bf16 else None)
-    on_gpu = next(model.parameters()).is_cuda
+    all_are_cast = casts_norms(next(model.parameters()))
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     for layer in chain.from_iterable(lists):
         # Without its own word, the sum of gradients would follow the dtype of what is gathered.
         half = MixedPrecisionPolicy(torch.bfloat16, policy.reduce_dtype or torch.float32)
-        fully_shard(layer, mp_policy=half if on_gpu and gathers_in_bf16(model, layer) else policy)
+        fully_shard(layer, mp_policy=half if all_are_cast and gathers_in_bf16(model, layer) else policy)
     root = fully_shard(model, mp_policy=policy)
 
     @contextmanager

@@ -98,6 +98,22 @@ def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
         torch.testing.assert_close(together["weights"][name], alone["weights"][name], atol=2e-6, rtol=0)
 
 
+def test_gathered_in_bf16_layers_have_the_losses_and_gradients_of_those_that_cast_themselves(
+    two: Path,
+) -> None:
+    exact, rounded = recorded(two, "gathers_fp32"), recorded(two, "gathers_bf16")
+    assert (exact["dtypes"], rounded["dtypes"]) == (["torch.float32"], ["torch.bfloat16"])
+    assert rounded["losses"] == exact["losses"]
+    assert len(exact["gradients"]) == 5
+    for theirs, ours in zip(exact["gradients"], rounded["gradients"], strict=True):
+        assert ours.keys() == theirs.keys()
+        assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+    # Reduced in bfloat16, they would have no more digits than that.
+    weight = rounded["gradients"][0]["backbone.layers.0.ffn.inner.weight"]
+    assert weight.dtype == torch.float32
+    assert not torch.equal(weight, weight.bfloat16().float())
+
+
 @pytest.mark.parametrize("parallel", ["together", "together_fsdp"])
 def test_two_processes_compare_tasks_as_one_does(one: Path, two: Path, parallel: str) -> None:
     alone, *others = (

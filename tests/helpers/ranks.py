@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 import palm
 from helpers import tiny
+from palm.backbone import layer
 from palm.controller import Controller
-from palm.distributed import full_tensors, is_first, num_ranks, rank
+from palm.core import layers
+from palm.distributed import full_tensors, is_first, num_ranks, rank, replica
 from palm.engine.evaluation import Evaluator
 from palm.engine.loop import Training
 from palm.engine.transfer import TransferProbe
@@ -44,8 +48,7 @@ def config(folder: Path, out: str, processes: int, **settings: Any) -> dict[str,
         pred_batch_size=3,
         num_devices=processes,
         dropout_prob=0.0,
-        precision="fp32",
-        **{"num_epochs": 4, "batch_size": 8 // processes, **settings},
+        **{"precision": "fp32", "num_epochs": 4, "batch_size": 8 // processes, **settings},
     )
     made["tasks"]["cls"]["dev_file"] = str(folder / "cls.tsv")
     return made
@@ -70,6 +73,33 @@ def exchanges_of_a_step(training: Training) -> int:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         training.next_step()
     return sum(event.count for event in profile.key_averages() if event.key == "c10d::allreduce_")
+
+
+def record_gathers(path: Path, in_bf16: bool, config: dict[str, Any]) -> None:
+    """Keep losses and gradients of a few steps in which layers cast all parameters, as on a GPU.
+
+    Args:
+        path: where.
+        in_bf16: gather the layers' parameters in bfloat16; otherwise the layers cast what is float32.
+        config: of a run with fsdp in bfloat16.
+    """
+    with (
+        patch.object(layers, "casts_norms", lambda _: True),
+        patch.object(layer, "casts_norms", lambda _: True),
+        patch.object(replica, "casts_norms", lambda _: in_bf16),
+    ):
+        training = Controller(config, argv=[]).training()
+        found: dict[str, Any] = {"losses": [], "gradients": [], "dtypes": set()}
+        for each in training.model.backbone.layers:
+            each.ffn.register_forward_pre_hook(
+                lambda ffn, _: found["dtypes"].add(str(ffn.inner.weight.dtype))
+            )
+        for step in islice(training.steps(), 5):
+            found["losses"].append(step.loss.item())
+            own = {name: p.grad for name, p in training.model.named_parameters() if p.grad is not None}
+            found["gradients"].append(full_tensors(own))
+    if is_first():
+        torch.save({**found, "dtypes": sorted(found["dtypes"])}, path)
 
 
 def resume_all(folder: Path, processes: int) -> None:
@@ -127,6 +157,10 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
             compared[name] = {"cosine": found.cosine, "look_ahead": found.look_ahead}
         if name in ("ddp", "parts"):
             exchanges[name] = exchanges_of_a_step(training)
+    for name in ("gathers_fp32", "gathers_bf16") if processes > 1 else ():
+        halves = {"gradient_accumulation_steps": 2, "batch_size": 2}
+        made = config(folder, name, processes, parallel="fsdp", precision="bf16", **halves)
+        record_gathers(folder / f"{name}.pt", name == "gathers_bf16", made)
     Controller(config(folder, "staged", processes, stages=STAGES), argv=[]).train()
     return {**seen, "exchanges": exchanges, "compared": compared, "trainer": train_by_trainer(folder)}
 
