@@ -35,11 +35,13 @@ class Form:
         called: in place of the model.
         accumulating: within it, gradients add up on their rank.
         apart: within it, parts of the model can be called.
+        gathers_in_bf16: whether layers have rounded parameters while they compute.
     """
 
     called: nn.Module
     accumulating: Context = nullcontext
     apart: Context = nullcontext
+    gathers_in_bf16: bool = False
 
 
 class Replica:
@@ -90,6 +92,11 @@ class Replica:
     def reuses_gradients(self) -> bool:
         """Whether the next pass writes where this one's gradients lie: in ddp's buckets, or in graphs."""
         return num_ranks() > 1 or self._records_graphs
+
+    @property
+    def gathers_in_bf16(self) -> bool:
+        """Whether layers have parameters rounded to bfloat16, in whatever precision they are called."""
+        return self._parallel == "fsdp" and self._form.gathers_in_bf16
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The model's parameters."""
@@ -175,11 +182,13 @@ def _sharded(model: nn.Module, in_bf16: bool) -> Form:
 
     policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if in_bf16 else None)
     all_are_cast = casts_norms(next(model.parameters()))
+    # Without its own word, the sum of gradients would follow the dtype of what is gathered.
+    half = MixedPrecisionPolicy(torch.bfloat16, policy.reduce_dtype or torch.float32)
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    rounded = []
     for layer in chain.from_iterable(lists):
-        # Without its own word, the sum of gradients would follow the dtype of what is gathered.
-        half = MixedPrecisionPolicy(torch.bfloat16, policy.reduce_dtype or torch.float32)
-        fully_shard(layer, mp_policy=half if all_are_cast and gathers_in_bf16(model, layer) else policy)
+        rounded.append(all_are_cast and gathers_in_bf16(model, layer))
+        fully_shard(layer, mp_policy=half if rounded[-1] else policy)
     root = fully_shard(model, mp_policy=policy)
 
     @contextmanager
@@ -194,4 +203,4 @@ def _sharded(model: nn.Module, in_bf16: bool) -> Form:
         yield
         root.reshard()
 
-    return Form(model, accumulating, apart)
+    return Form(model, accumulating, apart, any(rounded))

@@ -67,7 +67,7 @@ class TransferProbe:
         every: how often; auto for a number of steps that makes it cost some 2 % of the time.
 
     Raises:
-        ConfigError: there is only one task.
+        ConfigError: there is only one task; or the layers have no parameters in fp32 while they compute.
 
     Source: look-ahead affinity: Fifty et al., 2021, arXiv:2109.04617, equation 1, with steps of equal effect.
     """
@@ -75,6 +75,14 @@ class TransferProbe:
     def __init__(self, training: Training, every: int | Literal["auto"]) -> None:
         if len(training.tasks) < 2:
             raise ConfigError(["transfer_every_n_steps compares tasks, and there is one; leave it out"])
+        if training.replica.gathers_in_bf16:
+            # A step that lowers a loss by 1 % is mostly lost in rounded parameters.
+            raise ConfigError(
+                [
+                    "transfer_every_n_steps compares tasks in fp32, and with parallel: fsdp and precision: "
+                    "bf16 layers have no fp32 weights; set parallel: ddp or precision: fp32, or leave it out"
+                ]
+            )
         self.training = training
         self.every = automatic_period(training) if every == "auto" else every
 

@@ -108,6 +108,11 @@ def test_gathered_in_bf16_layers_have_the_losses_and_gradients_of_those_that_cas
     for theirs, ours in zip(exact["gradients"], rounded["gradients"], strict=True):
         assert ours.keys() == theirs.keys()
         assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
+    assert "refused" not in exact
+    assert rounded["refused"] == (
+        "transfer_every_n_steps compares tasks in fp32, and with parallel: fsdp and precision: bf16 "
+        "layers have no fp32 weights; set parallel: ddp or precision: fp32, or leave it out"
+    )
     # Reduced in bfloat16, they would have no more digits than that.
     weight = rounded["gradients"][0]["backbone.layers.0.ffn.inner.weight"]
     assert weight.dtype == torch.float32

@@ -20,6 +20,7 @@ from helpers import tiny
 from palm.backbone import layer
 from palm.controller import Controller
 from palm.core import layers
+from palm.core.errors import ConfigError
 from palm.distributed import full_tensors, is_first, num_ranks, rank, replica
 from palm.engine.evaluation import Evaluator
 from palm.engine.loop import Training
@@ -98,6 +99,10 @@ def record_gathers(path: Path, in_bf16: bool, config: dict[str, Any]) -> None:
             found["losses"].append(step.loss.item())
             own = {name: p.grad for name, p in training.model.named_parameters() if p.grad is not None}
             found["gradients"].append(full_tensors(own))
+        try:
+            TransferProbe(training, 1)
+        except ConfigError as error:
+            found["refused"] = str(error)
     if is_first():
         torch.save({**found, "dtypes": sorted(found["dtypes"])}, path)
 
