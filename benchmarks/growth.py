@@ -80,7 +80,7 @@ def measured(folder: Path, num_tasks: int) -> dict[str, float]:
 
 
 HEADER = """
-| tasks | rows | start | start, CPU s | step, ms | peak MiB | own MiB | checkpoint MiB | saving, s | parameters |
+| tasks | rows | start | start, CPU s | step, ms | peak MiB | own MiB | saved MiB | save, s | parameters |
 |---|---|---|---|---|---|---|---|---|---|"""
 
 
