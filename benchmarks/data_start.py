@@ -3,8 +3,8 @@
     python benchmarks/data_start.py --rows 1000 100000 1000000
 
 Writes files of short rows into a temporary folder and starts, each time in a new process, a run of five
-steps on a tiny encoder. Prints a Markdown table. Peak memory is the system's count (`ru_maxrss`; not on
-Windows), which includes mapped pages; own memory cannot be given back (`RssAnon`; on Linux only).
+steps on a tiny encoder. Prints a Markdown table. Peak memory is the system's count (not on Windows), which
+includes mapped pages; own memory cannot be given back (`RssAnon`; on Linux only).
 """
 
 from __future__ import annotations
@@ -74,9 +74,11 @@ def start(folder: Path, settings: dict[str, Any], began: float) -> dict[str, Any
 
 def memory() -> dict[str, float]:
     """Peak and own memory of this process, in MB."""
-    import resource
+    import torch
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    from palm.engine.meter import memory_bytes
+
+    peak = (memory_bytes(torch.device("cpu")) or 0) / 2**20
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
     own = next((int(line.split()[1]) / 2**10 for line in lines if line.startswith("RssAnon")), float("nan"))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from speed_cases import DATA
 
 from palm.backbone import BERT
 from palm.engine.inference import InferenceModel
+from palm.engine.meter import memory_bytes
 from palm.paradigm import Classify
 from palm.reader import ClassifyReader
 
@@ -55,7 +55,7 @@ def measure(file: Path, folder: Path) -> dict[str, float]:
 
 def peak() -> float:
     """Most memory so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return (memory_bytes(torch.device("cpu")) or 0) / 2**20
 
 
 def main() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from palm.check.planning import spread_of_draws
 from palm.check.result import Check
-from palm.check.text import duration, labels_of, size, verdict
+from palm.check.text import labels_of, size, verdict
+from palm.core.durations import duration
 from palm.core.storage import write_text
 from palm.report.curves import Curve
 from palm.report.page import environment

@@ -10,6 +10,7 @@ from palm.check.measuring import Cost
 from palm.check.planning import RunPlan, spread_of_draws
 from palm.check.result import Check
 from palm.check.saving import Saving
+from palm.core.durations import duration
 from palm.engine.evaluation import aligned
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -186,13 +187,3 @@ def size(count: int) -> str:
         if count >= step:
             return f"{count / step:.1f} {unit}"
     return f"{count} bytes"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people read them."""
-    if seconds < 1:
-        return f"{1000 * seconds:.0f} ms"
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

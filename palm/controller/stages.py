@@ -250,7 +250,7 @@ def _stage(
     if "merge" not in said:
         return StagePlan(label, tasks, targets, settings, source)
     if lacking := [task for task in targets if "dev_file" not in settings["tasks"][task]]:
-        raise ConfigError([f"dev scores choose the share; {', '.join(lacking)} has no dev_file"])
+        raise ConfigError([f"dev scores choose the share; give a dev_file to {', '.join(lacking)}"])
     one, other = (_label(name, before) for name in said["merge"])
     assert one is not None
     assert other is not None

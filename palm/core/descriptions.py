@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from palm.core.budget import within_weights
+from palm.core.checksum import checksum
 from palm.core.component import Component, path_settings
 from palm.core.errors import ConfigError, StorageError
 from palm.core.filling import unfilled
@@ -18,7 +19,13 @@ from palm.core.foreign import inside, reading
 from palm.core.registry import Registry
 
 
-def described(registry: Registry[Any], component: Component, folder: Path, place: str = "") -> dict[str, Any]:
+def described(
+    registry: Registry[Any],
+    component: Component,
+    folder: Path,
+    place: str = "",
+    known: MutableMapping[str, Path] | None = None,
+) -> dict[str, Any]:
     """What `rebuilt` needs, JSON-ready.
 
     Args:
@@ -26,15 +33,23 @@ def described(registry: Registry[Any], component: Component, folder: Path, place
         component: is described by its settings.
         folder: gets copies of the files that settings name.
         place: the folder in it that they go to.
+        known: files that others named, by checksum; one with the same content is named instead of copied.
     """
     settings: dict[str, Any] = {}
+    known = {} if known is None else known
     for name, value in component.settings.items():
         settings[name] = value
         if isinstance(value, Path):
             target = folder / place / (name.removesuffix("_path") + value.suffix)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            component.write_file(name, target)
-            settings[name] = {"file": target.relative_to(folder).as_posix()}
+            written = folder / f".{target.name}"
+            component.write_file(name, written)
+            first = known.setdefault(checksum(written), target)
+            if first == target:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                written.replace(target)
+            else:
+                written.unlink()
+            settings[name] = {"file": first.relative_to(folder).as_posix()}
     return {"name": registry.name_of(type(component)), "settings": settings}
 
 

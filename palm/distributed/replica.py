@@ -102,31 +102,26 @@ class Replica:
         """The model's parameters."""
         return self._model.parameters()
 
-    def shares(self, counts: Sequence[int], flag: bool = False) -> tuple[list[float], bool]:
+    def shares(
+        self, counts: Sequence[Sequence[int]], others: Sequence[int] = ()
+    ) -> tuple[list[list[float]], list[int]]:
         """What to multiply this rank's mean losses by, so that their sum, averaged over ranks, is the mean.
 
         Args:
-            counts: over how many terms each of this rank's losses of one step is the mean, see
+            counts: per task, over how many terms each of this rank's losses of one step is the mean, see
                 `Head.num_terms`.
-            flag: whatever one rank has to tell all others.
+            others: further counts of this rank.
 
         Returns:
-            `count / total * ranks` for each, where `total` is that of all ranks; and whether any rank had
-            the flag.
+            Per task `count / total * ranks` for each, where `total` is that of all ranks, 0 where no rank has
+            a term; and the sums of the other counts over all ranks.
         """
-        (own,), flagged = self.shares_of_each([counts], flag)
-        return own, flagged
-
-    def shares_of_each(
-        self, counts: Sequence[Sequence[int]], flag: bool = False
-    ) -> tuple[list[list[float]], bool]:
-        """The same for several tasks at once, per task; 0 where no rank has a term of one."""
-        *totals, flags = all_reduce_sum(torch.tensor([*map(sum, counts), flag])).tolist()
+        totals = all_reduce_sum(torch.tensor([*map(sum, counts), *others])).tolist()
         shares = [
             [count * num_ranks() / max(total, 1) for count in own]
-            for own, total in zip(counts, totals, strict=True)
+            for own, total in zip(counts, totals, strict=False)
         ]
-        return shares, flags > 0
+        return shares, totals[len(counts) :]
 
     def loss(self, task: str, batch: Tensors) -> Tensor:
         """The mean loss of this rank's batch, to be multiplied by its share before `backward`."""

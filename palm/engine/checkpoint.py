@@ -82,10 +82,12 @@ def save_checkpoint(training: Training, folder: Path, run_id: str | None = None)
 
 def _components(training: Training, folder: Path) -> dict[str, Any]:
     """What is needed beside the weights to predict with any task."""
+    # Of 200 tasks with one vocabulary, their copies of it would be nearly all of a small checkpoint.
+    known: dict[str, Path] = {}
     tasks = {
         task.name: {
-            "reader": described(READERS, task.reader, folder, place=f"tasks/{task.name}"),
-            "paradigm": described(HEADS, task.head, folder, place=f"tasks/{task.name}"),
+            "reader": described(READERS, task.reader, folder, f"tasks/{task.name}", known),
+            "paradigm": described(HEADS, task.head, folder, f"tasks/{task.name}", known),
         }
         for task in training.tasks
     }

@@ -17,7 +17,7 @@ from palm.core.errors import TrainingError
 from palm.core.rng import generator
 from palm.core.row_gradients import sparse_allowed
 from palm.core.signals import StopRequest
-from palm.distributed import Replica, all_reduce_sum, num_ranks, rank, report_missing_ranks
+from palm.distributed import Replica, num_ranks, rank, report_missing_ranks
 from palm.engine.ema import ExponentialMovingAverage
 from palm.engine.events import Event
 from palm.engine.guard import Attempt, Guard, NotFinite, reads_late
@@ -127,6 +127,7 @@ class Training:
         self.total_steps = planned_steps(self.tasks, recipe.mixing, recipe.tasks_per_step)
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = self.rows = self.tokens = 0
+        self._rows_of_step = self._tokens_of_step = 0
         self.stop_request: StopRequest | None = None
         self._ranks_stop = False
         self._guard = Guard(optimizer, late=reads_late(recipe, optimizer, ema))
@@ -213,7 +214,8 @@ class Training:
             raise self._refused(error) from None
         if self.ema is not None:
             self.ema.update()
-        self._count([batch for task, own in drawn if task.share_rows_with is None for batch in own])
+        self.rows += self._rows_of_step
+        self.tokens += self._tokens_of_step
         self.step += 1
         parts = []
         for (task, batches), loss in zip(drawn, losses, strict=True):
@@ -301,18 +303,16 @@ class Training:
             balance.observe(names, values[:-1])
         return list(losses), norm
 
-    def _count(self, batches: Sequence[Tensors]) -> None:
-        """Take the rows and tokens of all ranks' batches in."""
-        rows = sum(len(next(iter(batch.values()))) for batch in batches)
-        masks = [batch[name] for batch in batches for name in batch if name.startswith("input_mask")]
-        counts = torch.tensor([rows, sum(int(mask.sum()) for mask in masks)])
-        self.rows, self.tokens = (torch.tensor([self.rows, self.tokens]) + all_reduce_sum(counts)).tolist()
-
     def _parts(self, drawn: Sequence[tuple[Task, Sequence[Tensors]]]) -> list[list[tuple[Tensors, float]]]:
         """Per task the batches where they are computed, each with its share in the loss of all ranks."""
         counts = [[self.model.num_terms(task.name, batch) for batch in own] for task, own in drawn]
+        batches = [batch for task, own in drawn if task.share_rows_with is None for batch in own]
+        rows = sum(len(next(iter(batch.values()))) for batch in batches)
+        masks = [batch[name] for batch in batches for name in batch if name.startswith("input_mask")]
         # A signal reaches ranks in different steps; along with the counts they agree on one, at no cost.
-        shares, self._ranks_stop = self.replica.shares_of_each(counts, self._is_asked_to_stop())
+        here = [rows, sum(int(mask.sum()) for mask in masks), int(self._is_asked_to_stop())]
+        shares, (self._rows_of_step, self._tokens_of_step, stops) = self.replica.shares(counts, here)
+        self._ranks_stop = stops > 0
         device = self.recipe.device
         return [
             [(placed(batch, device), each) for batch, each in zip(own, share, strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -95,6 +96,11 @@ def memory_bytes(device: torch.device) -> int | None:
     """The most that tensors took on a GPU; on a CPU, the most memory of the process; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # `ru_maxrss` would do, but begins with the peak of the process that started this one.
+        line = next(line for line in status.read_text("utf-8").splitlines() if line.startswith("VmHWM"))
+        return 1024 * int(line.split()[1])
     try:
         import resource  # not on Windows
     except ImportError:

@@ -124,7 +124,7 @@ class TransferProbe:
         training = self.training
         batches = {task.name: task.batches(task.step)[0] for task in training.tasks}
         counts = [[training.model.num_terms(name, batch)] for name, batch in batches.items()]
-        shares, _ = training.replica.shares_of_each(counts)
+        shares, _ = training.replica.shares(counts)
         device = training.recipe.device
         return {
             name: (placed(batch, device), share)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from palm.core.checks import count_problems, raise_any
+from palm.core.durations import duration
 from palm.core.errors import PalmError
 from palm.core.logging import logger
 from palm.core.program import command_of_program
@@ -196,11 +197,3 @@ class Progress:
         left = f"; about {duration(seconds)} left" if self._left else ""
         state = "" if result["state"] == "done" else f" {result['state']}:"
         logger.info("run %d of %d, %s:%s %s%s", number, self._total, run, state, shown, left)
-
-
-def duration(seconds: float) -> str:
-    """So many seconds as people say it."""
-    hours, minutes = divmod(round(seconds / 60), 60)
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -38,12 +39,12 @@ class _Known(NamedTuple):
     """What the first `step` steps left of a table.
 
     Args:
-        squares: its second moment; with another one it is another run.
+        tensors: the table and its moments.
         step: of the table.
         pieces: where moments are; None where that is more than `MOST` of all rows.
     """
 
-    squares: Tensor
+    tensors: Sequence[Tensor]
     step: int
     pieces: _Pieces | None
 
@@ -98,22 +99,24 @@ def _found(state: dict[str, Tensor], table: Tensor, gradient: Tensor, known: _Kn
     if not state:
         state["step"] = torch.zeros((), dtype=torch.float32)
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
-    squares, step, ids = state["exp_avg_sq"], int(state["step"]), gradient.indices()[0]
-    if known is None or known.squares is not squares:
-        known = _Known(squares, -1, _pieces(table, state, torch.zeros(len(table), dtype=torch.bool)))
+    step, ids = int(state["step"]), gradient.indices()[0]
+    tensors = table.detach(), state["exp_avg"], state["exp_avg_sq"]
+    there = [] if known is None else [tensor.data_ptr() for tensor in known.tensors]
+    if known is None or there != [tensor.data_ptr() for tensor in tensors]:
+        known = _Known(tensors, -1, _pieces(tensors, torch.zeros(len(table), dtype=torch.bool)))
     pieces = known.pieces
     if pieces is not None:
         rows = pieces.rows
         if known.step != step:  # a dense gradient, or a checkpoint, came between
-            rows = (state["exp_avg"] != 0).any(1) | (squares != 0).any(1)
+            rows = (tensors[1] != 0).any(1) | (tensors[2] != 0).any(1)
         if known.step != step or not rows[ids].all():
-            pieces = _pieces(table, state, rows.index_fill(0, ids, True))
+            pieces = _pieces(tensors, rows.index_fill(0, ids, True))
         pieces = pieces if int(pieces.rows.sum()) <= MOST * len(table) else None
-    return _Known(squares, step + 1, pieces)
+    return _Known(tensors, step + 1, pieces)
 
 
-def _pieces(table: Tensor, state: dict[str, Tensor], rows: Tensor) -> _Pieces:
-    """Some rows of a table, and those in small gaps between them."""
+def _pieces(tensors: Sequence[Tensor], rows: Tensor) -> _Pieces:
+    """Some rows of a table and its moments, and those in small gaps between them."""
     ids = rows.nonzero().squeeze(1)
     breaks = ids.diff() > GAP
     starts = ids[F.pad(breaks, (1, 0), value=True)[: len(ids)]].tolist()
@@ -122,7 +125,6 @@ def _pieces(table: Tensor, state: dict[str, Tensor], rows: Tensor) -> _Pieces:
     rows = torch.zeros_like(rows)
     for start, end in bounds:
         rows[start:end] = True
-    tensors = table.detach(), state["exp_avg"], state["exp_avg_sq"]
     views = [[tensor[start:end] for start, end in bounds] for tensor in tensors]
     return _Pieces(rows, rows.cumsum(0) - 1, views)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from palm.core.durations import duration
 from palm.core.errors import PalmError
 from palm.core.logging import logger
 from palm.core.storage import read_json, write_text
@@ -89,7 +90,7 @@ def environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"shown": shown, "score": _score, "value": shown_value, "duration": _duration}
+    made.filters |= {"shown": shown, "score": _score, "value": shown_value, "duration": duration}
     return made
 
 
@@ -344,11 +345,3 @@ def shown_value(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return str(value)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -66,11 +66,10 @@ def without_dropout(folder: Path) -> None:
 def test_means_of_unequal_batches_make_the_mean_of_all() -> None:
     means, terms = [2.0, 5.0], [1, 3]
     one_process = Replica(torch.nn.Identity())
-    shares, _ = one_process.shares(terms)
+    (shares,), _ = one_process.shares([terms])
     assert shares == [0.25, 0.75]
     assert sum(mean * share for mean, share in zip(means, shares, strict=True)) == (2 + 5 + 5 + 5) / 4
-    assert one_process.shares([7]) == ([1.0], False)
-    assert one_process.shares([7], flag=True) == ([1.0], True)
+    assert one_process.shares([[7], [0]], [3, 1]) == ([[1.0], [0.0]], [3, 1])
 
 
 def test_a_step_uses_up_the_rows_of_all_its_batches(folder: Path) -> None:

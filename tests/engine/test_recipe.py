@@ -15,11 +15,13 @@ from safetensors.torch import load_file
 import palm
 from helpers import tiny
 from palm.controller import Controller
+from palm.core.descriptions import rebuilt
 from palm.core.directories import new_directory
 from palm.engine.checkpoint import differences, load_checkpoint, save_checkpoint
 from palm.engine.loop import Training
 from palm.engine.recipe import identity
 from palm.lr_sched import schedule_of_run
+from palm.reader import READERS
 
 STEPS = 40  # of both tasks together: 40 rows in batches of 4, 2 epochs
 
@@ -229,3 +231,16 @@ def test_a_checkpoint_of_version_1_is_refused(folder: Path) -> None:
         f"{folder / 'old'} holds 'palm-checkpoint' version 1, this palm reads 'palm-checkpoint' version 2; "
         "continue it with the palm that wrote it, or start a new run from its weights with load_pretrain"
     )
+
+
+def test_tasks_with_one_vocabulary_have_it_once_in_a_checkpoint(tmp_path: Path) -> None:
+    folder = tiny.write_files(tmp_path)
+    run = Controller(tiny.config(folder, "cls", "match", "mlm"), argv=[]).training()
+    save_checkpoint(run, folder / "step_0")
+    copies = list((folder / "step_0" / "tasks").rglob("*"))
+    assert copies == [folder / "step_0/tasks/cls", folder / "step_0/tasks/cls/vocab.txt"]
+    tasks = json.loads((folder / "step_0/state.json").read_text(encoding="utf-8"))["components"]["tasks"]
+    for task in ("cls", "match", "mlm"):
+        reader = rebuilt(READERS, tasks[task]["reader"], folder / "step_0")
+        assert reader.settings["vocab_path"] == copies[1]
+        assert reader.vocab_size == 35

@@ -312,3 +312,19 @@ def test_rows_that_an_epoch_leaves_out_are_told(
         palm.Controller(settings, argv=[]).train()
     assert [line for line in caplog.messages if "an epoch counts" in line] == told
     assert [line for line in caplog.messages if "not trained on" in line] == last
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="only Linux tells a process its own peak")
+def test_the_memory_of_a_run_is_not_that_of_the_program_that_started_it() -> None:
+    child = (
+        "import torch; from palm.engine.meter import memory_bytes; print(memory_bytes(torch.device('cpu')))"
+    )
+    parent = (
+        "import subprocess, sys\n"
+        "large = b'1' * 1_000_000_000\n"
+        f"subprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", parent], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert 50_000_000 < int(done.stdout) < 900_000_000

@@ -92,7 +92,7 @@ def test_the_benchmark_of_growth_runs_on_a_few_tasks_and_rows() -> None:
     runs = [("1", "2,000", "first"), ("1", "2,000", "second"), ("3", "2,000", "second")]
     assert [tuple(row[:3]) for row in table[1:]] == [*runs, ("1", "4,000", "first"), ("1", "4,000", "second")]
     # A task more is a head more: 2 classes of 32 features and their biases.
-    parameters = [int(row[8].replace(",", "")) for row in table[1:]]
+    parameters = [int(row[9].replace(",", "")) for row in table[1:]]
     assert parameters[2] - parameters[1] == 2 * (2 * 32 + 2)
 
 
