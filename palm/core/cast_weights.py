@@ -37,7 +37,8 @@ def cast_together(parameters: Iterable[Tensor], dtype: torch.dtype) -> Iterator[
 
 def cast(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     """A parameter in a dtype: what `cast_together` made of it, or a copy of its own."""
-    made = _MADE.get()
+    # The compiler, which casts within its kernels, cannot look into a ContextVar.
+    made = None if torch.compiler.is_compiling() else _MADE.get()
     found = None if made is None else made.get(id(parameter))
     return parameter.to(dtype) if found is None or found.dtype != dtype else found
 

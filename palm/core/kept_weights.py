@@ -81,7 +81,8 @@ class KeptWeights:
 
 def keeper(parameters: Sequence[Tensor], dtype: torch.dtype) -> KeptWeights | None:
     """Who keeps what is made of parameters in a dtype; None where they have it, or gradients are wanted."""
-    kept = _CURRENT.get()
+    # The compiler cannot look into a ContextVar: every look would cut a compiled layer into pieces.
+    kept = None if torch.compiler.is_compiling() else _CURRENT.get()
     if kept is None or parameters[0].dtype == dtype or torch.is_grad_enabled():
         return None
     return None if any(parameter.is_inference() for parameter in parameters) else kept

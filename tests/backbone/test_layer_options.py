@@ -18,6 +18,7 @@ from palm.backbone import BERT
 from palm.controller import Controller
 from palm.core.device import compiler_problems
 from palm.core.errors import ConfigError
+from palm.core.precision import Precision, computing
 from palm.distributed import Replica
 from palm.engine.joint_step import taken_gradients
 from palm.engine.recipe import identity
@@ -152,6 +153,26 @@ def test_graphs_are_of_few_sizes_and_of_training_alone() -> None:
         backbone(inputs)
     backbone.eval()(inputs)
     assert calls.tokens == [66] * 5
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_compiler_sees_layers_in_three_parts_which_they_share(precision: Precision) -> None:
+    torch._dynamo.reset()
+    parts: list[nn.Module] = []
+
+    def backend(part: torch.fx.GraphModule, _: Any) -> Any:
+        parts.append(part)
+        return part.forward
+
+    backbone, inputs = BERT(32, 3, 2, 20, 40), rows_of_65_tokens()
+    backbone.compile(backend=backend)
+    for columns in (40, 30):
+        some = {name: value[:, :columns] for name, value in inputs.items()}
+        with computing(precision, CPU):
+            backbone(some, ["encoder_outputs"])
+    # Up to attention, its output layer, and the rest.
+    assert len(parts) == 3
+    torch._dynamo.reset()
 
 
 def test_without_graphs_compiled_layers_have_all_batches_as_they_are() -> None:
