@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from palm.backbone.architecture import Architecture
 from palm.backbone.base import Backbone
+from palm.backbone.constructor import constructor_of
 from palm.backbone.embeddings import Embeddings
 from palm.backbone.layer import PostNorm, casting
 from palm.backbone.one_row import through_one_row
@@ -85,7 +86,7 @@ class Encoder(Backbone):
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "__init__" not in cls.__dict__:
-            cls.__init__ = _constructor_of(cls)  # type: ignore[method-assign]
+            cls.__init__ = constructor_of(cls, Encoder.__init__)  # type: ignore[method-assign]
         super().__init_subclass__(**options)
 
     def __init__(
@@ -372,6 +373,9 @@ class Encoder(Backbone):
         return own
 
     def _run(self, layer: nn.Module, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
+        if first_only and layer._compiled_call_impl is not None:
+            # Made here: up to Python 3.11, the compiler stops at the lock of a cached_property.
+            _ = packing.first, packing.first_only
         if self._checkpoints_activations and torch.is_grad_enabled():
             again: Tensor = checkpoint(layer, tokens, packing, first_only, use_reentrant=False)
             return again
@@ -379,35 +383,3 @@ class Encoder(Backbone):
         call = layer.forward if self._records_graphs and (first_only or not self._in_graphs) else layer
         output: Tensor = call(tokens, packing, first_only)
         return output
-
-
-def _constructor_of(encoder: type[Encoder]) -> Callable[..., None]:
-    """`Encoder.__init__` with the signature of one encoder, because the signature is the schema of settings.
-
-    Whoever asks it, as the command line and the tables of settings do, sees what this encoder takes, no more.
-    """
-    common, build = inspect.signature(Encoder.__init__), encoder.architecture
-    shared, own = common.parameters.values(), inspect.signature(build).parameters.values()
-    sizes = [p for p in shared if p.default is p.empty and p.kind is not p.VAR_KEYWORD]  # `self`, too
-    others = [p for p in shared if p.default is not p.empty]
-    positional = [p for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
-    named = [p for p in own if p.kind is p.KEYWORD_ONLY]
-    parameters = sorted((*sizes, *positional, *others, *named), key=lambda p: p.kind)
-    if strange := sorted(encoder.defaults.keys() - {p.name for p in parameters}):
-        raise TypeError(f"{encoder.__name__}.defaults: there is no setting {strange[0]!r}")
-    defaults = {p.name: encoder.defaults.get(p.name, p.default) for p in parameters}
-    signature = common.replace(parameters=[p.replace(default=defaults[p.name]) for p in parameters])
-
-    def init(self: Encoder, *args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        Encoder.__init__(**bound.arguments)
-
-    hints = {
-        **get_type_hints(Encoder.__init__, include_extras=True),
-        **get_type_hints(build, include_extras=True),
-    }
-    init.__annotations__ = {name: hints[name] for name in signature.parameters if name in hints}
-    init.__signature__ = signature  # type: ignore[attr-defined]
-    init.__name__, init.__qualname__ = "__init__", f"{encoder.__qualname__}.__init__"
-    return init

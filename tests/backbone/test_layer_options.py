@@ -156,7 +156,10 @@ def test_graphs_are_of_few_sizes_and_of_training_alone() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_compiler_sees_layers_in_three_parts_which_they_share(precision: Precision) -> None:
+@pytest.mark.parametrize(("wanted", "count"), [("encoder_outputs", 3), ("sentence_embedding", 5)])
+def test_the_compiler_sees_layers_in_three_parts_which_they_share(
+    precision: Precision, wanted: str, count: int
+) -> None:
     torch._dynamo.reset()
     parts: list[nn.Module] = []
 
@@ -169,9 +172,9 @@ def test_the_compiler_sees_layers_in_three_parts_which_they_share(precision: Pre
     for columns in (40, 30):
         some = {name: value[:, :columns] for name, value in inputs.items()}
         with computing(precision, CPU):
-            backbone(some, ["encoder_outputs"])
-    # Up to attention, its output layer, and the rest.
-    assert len(parts) == 3
+            backbone(some, [wanted])
+    # Up to attention, its output layer, and the rest; first tokens alone are picked and asked for apart.
+    assert len(parts) == count
     torch._dynamo.reset()
 
 
