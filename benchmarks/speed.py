@@ -115,8 +115,8 @@ def table(
 def memory_of(args: argparse.Namespace, case: str, shape: str, name: str) -> float:
     """MiB at most of a process of its own that takes three steps."""
     command = [sys.executable, __file__, "--shape", shape, "--threads", "1", "--measure_memory", case, name]
-    for setting in ("pairs", "vocab"):
-        command += [f"--{setting}", str(getattr(args, setting))]
+    for setting in ("pairs", "vocab", "short"):
+        command += [f"--{setting}", str(given)] if (given := getattr(args, setting)) else []
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
 
@@ -129,15 +129,21 @@ def cases_of(args: argparse.Namespace, shape: str, count: int) -> dict[str, tupl
         return cases.read_pairs(args.pairs, args.vocab, 128, few[0], count)
 
     lengths = cases.realistic_lengths(384, 372, few[1] * count)
-    short = cases.short_lengths(few[0] * count)
+    lengths_of_short = cases.short_lengths(few[0] * count)
+
+    def short() -> Case:
+        if args.short:
+            return cases.read_short(args.short, args.vocab, few[0], count)
+        return cases.made_up("match", lengths_of_short, few[0])
+
     return {
         "pairs": (pairs, "train"),
-        "short": (lambda: cases.made_up("match", short, few[0]), "train"),
+        "short": (short, "train"),
         "mrc": (lambda: cases.made_up("mrc", lengths, few[1]), "train"),
         "mlm": (lambda: cases.masked(pairs()), "train"),
         "tagging": (lambda: cases.read_tagging(few[0], count), "train"),
         "inference": (pairs, "predict"),
-        "inference short": (lambda: cases.made_up("match", short, few[0]), "predict"),
+        "inference short": (short, "predict"),
     }
 
 
@@ -223,6 +229,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=4, help="steps of a turn")
     parser.add_argument("--quick", action="store_true", help="two turns of two steps, no memory")
     parser.add_argument("--pairs", type=Path, default=DATA / "match4mrqa" / "train.tsv")
+    parser.add_argument("--short", type=Path, help="a data file of cls; random words where absent")
     parser.add_argument("--vocab", type=Path, default=DATA / "vocab.txt")
     parser.add_argument("--output", type=Path, help="a Markdown file to append the tables to")
     parser.add_argument("--measure_memory", nargs=2, help=argparse.SUPPRESS)

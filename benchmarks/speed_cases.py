@@ -11,7 +11,7 @@ import torch
 
 from palm.core.contract import Tensors
 from palm.engine.stream import TaskStream
-from palm.reader import MatchReader, Reader, SequenceLabelReader
+from palm.reader import ClassifyReader, MatchReader, Reader, SequenceLabelReader
 from palm.reader.rows.cache import training_rows
 
 DATA = Path(__file__).resolve().parents[1] / "data"
@@ -79,6 +79,13 @@ def read_pairs(file: Path, vocab: Path, max_seq_len: int, rows: int, count: int)
     """Pairs of texts from a data file of `match`, in its order."""
     reader = MatchReader(vocab, max_seq_len, do_lower_case=True)
     return Case(f"pairs {max_seq_len}", "match", _collated(reader, file, rows, count))
+
+
+def read_short(file: Path, vocab: Path, rows: int, count: int) -> Case:
+    """Single texts from a data file of `cls`, in its order; what their labels are does not matter here."""
+    reader = ClassifyReader(vocab, 64, do_lower_case=True)
+    batches = _collated(reader, file, rows, count)
+    return Case("short", "match", [{**batch, "label_ids": batch["label_ids"] % 2} for batch in batches])
 
 
 def read_tagging(rows: int, count: int) -> Case:
