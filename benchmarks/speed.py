@@ -42,6 +42,9 @@ VARIANTS: dict[str, Runner] = {
     "palm": lambda case, shape, device: Palm(case, shape, device, "bf16"),
     "palm fp32": lambda case, shape, device: Palm(case, shape, device, "fp32"),
     "HF default": lambda case, shape, device: HuggingFace(case, shape, device, "fp32", "sdpa"),
+    "HF fp32 grouped": lambda case, shape, device: HuggingFace(
+        case, shape, device, "fp32", "sdpa", grouped=True
+    ),
     "HF bf16 sdpa": lambda case, shape, device: HuggingFace(case, shape, device, "bf16", "sdpa"),
     "HF bf16 eager": lambda case, shape, device: HuggingFace(case, shape, device, "bf16", "eager"),
     "HF bf16 sdpa grouped": lambda case, shape, device: HuggingFace(

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from palm.backbone import BERT
 from palm.core.contract import Tensors
+from palm.core.kept_weights import KeptWeights
 from palm.core.precision import Precision
 from palm.engine.build import start
 from palm.engine.model import outputs_of
@@ -96,7 +97,7 @@ class Palm:
         precision: Precision,
         compile: CompileMode = False,
     ) -> None:
-        self.case, self.device, self.precision = case, device, precision
+        self.case, self.device, self.precision, self.kept = case, device, precision, KeptWeights()
         task = Task("task", None, head_of(case, shape.hidden_size), batch_size=case.rows)  # type: ignore[arg-type]
         self.task = task
         self.training = start(
@@ -135,7 +136,8 @@ class Palm:
                 batch["input_mask"]
             )
             batch["input_mask"] = batch["input_mask"].bool()
-            outputs = outputs_of(model.backbone, self.task.head, batch, self.precision)
+            with self.kept:  # as a loaded model does
+                outputs = outputs_of(model.backbone, self.task.head, batch, self.precision)
             self.task.head.decode(outputs)
         return [(clock(self.device) - started) / count] * count
 
