@@ -103,7 +103,8 @@ def _converted(value: Any, annotation: Any, base: Path) -> Any:
         return result
     if whole in _CONVERTERS:
         return _CONVERTERS[whole](value, annotation, base)
-    if isinstance(annotation, type) and isinstance(value, annotation):
+    # To Python 3.10, `Callable[[str], bool]` is a type as well.
+    if isinstance(annotation, type) and get_origin(annotation) is None and isinstance(value, annotation):
         return value
     raise Mismatch
 

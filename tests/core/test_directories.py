@@ -218,8 +218,10 @@ def test_a_disk_that_turns_read_only_is_told_of_once(tmp_path: Path, monkeypatch
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     records = ({"index": number} for number in range(3))
-    for name in ("fsync", "replace", "unlink"):
+    monkeypatch.setattr(os, "fsync", refuse)
+    for name in ("replace", "unlink"):
         monkeypatch.setattr(os, name, refuse)
+        monkeypatch.setattr(Path, name, refuse)  # Python 3.10's has its own of the former
     with pytest.raises(StorageError, match="note: the file system is read-only"):
         write_text(tmp_path / "note", "1")
     with pytest.raises(StorageError, match=r"predictions\.json: the file system is read-only"):
