@@ -102,17 +102,17 @@ def _found(state: dict[str, Tensor], table: Tensor, gradient: Tensor, known: _Kn
     step, ids = int(state["step"]), gradient.indices()[0]
     tensors = table.detach(), state["exp_avg"], state["exp_avg_sq"]
     there = [] if known is None else [tensor.data_ptr() for tensor in known.tensors]
-    if known is None or there != [tensor.data_ptr() for tensor in tensors]:
-        known = _Known(tensors, -1, _pieces(tensors, torch.zeros(len(table), dtype=torch.bool)))
-    pieces = known.pieces
-    if pieces is not None:
-        rows = pieces.rows
-        if known.step != step:  # a dense gradient, or a checkpoint, came between
-            rows = (tensors[1] != 0).any(1) | (tensors[2] != 0).any(1)
-        if known.step != step or not rows[ids].all():
-            pieces = _pieces(tensors, rows.index_fill(0, ids, True))
-        pieces = pieces if int(pieces.rows.sum()) <= MOST * len(table) else None
-    return _Known(tensors, step + 1, pieces)
+    if there != [tensor.data_ptr() for tensor in tensors]:
+        known = None
+    if known is not None and known.pieces is None:
+        return _Known(tensors, step + 1, None)
+    # Otherwise a dense gradient, or a checkpoint, came between.
+    pieces = known.pieces if known is not None and known.step == step else None
+    if pieces is None or not pieces.rows[ids].all():
+        rows = (tensors[1] != 0).any(1) | (tensors[2] != 0).any(1) if pieces is None else pieces.rows
+        pieces = _pieces(tensors, rows.index_fill(0, ids, True))
+    are_few = int(pieces.rows.sum()) <= MOST * len(table)
+    return _Known(tensors, step + 1, pieces if are_few else None)
 
 
 def _pieces(tensors: Sequence[Tensor], rows: Tensor) -> _Pieces:
