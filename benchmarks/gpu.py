@@ -41,12 +41,12 @@ from speed_runs import (
     peak_memory,
 )
 
-from palm.core.contract import Tensors
-from palm.engine.build import plan_steps, start
-from palm.engine.checkpoint import optimizer_tensors, restore_optimizer
-from palm.engine.loop import Training
-from palm.engine.recipe import Recipe, TasksPerStep
-from palm.engine.task import Task
+from palm.core.tensor_specs import Tensors
+from palm.engine.run.checkpoint import optimizer_tensors, restore_optimizer
+from palm.engine.training.build import plan_steps, start
+from palm.engine.training.loop import Training
+from palm.engine.training.recipe import Recipe, TasksPerStep
+from palm.engine.training.task import Task
 from palm.mixing import MixRatio
 from palm.optimizer import AdamW
 

@@ -49,7 +49,7 @@ def measure(folder: Path, num_tasks: int) -> dict[str, float]:
     import torch
 
     import palm
-    from palm.engine.checkpoint import save_checkpoint
+    from palm.engine.run.checkpoint import save_checkpoint
 
     torch.set_num_threads(1)
     began = time.process_time()

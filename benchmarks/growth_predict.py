@@ -21,8 +21,8 @@ import torch
 from speed_cases import DATA
 
 from palm.backbone import BERT
-from palm.engine.inference import InferenceModel
-from palm.engine.meter import memory_bytes
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.watching.throughput import memory_bytes
 from palm.paradigm import Classify
 from palm.reader import ClassifyReader
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from palm import Controller
 from palm.distributed import is_first, num_ranks
-from palm.engine.evaluation import model_of
+from palm.engine.run.evaluation import model_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "demos" / "demo2"

@@ -29,8 +29,8 @@ from speed_runs import clock
 
 import palm
 from palm.balance import BALANCES, Balance
-from palm.engine.loop import Training
-from palm.engine.transfer import TransferProbe
+from palm.engine.training.loop import Training
+from palm.engine.training.transfer import TransferProbe
 
 ROWS, MADE_ROWS = 16, 512
 LENGTHS = {"short": (8, 24), "pairs": (60, 124)}

@@ -34,7 +34,7 @@ import torch
 from speed_cases import DATA, SHAPES, Case, Shape
 from speed_runs import HuggingFace, Palm, free, gemm_rate, peak_memory
 
-from palm.core.precision import choice
+from palm.core.numerics.precision import choice
 
 Runner = Callable[[Case, Shape, torch.device], Any]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from palm.core.contract import Tensors
-from palm.engine.stream import TaskStream
+from palm.core.tensor_specs import Tensors
+from palm.engine.training.stream import TaskStream
 from palm.reader import ClassifyReader, MatchReader, Reader, SequenceLabelReader
 from palm.reader.rows.cache import training_rows
 

@@ -16,8 +16,8 @@ from speed_runs import clock
 
 import palm
 from palm.distributed import Replica
-from palm.engine import loop
-from palm.engine.loop import Training
+from palm.engine.training import loop
+from palm.engine.training.loop import Training
 
 DEMO = Path(__file__).resolve().parents[1] / "demos" / "demo2"
 WARM_UP = 8

@@ -27,7 +27,7 @@ from speed_cases import DATA, SHAPES
 
 from palm import load_model
 from palm.backbone import BERT
-from palm.engine.inference import InferenceModel
+from palm.engine.inference.inference import InferenceModel
 from palm.export import to_onnx
 from palm.export.graph import INPUTS
 from palm.paradigm import Classify

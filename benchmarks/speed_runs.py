@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.backbone import BERT
-from palm.core.contract import Tensors
-from palm.core.kept_weights import KeptWeights
-from palm.core.precision import Precision
-from palm.engine.build import start
-from palm.engine.model import outputs_of
-from palm.engine.recipe import CompileMode, Recipe
-from palm.engine.task import Task
+from palm.core.numerics.precision import Precision
+from palm.core.numerics.weight_cache import KeptWeights
+from palm.core.tensor_specs import Tensors
+from palm.engine.training.build import start
+from palm.engine.training.model import outputs_of
+from palm.engine.training.recipe import CompileMode, Recipe
+from palm.engine.training.task import Task
 from palm.optimizer import AdamW
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
 from palm.pretrained import from_ours

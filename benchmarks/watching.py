@@ -27,10 +27,10 @@ from speed import machine
 from speed_cases import SHAPES
 
 import palm
-from palm.engine.events import Event
-from palm.engine.loop import Step, Training
-from palm.engine.running import Watch, run_training
-from palm.engine.trackers import trackers_of
+from palm.engine.run.fit import Watch, run_training
+from palm.engine.training.events import Event
+from palm.engine.training.loop import Step, Training
+from palm.engine.watching.trackers import trackers_of
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 WARM_UP = 20

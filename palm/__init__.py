@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from palm.comparison.compare import compare
     from palm.controller import Controller
     from palm.downloader import load_backbone
-    from palm.engine.evaluation import Evaluator
-    from palm.engine.inference import InferenceModel
-    from palm.engine.loading import load_model
-    from palm.engine.task import Task
+    from palm.engine.inference.inference import InferenceModel
+    from palm.engine.inference.loading import load_model
+    from palm.engine.run.evaluation import Evaluator
+    from palm.engine.training.task import Task
     from palm.export.convert import convert
     from palm.export.inspection import inspect_directory
     from palm.export.merge import merge
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Controller": "palm.controller",
-    "Evaluator": "palm.engine.evaluation",
-    "InferenceModel": "palm.engine.inference",
+    "Evaluator": "palm.engine.run.evaluation",
+    "InferenceModel": "palm.engine.inference.inference",
     "MultiHeadTrainer": "palm.trainer",
-    "Task": "palm.engine.task",
+    "Task": "palm.engine.training.task",
     "Trainer": "palm.trainer",
     "compare": "palm.comparison.compare",
     "convert": "palm.export.convert",
     "inspect_directory": "palm.export.inspection",
     "load_backbone": "palm.downloader",
-    "load_model": "palm.engine.loading",
+    "load_model": "palm.engine.inference.loading",
     "merge": "palm.export.merge",
     "plot": "palm.report.plot",
     "sweep": "palm.search.sweep",

@@ -23,9 +23,9 @@ from palm.backbone import BERT
 from palm.config import read_config
 from palm.controller import Controller
 from palm.controller.plan import plan
-from palm.core import storage
-from palm.engine.checkpoint import newest_checkpoint, save_checkpoint
-from palm.engine.inference import InferenceModel
+from palm.core.files import manifest as storage
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.run.checkpoint import newest_checkpoint, save_checkpoint
 from palm.export.sources import tasks_of_run
 from palm.paradigm import Classify
 from palm.pretrained import from_ours, read_weights

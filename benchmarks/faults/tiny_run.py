@@ -15,7 +15,7 @@ import torch.distributed.tensor  # noqa: F401
 import palm
 import palm.controller.controller
 from palm.core.errors import StorageError
-from palm.core.storage import numbered, verify
+from palm.core.files.manifest import numbered, verify
 
 WORDS = [
     "[PAD]",

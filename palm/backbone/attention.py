@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from palm.backbone.packed_attention import attend, attend_in_graph
 from palm.backbone.packing import Packing, Padded
 from palm.core.errors import ConfigError
-from palm.core.kept_weights import keeper
-from palm.core.layers import linear
+from palm.core.numerics.layers import linear
+from palm.core.numerics.weight_cache import keeper
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import ClassVar
 from torch import nn
 
 from palm.core.component import Component, Translate, checked_phase, unused
-from palm.core.contract import Specs, Tensors
 from palm.core.errors import ConfigError
 from palm.core.registry import Registry
+from palm.core.tensor_specs import Specs, Tensors
 
 
 class Backbone(Component, nn.Module):

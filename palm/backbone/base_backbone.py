@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from palm.backbone import base
 from palm.core.component import checked_phase
-from palm.core.contract import Tensors
+from palm.core.tensor_specs import Tensors
 
 
 class Backbone(base.Backbone):

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from palm.backbone.dropout import apply_mask, draw_mask
 from palm.backbone.packing import Scope
-from palm.backbone.stacks import Piece, pieces_of
+from palm.backbone.stacked_attention import Piece, pieces_of
 
 
 def attend_by_blocks(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape, Table
-from palm.core.contract import Tensors
 from palm.core.errors import WiringError
-from palm.core.layers import layer_norm, linear
-from palm.core.precision import compute_dtype
-from palm.core.row_gradients import looked_up
+from palm.core.numerics.layers import layer_norm, linear
+from palm.core.numerics.precision import compute_dtype
+from palm.core.numerics.sparse_embedding import looked_up
+from palm.core.tensor_specs import Tensors
 
 
 class Embeddings(nn.Module):

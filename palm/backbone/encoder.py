@@ -17,14 +17,14 @@ from palm.backbone.base import Backbone
 from palm.backbone.constructor import constructor_of
 from palm.backbone.embeddings import Embeddings
 from palm.backbone.layer import PostNorm, casting
-from palm.backbone.one_row import through_one_row
 from palm.backbone.packed_attention import attend
 from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape, Table
-from palm.core.contract import Tensors, TensorSpec, mismatches
+from palm.backbone.single_sequence import through_one_row
 from palm.core.errors import ConfigError, WiringError
-from palm.core.layers import ACTIVATIONS, init_weights, layer_norm
-from palm.core.precision import compute_dtype
+from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
+from palm.core.numerics.precision import compute_dtype
+from palm.core.tensor_specs import Tensors, TensorSpec, mismatches
 
 E = TypeVar("E", bound="Encoder")
 

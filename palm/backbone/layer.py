@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from palm.backbone.attention import SelfAttention
 from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
-from palm.core.cast_weights import cast_together
-from palm.core.layers import ACTIVATIONS, casts_norms, layer_norm, linear
+from palm.core.numerics.fused_cast import cast_together
+from palm.core.numerics.layers import ACTIVATIONS, casts_norms, layer_norm, linear
 from palm.distributed import num_ranks
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
-from palm.core.layers import activation_problems
+from palm.core.numerics.layers import activation_problems
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from palm.controller.settings import RunSettings
 from palm.controller.stages import steps_of
 from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.logging import only_collected
-from palm.core.precision import choice
-from palm.engine.build import plan_steps, start
-from palm.engine.loop import Training
-from palm.engine.recipe import Recipe
-from palm.engine.run_directory import RunDirectory
-from palm.engine.stream import TaskStream
-from palm.engine.task import Task
+from palm.core.numerics.precision import choice
+from palm.engine.run.run_directory import RunDirectory
+from palm.engine.training.build import plan_steps, start
+from palm.engine.training.loop import Training
+from palm.engine.training.recipe import Recipe
+from palm.engine.training.stream import TaskStream
+from palm.engine.training.task import Task
 from palm.lr_sched import schedule_of_run
 from palm.paradigm import HEADS
 from palm.reader import READERS

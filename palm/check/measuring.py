@@ -16,11 +16,11 @@ import torch
 from palm.check.planning import RunPlan
 from palm.check.saving import Saving
 from palm.distributed.group import exhaust
-from palm.engine.evaluation import count_examples, model_of
-from palm.engine.loop import Training
-from palm.engine.meter import memory_bytes
-from palm.engine.saving import save_model
-from palm.engine.task import Task
+from palm.engine.run.evaluation import count_examples, model_of
+from palm.engine.run.saving import save_model
+from palm.engine.training.loop import Training
+from palm.engine.training.task import Task
+from palm.engine.watching.throughput import memory_bytes
 
 EVALUATED = 2048
 """Dev examples that are predicted to know how long an evaluation takes."""

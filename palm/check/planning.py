@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from palm.backbone.encoder import Encoder
-from palm.engine.loop import Training
-from palm.engine.stream import TaskStream
-from palm.engine.task import Task
+from palm.engine.training.loop import Training
+from palm.engine.training.stream import TaskStream
+from palm.engine.training.task import Task
 
 MOST_DRAWS = 200_000
 """Steps whose tasks are drawn as the run will draw them; of a longer run, the draws are expected ones."""

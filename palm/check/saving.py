@@ -11,10 +11,10 @@ import torch
 from palm.check.planning import RunPlan
 from palm.check.problems import Problem
 from palm.controller.settings import RunSettings
-from palm.core.directories import foreign_files
-from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.loop import Training
-from palm.engine.run_directory import CONFIGURATION, RECORD, RunDirectory
+from palm.core.files.atomic_dir import foreign_files
+from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.run.run_directory import CONFIGURATION, RECORD, RunDirectory
+from palm.engine.training.loop import Training
 
 
 @dataclass(frozen=True)

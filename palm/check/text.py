@@ -11,7 +11,7 @@ from palm.check.planning import RunPlan, spread_of_draws
 from palm.check.result import Check
 from palm.check.saving import Saving
 from palm.core.durations import duration
-from palm.engine.evaluation import aligned
+from palm.engine.run.evaluation import aligned
 
 SPARKS = "▁▂▃▄▅▆▇█"
 

@@ -31,7 +31,7 @@ from palm.cli import (
 from palm.cli.command import Command, Settings
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
-from palm.core.foreign import printable
+from palm.core.files.untrusted import printable
 from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.core.signals import Stopped, ending_on_signals
 from palm.core.version import __version__

@@ -38,8 +38,8 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> None:
     from palm.check import check
     from palm.check.text import as_text
-    from palm.core.foreign import printable
-    from palm.core.storage import write_text
+    from palm.core.files.manifest import write_text
+    from palm.core.files.untrusted import printable
 
     find_components(options.config)
     found = check(options.config, options.task_dir, settings, measure=not options.no_measure)

@@ -8,7 +8,7 @@ import json
 import sys
 
 from palm.cli.command import Command, Settings
-from palm.core.foreign import printable
+from palm.core.files.untrusted import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

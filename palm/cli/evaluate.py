@@ -22,7 +22,7 @@ from palm.cli.command import (
 from palm.core.errors import PalmError
 
 if TYPE_CHECKING:
-    from palm.engine.evaluation import JsonScores
+    from palm.engine.run.evaluation import JsonScores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, settings: Settings) -> None:
-    from palm.engine.evaluation import json_ready
+    from palm.engine.run.evaluation import json_ready
 
     scores: JsonScores | dict[str, JsonScores]
     if options.config is None:
         refuse_incomplete(options, settings, "palm evaluate", "model", "input")
-        from palm.engine.loading import load_model
+        from palm.engine.inference.loading import load_model
 
         precision = options.precision or "auto"
         model = load_model(options.model, engine=options.engine, precision=precision, trust=options.trust)

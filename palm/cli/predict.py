@@ -44,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, settings: Settings) -> None:
     if options.config is None:
         refuse_incomplete(options, settings, "palm predict", "model", "input", "output")
-        from palm.core.device import device_of
+        from palm.core.numerics.device import device_of
         from palm.distributed import join
-        from palm.engine.loading import load_model
+        from palm.engine.inference.loading import load_model
 
         device = device_of(use_gpu=options.engine == "torch")
         join(device)

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
     raise_any(count_problems(steps=options.steps, more=options.more))
     if options.record is not None:
         from palm.controller import Controller
-        from palm.engine.recording import EnoughSteps, Recorder
+        from palm.engine.run.determinism import EnoughSteps, Recorder
 
         last, killed_after = options.steps + options.more, options.steps if options.killed else None
         with suppress(EnoughSteps):

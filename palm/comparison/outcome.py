@@ -14,7 +14,7 @@ from palm.comparison.resampling import Pair, resampled_scores
 from palm.comparison.statistics import LEVEL, Difference, Floats, holm, paired_difference
 from palm.comparison.variants import ALONE, REFERENCE, Budget, Length, Variant
 from palm.core.errors import PalmError
-from palm.engine.evaluation import aligned
+from palm.engine.run.evaluation import aligned
 from palm.metrics import METRICS, Metric
 
 FORMAT, VERSION = "palm-comparison", 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from palm.config.problems import Problems
 from palm.config.values import Flag, Plain, Setting
-from palm.core.program import is_program
+from palm.core.invocation import is_program
 
 
 class HelpRequested(Exception):  # noqa: N818 - nothing is wrong; the caller prints the help and ends

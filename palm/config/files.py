@@ -13,7 +13,7 @@ import yaml
 from palm.config.problems import Problems
 from palm.config.values import FALSE_WORDS, FLOAT, INTEGER, TRUE_WORDS, Plain
 from palm.core.errors import ConfigError
-from palm.core.foreign import parse_json, read_bytes
+from palm.core.files.untrusted import parse_json, read_bytes
 
 MAX_FILE = 1 << 22
 """4 MiB: a configuration with the labels of a large vocabulary in it has a tenth."""

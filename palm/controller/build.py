@@ -16,11 +16,11 @@ from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import RunSettings
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import logger
-from palm.engine.build import build_optimizer, plan_steps
-from palm.engine.model import MultiTaskModel
-from palm.engine.shared_rows import share_rows, sharing_problems
-from palm.engine.task import Task, wiring_problems
-from palm.engine.together import step_problems
+from palm.engine.training.build import build_optimizer, plan_steps
+from palm.engine.training.model import MultiTaskModel
+from palm.engine.training.shared_rows import share_rows, sharing_problems
+from palm.engine.training.step_planning import step_problems
+from palm.engine.training.task import Task, wiring_problems
 from palm.lr_sched import schedule_of_run
 from palm.mixing import Mixing
 from palm.optimizer import Optimizer, ParameterGroups

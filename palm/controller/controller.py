@@ -18,11 +18,11 @@ from palm.controller.staged import train_stages
 from palm.controller.stages import stages_of
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
+from palm.core.files.manifest import write_text
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
-from palm.core.precision import tf32
+from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean
 from palm.core.signals import stop_request
-from palm.core.storage import write_text
 from palm.distributed import (
     barrier,
     from_first,
@@ -32,25 +32,25 @@ from palm.distributed import (
     report_missing_ranks,
 )
 from palm.downloader.hub import pretrained_directory
-from palm.engine.build import start
-from palm.engine.callbacks import callbacks_of
-from palm.engine.checkpoint import load_checkpoint
-from palm.engine.evaluation import Evaluator, shown
-from palm.engine.events import Observer
-from palm.engine.inference import InferenceModel
-from palm.engine.loop import Training
-from palm.engine.recipe import Recipe, identity
-from palm.engine.result import TrainingResult
-from palm.engine.run_directory import CONFIGURATION, HISTORY, RunDirectory
-from palm.engine.run_lock import only_run_in
-from palm.engine.running import Watch, run_training
-from palm.engine.saving import CheckpointSaver, TargetSaver, evaluation_observers, models_table
-from palm.engine.stopping import StopOnSignal
-from palm.engine.task import Task
-from palm.engine.together import planned_steps
-from palm.engine.trackers import trackers_of
-from palm.engine.transfer import TransferProbe
-from palm.engine.weights import start_from
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.run.checkpoint import load_checkpoint
+from palm.engine.run.evaluation import Evaluator, shown
+from palm.engine.run.fit import Watch, run_training
+from palm.engine.run.result import TrainingResult
+from palm.engine.run.run_directory import CONFIGURATION, HISTORY, RunDirectory
+from palm.engine.run.run_lock import only_run_in
+from palm.engine.run.saving import CheckpointSaver, TargetSaver, evaluation_observers, models_table
+from palm.engine.run.stopping import StopOnSignal
+from palm.engine.run.weights import start_from
+from palm.engine.training.build import start
+from palm.engine.training.events import Observer
+from palm.engine.training.loop import Training
+from palm.engine.training.recipe import Recipe, identity
+from palm.engine.training.step_planning import planned_steps
+from palm.engine.training.task import Task
+from palm.engine.training.transfer import TransferProbe
+from palm.engine.watching.callbacks import callbacks_of
+from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import load_pretrain, vocabulary_differences
 from palm.reader import Predictions
@@ -143,8 +143,8 @@ class Controller:
         at hand, with a checkpoint.
 
         Args:
-            callbacks: called with every event of the run (see `palm.engine.events`), in order, after those
-                of the setting; of several processes, in each.
+            callbacks: called with every event of the run (see `palm.engine.training.events`), in order,
+                after those of the setting; of several processes, in each.
 
         Returns:
             How it went, to print or to look at; the same that `history.jsonl` tells.

@@ -9,7 +9,7 @@ from typing import Any
 from palm.config import Config
 from palm.config.layers import json_ready
 from palm.controller.plan import Plan
-from palm.core.checksum import checksum
+from palm.core.files.checksum import checksum
 
 Document = dict[str, dict[str, Any]]
 """A configuration in itself: its sections `global`, `tasks` and `backbone`, JSON-ready, paths absolute."""

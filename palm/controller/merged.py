@@ -13,19 +13,19 @@ from palm.config import read_config
 from palm.controller.build import Parts, build
 from palm.controller.plan import plan
 from palm.controller.stages import StagePlan
-from palm.core.device import device_of
+from palm.core.files.manifest import load_into, write_text
 from palm.core.logging import logger
-from palm.core.storage import load_into, write_text
+from palm.core.numerics.device import device_of
 from palm.core.version import __version__
 from palm.distributed import is_first
-from palm.engine.choosing import LAST
-from palm.engine.evaluation import json_ready, normalized_score
-from palm.engine.history import FILE, VERSION
-from palm.engine.inference import InferenceModel
-from palm.engine.merging import between
-from palm.engine.stages import StagedDirectory
-from palm.engine.task import Task
-from palm.engine.weights import saved_weights, write_weights
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.model_paths import LAST
+from palm.engine.run.evaluation import json_ready, normalized_score
+from palm.engine.run.merging import between
+from palm.engine.run.stages import StagedDirectory
+from palm.engine.run.weights import saved_weights, write_weights
+from palm.engine.training.task import Task
+from palm.engine.watching.history import FILE, VERSION
 
 Scores = Mapping[str, Mapping[str, float]]
 

@@ -14,8 +14,8 @@ from palm.config import AUTO, Config, Consumer, settings_of
 from palm.controller.settings import RunSettings, TaskParts, reset_problems, setting_problems
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
-from palm.engine.run_directory import name_problem
-from palm.engine.task import NO_BATCH_SIZE, Task
+from palm.engine.run.run_directory import name_problem
+from palm.engine.training.task import NO_BATCH_SIZE, Task
 from palm.lr_sched import HORIZON, LR_SCHEDULES
 from palm.mixing import MIXINGS, Mixing
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups

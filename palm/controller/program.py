@@ -13,11 +13,11 @@ import torch
 
 from palm.config import Config, HelpRequested, help_text, read_config
 from palm.controller.plan import HELP, NO_SETTINGS
-from palm.core.device import device_of
 from palm.core.errors import PalmError
+from palm.core.numerics.device import device_of
 from palm.distributed import DEFAULT_TIMEOUT, join, launch, record_failure
 from palm.downloader.hub import settings_of_model
-from palm.engine.task import Task
+from palm.engine.training.task import Task
 
 
 def configured(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from palm.core.errors import PalmError
 from palm.core.logging import logger
-from palm.engine.recording import Recording, first_difference, read_recording
+from palm.engine.run.determinism import Recording, first_difference, read_recording
 
 
 @dataclass(frozen=True)

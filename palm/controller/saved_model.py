@@ -6,12 +6,12 @@ from pathlib import Path
 
 from palm.controller.plan import Plan, TaskPlan
 from palm.core.errors import ConfigError, StorageError
-from palm.core.foreign import reading
+from palm.core.files.manifest import is_sealed, read_object
+from palm.core.files.untrusted import reading
 from palm.core.logging import logger
-from palm.core.storage import is_sealed, read_object
-from palm.engine.choosing import BEST, LAST, chosen_model, why_missing
-from palm.engine.inference import DESCRIPTION, InferenceModel
-from palm.engine.loading import load_model, said_of
+from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.inference.loading import load_model, said_of
+from palm.engine.inference.model_paths import BEST, LAST, chosen_model, why_missing
 from palm.paradigm import HEADS
 from palm.reader import READERS
 

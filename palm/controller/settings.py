@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from palm.config import ModelPath
-from palm.core import precision
-from palm.core.device import DeviceName
+from palm.core.numerics import precision
+from palm.core.numerics.device import DeviceName
 from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
-from palm.engine.progress import Progress
-from palm.engine.recipe import CompileMode, LossScale, TasksPerStep
+from palm.engine.training.recipe import CompileMode, LossScale, TasksPerStep
+from palm.engine.watching.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

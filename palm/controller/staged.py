@@ -10,16 +10,16 @@ from palm.config import yaml_text
 from palm.controller.document import Document
 from palm.controller.merged import merge_stage
 from palm.controller.stages import StagePlan
+from palm.core.files.manifest import write_text
 from palm.core.logging import logger
-from palm.core.storage import write_text
 from palm.distributed import barrier, from_first, is_first, launch_id, lost_a_process, report_missing_ranks
-from palm.engine.events import Ended, Evaluated, Event, Observer, Started
-from palm.engine.loop import Training
-from palm.engine.result import TrainingResult
-from palm.engine.run_directory import CONFIGURATION, RunDirectory
-from palm.engine.run_lock import only_run_in
-from palm.engine.stages import StagedDirectory
-from palm.engine.weights import save_weights
+from palm.engine.run.result import TrainingResult
+from palm.engine.run.run_directory import CONFIGURATION, RunDirectory
+from palm.engine.run.run_lock import only_run_in
+from palm.engine.run.stages import StagedDirectory
+from palm.engine.run.weights import save_weights
+from palm.engine.training.events import Ended, Evaluated, Event, Observer, Started
+from palm.engine.training.loop import Training
 
 Train = Callable[[Document, Sequence[Observer]], object]
 """Trains the run of a configuration, telling observers."""

@@ -16,7 +16,7 @@ from palm.controller.document import Document, document, that_count
 from palm.controller.plan import Plan, place_of, plan
 from palm.core.errors import ConfigError
 from palm.core.registry import Registry, did_you_mean
-from palm.engine.run_directory import STAGE_WEIGHTS, STAGES
+from palm.engine.run.run_directory import STAGE_WEIGHTS, STAGES
 from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS
 from palm.optimizer import OPTIMIZERS

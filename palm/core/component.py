@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args, get_type_hints
 
-from palm.core.contract import SPEC_NAMES, Specs, specs_of
 from palm.core.errors import ConfigError
+from palm.core.tensor_specs import SPEC_NAMES, Specs, specs_of
 
 Translate = Callable[[Any], dict[str, Any]]
 """The value of an argument that only 2.x has -> what it means, as arguments of our own."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from palm.core.program import is_program
+from palm.core.invocation import is_program
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 """A terminal, a system that shuts down, a connection that is lost, and Slurm before its time limit."""

@@ -11,8 +11,8 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from palm.core.errors import ConfigError
+from palm.core.invocation import is_program
 from palm.core.logging import logger
-from palm.core.program import is_program
 from palm.distributed.group import is_launched
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from palm.core.contract import Tensors
-from palm.core.layers import casts_norms
+from palm.core.numerics.layers import casts_norms
+from palm.core.tensor_specs import Tensors
 from palm.distributed.group import all_reduce_sum, num_ranks
 
 Parallel = Literal["ddp", "fsdp"]

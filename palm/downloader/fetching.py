@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 from tqdm import tqdm
 
 from palm.core.errors import StorageError
-from palm.core.storage import read_json, write_json
+from palm.core.files.manifest import read_json, write_json
 from palm.core.version import __version__
 
 TIMEOUT = 30.0

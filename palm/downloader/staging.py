@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from palm.core.errors import StorageError
-from palm.core.locking import locked
+from palm.core.files.locking import locked
 
 
 @contextmanager

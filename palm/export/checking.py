@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from palm.core.contract import Tensors
 from palm.core.errors import PalmError
-from palm.core.rng import generator
-from palm.engine.inference import InferenceModel
-from palm.engine.model import outputs_of
-from palm.engine.onnx.graph import made_up_batch
+from palm.core.numerics.rng import generator
+from palm.core.tensor_specs import Tensors
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.onnx.graph import made_up_batch
+from palm.engine.training.model import outputs_of
 from palm.export.graph import INPUTS, Graph
 from palm.export.sources import Trained
 

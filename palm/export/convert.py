@@ -9,7 +9,7 @@ from torch import Tensor
 
 from palm.backbone import Backbone
 from palm.core.checks import choice_problems, raise_any
-from palm.core.directories import check_target, new_directory
+from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
 from palm.downloader import pretrained_directory
 from palm.export.tokenizer_files import input_names, save_tokenizer

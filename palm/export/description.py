@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.component import Component
-from palm.core.storage import write_json
+from palm.core.files.manifest import write_json
 from palm.core.version import __version__
-from palm.engine.inference import InferenceModel
-from palm.engine.model_card import label_names
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.model_card import label_names
 from palm.paradigm import HEADS, SequenceLabel
 from palm.reader import READERS
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from palm.backbone import Backbone
-from palm.core.contract import Tensors
 from palm.core.errors import PalmError
-from palm.engine.onnx.graph import padded_features
+from palm.core.tensor_specs import Tensors
+from palm.engine.inference.onnx.graph import padded_features
 from palm.paradigm import Head
 
 INPUTS = {"token_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}

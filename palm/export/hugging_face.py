@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palm.core.directories import check_target, new_directory
 from palm.core.errors import PalmError
-from palm.core.foreign import reading
+from palm.core.files.atomic_dir import check_target, new_directory
+from palm.core.files.manifest import read_object, save_tensors, write_json, write_text
+from palm.core.files.untrusted import reading
 from palm.core.logging import logger
-from palm.core.storage import read_object, save_tensors, write_json, write_text
-from palm.engine.inference import DESCRIPTION, InferenceModel
-from palm.engine.model_card import CARD, label_names, model_card
+from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.export.description import describe_export
 from palm.export.heads import HeadLayout, layout_of_head
 from palm.export.sources import saved_model

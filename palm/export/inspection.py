@@ -11,11 +11,13 @@ from typing import Any
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.foreign import inside, parse_json, reading
-from palm.core.storage import numbered, read_object, under
-from palm.engine import checkpoint, history, inference, weights
-from palm.engine.choosing import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run_directory import CONFIGURATION, HISTORY, RECIPE
+from palm.core.files.manifest import numbered, read_object, under
+from palm.core.files.untrusted import inside, parse_json, reading
+from palm.engine.inference import inference
+from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.run import checkpoint, weights
+from palm.engine.run.run_directory import CONFIGURATION, HISTORY, RECIPE
+from palm.engine.watching import history
 from palm.export import description as export
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import read_config

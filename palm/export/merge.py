@@ -8,17 +8,17 @@ from typing import Any
 
 from palm.backbone import BACKBONES
 from palm.core.checks import raise_any
-from palm.core.checksum import checksum
-from palm.core.directories import check_target
 from palm.core.errors import ConfigError, StorageError
+from palm.core.files.atomic_dir import check_target
+from palm.core.files.checksum import checksum
+from palm.core.files.manifest import MANIFEST, load_into, under
 from palm.core.logging import logger, show_on_console
-from palm.core.storage import MANIFEST, load_into, under
-from palm.engine.checkpoint import STATE
-from palm.engine.choosing import chosen_model
-from palm.engine.inference import InferenceModel
-from palm.engine.loading import load_model
-from palm.engine.merging import SHOWN, mean_of, normalized_shares
-from palm.engine.recipe import named
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.loading import load_model
+from palm.engine.inference.model_paths import chosen_model
+from palm.engine.run.checkpoint import STATE
+from palm.engine.run.merging import SHOWN, mean_of, normalized_shares
+from palm.engine.training.recipe import named
 from palm.export.sources import tasks_of_run
 from palm.paradigm import HEADS
 from palm.reader import READERS

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from palm.core.directories import check_target, new_directory
 from palm.core.errors import PalmError
+from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
-from palm.engine.inference import InferenceModel
-from palm.engine.onnx.writing import check_sizes, require_onnx, session_of, write_graph
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.onnx.writing import check_sizes, require_onnx, session_of, write_graph
 from palm.export.checking import Check, check_graph
 from palm.export.description import describe_export
 from palm.export.graph import Graph

@@ -13,15 +13,15 @@ from palm.backbone import BACKBONES
 from palm.config import Problems
 from palm.config.files import read_yaml
 from palm.config.values import guessed
-from palm.core.descriptions import rebuilt
 from palm.core.errors import PalmError, StorageError
-from palm.core.foreign import reading
-from palm.core.storage import load_into, read_object
-from palm.engine.checkpoint import STATE, newest_checkpoint, trained_weights
-from palm.engine.choosing import LAST
-from palm.engine.inference import DESCRIPTION, InferenceModel
-from palm.engine.loading import load_model
-from palm.engine.run_directory import CONFIGURATION
+from palm.core.files.manifest import load_into, read_object
+from palm.core.files.serialization import rebuilt
+from palm.core.files.untrusted import reading
+from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.inference.loading import load_model
+from palm.engine.inference.model_paths import LAST
+from palm.engine.run.checkpoint import STATE, newest_checkpoint, trained_weights
+from palm.engine.run.run_directory import CONFIGURATION
 from palm.export.tokenizer_files import load_tokenizer
 from palm.paradigm import HEADS
 from palm.reader import READERS

@@ -9,9 +9,9 @@ from typing import Any
 
 from palm.config import yaml_text
 from palm.controller.document import Document
-from palm.core.directories import discard
 from palm.core.errors import StorageError
-from palm.core.storage import MANIFEST, read_object, write_json, write_text
+from palm.core.files.atomic_dir import discard
+from palm.core.files.manifest import MANIFEST, read_object, write_json, write_text
 
 DESCRIPTION, FORMAT, VERSION = "grid.json", "palm-grid", 1
 CONFIGURATION, JOB, RESULT, LOG, OUT, ROWS = (

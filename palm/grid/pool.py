@@ -16,8 +16,8 @@ import torch
 from palm.core.checks import count_problems, raise_any
 from palm.core.durations import duration
 from palm.core.errors import PalmError
+from palm.core.invocation import command_of_program
 from palm.core.logging import logger
-from palm.core.program import command_of_program
 from palm.core.signals import Stopped
 from palm.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun
 

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from palm.controller import Controller
-from palm.core.device import device_of
 from palm.core.errors import TrainingError
-from palm.core.locking import locked
-from palm.core.storage import is_sealed, read_object, write_json, write_text
+from palm.core.files.locking import locked
+from palm.core.files.manifest import is_sealed, read_object, write_json, write_text
+from palm.core.numerics.device import device_of
 from palm.distributed import is_first
-from palm.engine.callbacks import callbacks_of
-from palm.engine.choosing import BEST, LAST
-from palm.engine.evaluation import Evaluator, json_ready, normalized_score
-from palm.engine.events import Event, Started
-from palm.engine.loading import load_model
-from palm.engine.loop import Training
+from palm.engine.inference.loading import load_model
+from palm.engine.inference.model_paths import BEST, LAST
+from palm.engine.run.evaluation import Evaluator, json_ready, normalized_score
+from palm.engine.training.events import Event, Started
+from palm.engine.training.loop import Training
+from palm.engine.watching.callbacks import callbacks_of
 from palm.grid.folder import CONFIGURATION, JOB, OUT, RESULT, ROWS, remove_models
 from palm.metrics import metrics_of, scores_of
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from palm.core.component import checked_phase
-from palm.core.contract import Specs, Tensors, specs_of
+from palm.core.tensor_specs import Specs, Tensors, specs_of
 from palm.paradigm import base
 
 Declared = Mapping[str, Mapping[str, Any]]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from palm.core.rng import generator
+from palm.core.numerics.rng import generator
 
 
 def draw_task(seed: int, step: int, weights: Sequence[float]) -> int:

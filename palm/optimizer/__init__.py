@@ -8,7 +8,7 @@ from palm.optimizer.adamwdl import AdamWDL, layerwise_lr_decay
 from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, clip
 from palm.optimizer.groups import ParameterGroups
 from palm.optimizer.lamb import Lamb, trust_ratio
-from palm.optimizer.row_steps import takes_rows
+from palm.optimizer.sparse_adamw import takes_rows
 
 __all__ = [
     "OPTIMIZERS",

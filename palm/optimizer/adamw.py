@@ -10,7 +10,7 @@ from torch import nn
 
 from palm.optimizer.base import OPTIMIZERS, GradClipType
 from palm.optimizer.moments import DecayRule, EpsilonHatRule, MomentOptimizer, keep_moments_normal
-from palm.optimizer.row_steps import step_by_rows
+from palm.optimizer.sparse_adamw import step_by_rows
 
 
 @OPTIMIZERS.register("adam", "adamw")

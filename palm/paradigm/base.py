@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from palm.core.component import Component, Translate, checked_phase
-from palm.core.contract import Specs, Tensors
 from palm.core.registry import Registry
+from palm.core.tensor_specs import Specs, Tensors
 from palm.paradigm.results import Results
 
 

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.component import Translate, unused
-from palm.core.contract import Tensors, TensorSpec
-from palm.core.layers import init_weights
+from palm.core.numerics.layers import init_weights
+from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head
 
 PADDING_LOGIT = -1e9

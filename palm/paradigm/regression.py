@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
-from palm.core.contract import Tensors, TensorSpec
-from palm.core.layers import init_weights
+from palm.core.numerics.layers import init_weights
+from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from palm.core.contract import Tensors
+from palm.core.tensor_specs import Tensors
 
 
 class Results:

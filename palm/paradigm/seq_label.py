@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
 from palm.core.component import Translate
-from palm.core.contract import NO_LABEL, Tensors, TensorSpec
 from palm.core.errors import WiringError
-from palm.core.layers import init_weights
+from palm.core.numerics.layers import init_weights
+from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head
 from palm.paradigm.crf import LinearChainCRF
 

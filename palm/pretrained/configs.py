@@ -12,8 +12,8 @@ from palm.backbone import BACKBONES
 from palm.backbone.encoder import Encoder
 from palm.config import settings_of
 from palm.core.errors import ConfigError, StorageError
-from palm.core.foreign import reading
-from palm.core.storage import read_object
+from palm.core.files.manifest import read_object
+from palm.core.files.untrusted import reading
 from palm.pretrained.names import Renamed
 
 CONFIG_FILES = (

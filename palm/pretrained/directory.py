@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.budget import within_weights
 from palm.core.errors import StorageError
-from palm.core.filling import unfilled
-from palm.core.foreign import inside, reading
+from palm.core.files.untrusted import inside, reading
+from palm.core.numerics.allocation_limit import within_weights
+from palm.core.numerics.skip_init import unfilled
 from palm.pretrained.configs import CONFIG_FILES, described, find_config, placed, read_config, sizes_of
 from palm.pretrained.files import read_weights
 from palm.pretrained.names import Renamed, to_ours

@@ -10,8 +10,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.foreign import inside, reading
-from palm.core.storage import check_header, load_tensors, read_json
+from palm.core.files.manifest import check_header, load_tensors, read_json
+from palm.core.files.untrusted import inside, reading
 from palm.pretrained.formats import fluid
 from palm.pretrained.formats.npz import read_npz
 from palm.pretrained.formats.paddle_pickle import read_pdparams

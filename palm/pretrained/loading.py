@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.errors import StorageError
-from palm.core.foreign import reading
+from palm.core.files.untrusted import reading
 from palm.core.logging import logger
 from palm.pretrained.agreement import check_agreement
 from palm.pretrained.files import read_weights

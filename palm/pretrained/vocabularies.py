@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from palm.core.foreign import read_bytes, reading
-from palm.core.storage import read_json
+from palm.core.files.manifest import read_json
+from palm.core.files.untrusted import read_bytes, reading
 from palm.reader import Reader
 from palm.reader.text.tokenizer import MAX_VOCABULARY, load_vocabulary
 

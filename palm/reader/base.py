@@ -10,15 +10,15 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from palm.core.checks import choice_problems, raise_any
-from palm.core.contract import Specs, Tensors
 from palm.core.errors import DataError, PalmError
+from palm.core.files.manifest import write_text
 from palm.core.logging import logger
 from palm.core.registry import Registry
-from palm.core.storage import write_text
+from palm.core.tensor_specs import Specs, Tensors
+from palm.reader.legacy_2x import Serving
 from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
-from palm.reader.serving import Serving
 from palm.reader.text.bad_rows import BadRows, usable
 from palm.reader.text.tokenizer import Tokenizer
 

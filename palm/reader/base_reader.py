@@ -17,13 +17,13 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from palm.core.component import checked_phase
-from palm.core.contract import Specs, Tensors
 from palm.core.errors import DataError, WiringError
+from palm.core.tensor_specs import Specs, Tensors
 from palm.reader import base
 from palm.reader.base import Draw
+from palm.reader.legacy_2x import HasInputs, LoadedData
 from palm.reader.predictions import Record
 from palm.reader.rows.rows import Column, Rows
-from palm.reader.serving import HasInputs, LoadedData
 
 R = TypeVar("R", bound="Reader")
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 
 from palm.config import FilePath
-from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import DataError
+from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.rows import Rows

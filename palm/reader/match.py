@@ -13,8 +13,8 @@ import torch
 
 from palm.config import FilePath
 from palm.core.checks import choice_problems, raise_any
-from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import ConfigError
+from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import padded_batch

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.core.contract import Tensors
 from palm.core.errors import ConfigError, DataError
+from palm.core.tensor_specs import Tensors
 from palm.reader.answers import ContextWindow, best_answers, null_odds
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.predictions import Predictions, Record, write_answers

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, overload
 
-from palm.core.disk import writing
+from palm.core.files.fs import writing
 
 Record: TypeAlias = dict[str, Any]
 """One prediction as a user sees it: JSON-ready."""

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.core.contract import NO_LABEL, Tensors, TensorSpec
 from palm.core.errors import ConfigError, DataError
+from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from palm.core.contract import NO_LABEL, Tensors, TensorSpec
 from palm.core.errors import ConfigError, DataError
+from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import Draw, Reader
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch, row_values

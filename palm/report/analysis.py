@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from palm.core.checksum import checksum
-from palm.core.device import device_of
 from palm.core.errors import PalmError
+from palm.core.files.checksum import checksum
+from palm.core.files.manifest import MANIFEST, read_json, write_json
 from palm.core.logging import logger
-from palm.core.storage import MANIFEST, read_json, write_json
-from palm.engine.inference import InferenceModel
-from palm.engine.loading import load_model
+from palm.core.numerics.device import device_of
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.loading import load_model
 from palm.metrics import metrics_of
 from palm.reader import Reader
 from palm.reader.rows.chunks import encoded_chunks

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from palm.core.checksum import checksum
 from palm.core.errors import PalmError
+from palm.core.files.checksum import checksum
 from palm.reader import Reader
 from palm.reader.rows.chunks import encoded_chunks
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from palm.core.errors import StorageError
-from palm.core.storage import read_json
-from palm.engine.evaluation import aligned, shown
-from palm.engine.inference import DESCRIPTION
-from palm.engine.run_directory import RECORD
+from palm.core.files.manifest import read_json
+from palm.engine.inference.inference import DESCRIPTION
+from palm.engine.run.evaluation import aligned, shown
+from palm.engine.run.run_directory import RECORD
 from palm.report.page import shown_value, versions_of
 from palm.report.run import Run, Value, read_run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from palm.core.errors import StorageError
-from palm.engine.history import FILE, VERSION
+from palm.engine.watching.history import FILE, VERSION
 
 E = TypeVar("E")
 
@@ -125,7 +125,7 @@ class Transferred:
         step: the global step after which it took place.
         cosine: task -> task -> the cosine of their gradients over the whole encoder.
         layers: layer -> the same of it.
-        look_ahead: task -> task -> see `palm.engine.transfer.Transferred`.
+        look_ahead: task -> task -> see `palm.engine.training.transfer.Transferred`.
         took: seconds.
     """
 

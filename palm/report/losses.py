@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.contract import Tensors
 from palm.core.errors import DataError
-from palm.core.precision import resolved
-from palm.core.rng import generator
-from palm.engine.inference import CHUNK_EXAMPLES, InferenceModel, kept_modes
-from palm.engine.model import outputs_of
+from palm.core.numerics.precision import resolved
+from palm.core.numerics.rng import generator
+from palm.core.tensor_specs import Tensors
+from palm.engine.inference.inference import CHUNK_EXAMPLES, InferenceModel, kept_modes
+from palm.engine.training.model import outputs_of
 from palm.reader import Record, Rows
 from palm.reader.text.squad import SquadQuestion, answerable
 

@@ -14,13 +14,13 @@ import torch
 
 from palm.core.durations import duration
 from palm.core.errors import PalmError
+from palm.core.files.manifest import read_json, write_text
 from palm.core.logging import logger
-from palm.core.storage import read_json, write_text
 from palm.core.version import __version__
-from palm.engine.evaluation import shown as shown_score
-from palm.engine.inference import DESCRIPTION
-from palm.engine.run_directory import CONFIGURATION
-from palm.engine.transfer_report import influences, matrix
+from palm.engine.inference.inference import DESCRIPTION
+from palm.engine.run.evaluation import shown as shown_score
+from palm.engine.run.run_directory import CONFIGURATION
+from palm.engine.watching.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
 from palm.report.comparison_page import COMPARISON, comparison_page

@@ -5,7 +5,7 @@ from __future__ import annotations
 import optuna
 
 from palm.core.logging import logger
-from palm.engine.events import Evaluated, Event, Started
+from palm.engine.training.events import Evaluated, Event, Started
 from palm.grid.worker import EndedEarly, dev_scores
 from palm.search.study import NAME
 

@@ -14,10 +14,10 @@ from palm.controller.program import configured
 from palm.controller.settings import RunSettings
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
+from palm.core.files.manifest import write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
-from palm.core.storage import write_json, write_text
-from palm.engine.evaluation import aligned
-from palm.engine.run_lock import only_run_in
+from palm.engine.run.evaluation import aligned
+from palm.engine.run.run_lock import only_run_in
 from palm.grid.folder import Grid, GridRun
 from palm.grid.pool import Pool, Progress, Result, slots_of
 from palm.search.space import Values, as_json, first_point, grid_points, space_of, words_of

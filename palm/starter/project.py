@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from palm.core.directories import check_target
 from palm.core.errors import ConfigError, StorageError
+from palm.core.files.atomic_dir import check_target
+from palm.core.files.manifest import write_text
 from palm.core.registry import did_you_mean
-from palm.core.storage import write_text
-from palm.engine.run_directory import name_problem
+from palm.engine.run.run_directory import name_problem
 
 TEMPLATES = Path(__file__).with_name("files")
 

@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 
 from palm.backbone import Backbone
 from palm.balance import Balance
-from palm.core.contract import Tensors
-from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import show_on_console
-from palm.core.precision import checked
+from palm.core.numerics.device import device_of
+from palm.core.numerics.precision import checked
+from palm.core.tensor_specs import Tensors
 from palm.distributed import join
-from palm.engine.build import start
-from palm.engine.checkpoint import load_checkpoint
-from palm.engine.loop import Training
-from palm.engine.recipe import LossScale, Recipe, TasksPerStep
-from palm.engine.task import Task
+from palm.engine.run.checkpoint import load_checkpoint
+from palm.engine.training.build import start
+from palm.engine.training.loop import Training
+from palm.engine.training.recipe import LossScale, Recipe, TasksPerStep
+from palm.engine.training.task import Task
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
 from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups, base_optimizer

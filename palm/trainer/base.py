@@ -11,24 +11,24 @@ from typing import Any, Literal
 
 from palm.config.files import yaml_text
 from palm.core.checks import choice_problems, raise_any
-from palm.core.contract import Tensors
 from palm.core.errors import ConfigError, PalmError
+from palm.core.files.manifest import write_text
 from palm.core.logging import logger
-from palm.core.storage import write_text
+from palm.core.tensor_specs import Tensors
 from palm.distributed import is_first
 from palm.downloader import pretrained_directory
-from palm.engine.evaluation import Evaluator
-from palm.engine.events import Event, Logged, Observer, Saved
-from palm.engine.loop import Training
-from palm.engine.progress import Progress
-from palm.engine.recipe import described
-from palm.engine.result import TrainingResult
-from palm.engine.run_directory import RECIPE
-from palm.engine.running import Watch, run_training
-from palm.engine.saving import evaluation_observers
-from palm.engine.task import Task
-from palm.engine.trackers import trackers_of
-from palm.engine.transfer import TransferProbe
+from palm.engine.run.evaluation import Evaluator
+from palm.engine.run.fit import Watch, run_training
+from palm.engine.run.result import TrainingResult
+from palm.engine.run.run_directory import RECIPE
+from palm.engine.run.saving import evaluation_observers
+from palm.engine.training.events import Event, Logged, Observer, Saved
+from palm.engine.training.loop import Training
+from palm.engine.training.recipe import described
+from palm.engine.training.task import Task
+from palm.engine.training.transfer import TransferProbe
+from palm.engine.watching.progress import Progress
+from palm.engine.watching.trackers import trackers_of
 from palm.pretrained import load_pretrain
 from palm.trainer.assembly import Assembly, Forward, LossVariable, needed, seed_of
 from palm.trainer.dev_data import DevFiles, Metrics, give_dev_data
@@ -147,7 +147,7 @@ class TrainerBase(Assembly):
                 -1: never.
             early_stopping_by: 'task' for each target by its own first metric, 'all' for all at once.
             progress: how the run shows how far it is: 'bar', 'lines', 'none' or 'auto'.
-            callbacks: called with every event of the run, see `palm.engine.events`.
+            callbacks: called with every event of the run, see `palm.engine.training.events`.
             trackers: 'tensorboard', 'trackio', 'wandb', 'mlflow'.
             transfer_every_n_steps: compare the tasks every so many global steps, 'auto' for as often as costs
                 some 2 % of the time; -1: never.

@@ -8,7 +8,7 @@ from typing import Any
 
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
-from palm.engine.task import Task, wiring_problems
+from palm.engine.training.task import Task, wiring_problems
 from palm.trainer.assembly import Forward
 
 DevFiles = str | Path | Mapping[str, str | Path]

@@ -7,7 +7,7 @@ from typing import Any
 
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.distributed import num_ranks
-from palm.engine.task import Task, wiring_problems
+from palm.engine.training.task import Task, wiring_problems
 from palm.reader import Reader, base_reader
 from palm.trainer.assembly import Forward
 

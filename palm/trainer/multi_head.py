@@ -11,18 +11,18 @@ import torch
 from palm.backbone import Backbone
 from palm.balance import Balance
 from palm.core.component import checked_phase
-from palm.core.contract import Tensors, TensorSpec
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
 from palm.core.registry import did_you_mean
+from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.distributed import from_first
-from palm.engine.build import plan_steps
-from palm.engine.events import Event, Logged
-from palm.engine.loop import Step, Training
-from palm.engine.recipe import LossScale, TasksPerStep
-from palm.engine.shared_rows import share_rows
-from palm.engine.task import Task
-from palm.engine.together import planned_steps
+from palm.engine.training.build import plan_steps
+from palm.engine.training.events import Event, Logged
+from palm.engine.training.loop import Step, Training
+from palm.engine.training.recipe import LossScale, TasksPerStep
+from palm.engine.training.shared_rows import share_rows
+from palm.engine.training.step_planning import planned_steps
+from palm.engine.training.task import Task
 from palm.mixing import Mixing
 from palm.reader import Reader, Record
 from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of

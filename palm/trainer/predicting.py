@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from palm.backbone import Backbone
-from palm.core.contract import Tensors
 from palm.core.logging import logger
-from palm.core.precision import resolved
-from palm.core.rng import generator
-from palm.engine.inference import InferenceModel
-from palm.engine.logs import Pace
-from palm.engine.model import outputs_of
-from palm.engine.placing import placed
+from palm.core.numerics.precision import resolved
+from palm.core.numerics.rng import generator
+from palm.core.tensor_specs import Tensors
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.training.device_transfer import placed
+from palm.engine.training.model import outputs_of
+from palm.engine.watching.logs import Pace
 from palm.paradigm import Head
 from palm.reader import Predictions, Reader, Record
 from palm.reader.rows.chunks import encoded_chunks

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from palm.core.errors import ConfigError, StorageError
+from palm.core.files.manifest import load_into
 from palm.core.logging import logger
-from palm.core.storage import load_into
 from palm.distributed import barrier
-from palm.engine.checkpoint import save_checkpoint, trained_weights
-from palm.engine.events import Completed, Event, Saved
-from palm.engine.loop import Step, Training
-from palm.engine.saving import save_model
+from palm.engine.run.checkpoint import save_checkpoint, trained_weights
+from palm.engine.run.saving import save_model
+from palm.engine.training.events import Completed, Event, Saved
+from palm.engine.training.loop import Step, Training
 from palm.trainer.assembly import Forward
 
 FOLDERS = {"ckpt": "ckpt", "predict": "pred"}

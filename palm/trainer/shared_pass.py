@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from palm.backbone import Backbone
 from palm.backbone.encoder import Encoder
 from palm.backbone.packing import Packing
-from palm.core.contract import Tensors
+from palm.core.tensor_specs import Tensors
 from palm.paradigm import Head
 
 

@@ -12,18 +12,18 @@ from torch import nn
 
 from palm.backbone import Backbone
 from palm.core.component import checked_phase
-from palm.core.contract import Tensors, TensorSpec
-from palm.core.device import device_of
+from palm.core.files.manifest import is_sealed, verify
 from palm.core.logging import logger
-from palm.core.storage import is_sealed, verify
+from palm.core.numerics.device import device_of
+from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.distributed import exhaust, from_first, is_first
 from palm.downloader import pretrained_directory
-from palm.engine.events import Event, Logged
-from palm.engine.inference import WEIGHTS, InferenceModel
-from palm.engine.loading import load_weights
-from palm.engine.loop import Training
-from palm.engine.model import share_parameters
-from palm.engine.task import Task
+from palm.engine.inference.inference import WEIGHTS, InferenceModel
+from palm.engine.inference.loading import load_weights
+from palm.engine.training.events import Event, Logged
+from palm.engine.training.loop import Training
+from palm.engine.training.model import share_parameters
+from palm.engine.training.task import Task
 from palm.paradigm import Head
 from palm.paradigm.results import has_own_results
 from palm.pretrained import load_pretrain

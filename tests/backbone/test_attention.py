@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.backbone import packed_attention
+from palm.backbone.attention_tiles import MULTIPLE, TOGETHER, blocks_of
 from palm.backbone.block_attention import attend_by_blocks, softmax_gradient
-from palm.backbone.blocks import MULTIPLE, TOGETHER, blocks_of
 from palm.backbone.packed_attention import (
     attend,
     attend_at_once,
@@ -21,7 +21,7 @@ from palm.backbone.packed_attention import (
     varlen_kernel,
 )
 from palm.backbone.packing import Packing, Scope, Sequences
-from palm.backbone.stacks import Stack, pieces_of
+from palm.backbone.stacked_attention import Stack, pieces_of
 
 LENGTHS = (7, 1, 40, 2, 20, 3, 30, 33, 64, 64, 65, MULTIPLE, 2, 3)
 """Some that are taken together and some alone; whole lines and others, the last cannot be filled up."""

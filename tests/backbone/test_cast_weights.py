@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from palm.backbone import BERT, layer
-from palm.core.cast_weights import cast, cast_together
+from palm.core.numerics.fused_cast import cast, cast_together
 
 
 def gradients(checkpointed: bool = False, frozen: bool = False) -> Iterator[tuple[str, Tensor | None]]:

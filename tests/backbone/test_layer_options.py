@@ -16,12 +16,12 @@ from helpers import tiny
 from helpers.components import small, tensors
 from palm.backbone import BERT
 from palm.controller import Controller
-from palm.core.device import compiler_problems
 from palm.core.errors import ConfigError
-from palm.core.precision import Precision, computing
+from palm.core.numerics.device import compiler_problems
+from palm.core.numerics.precision import Precision, computing
 from palm.distributed import Replica
-from palm.engine.joint_step import taken_gradients
-from palm.engine.recipe import identity
+from palm.engine.training.joint_step import taken_gradients
+from palm.engine.training.recipe import identity
 
 CPU = torch.device("cpu")
 

@@ -11,9 +11,9 @@ from torch import nn
 
 from palm.backbone import BERT
 from palm.backbone.encoder import Encoder
-from palm.core.contract import Tensors
-from palm.core.kept_weights import KeptWeights
-from palm.core.precision import Precision, computing
+from palm.core.numerics.precision import Precision, computing
+from palm.core.numerics.weight_cache import KeptWeights
+from palm.core.tensor_specs import Tensors
 
 CPU = torch.device("cpu")
 

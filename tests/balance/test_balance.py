@@ -14,8 +14,8 @@ from torch import Tensor
 from helpers import tiny
 from palm.balance import BALANCES, DWA, FAMO, GradNorm, NashMTL, Uncertainty
 from palm.controller import Controller
-from palm.engine.joint_step import Shared, balanced_gradients, gramian, sum_of_losses
-from palm.engine.loop import Training
+from palm.engine.training.joint_step import Shared, balanced_gradients, gramian, sum_of_losses
+from palm.engine.training.loop import Training
 
 OPPOSED = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
 TASKS = ["a", "b"]

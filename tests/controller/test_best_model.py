@@ -14,7 +14,7 @@ from helpers import tiny
 from helpers.saved import forge
 from palm.controller import Controller
 from palm.core.errors import DataError, StorageError
-from palm.core.storage import read_json, verify
+from palm.core.files.manifest import read_json, verify
 
 
 def with_dev(folder: Path, **settings: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from helpers import tiny
 from palm.config import settings_of
 from palm.controller import Controller
 from palm.controller.settings import RunSettings
-from palm.engine.task import Task
+from palm.engine.training.task import Task
 from palm.reader import READERS
 
 DEFAULTS: dict[Any, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from helpers import tiny
 from palm.backbone import BERT, RoBERTa
 from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError
-from palm.engine.loop import Step
+from palm.engine.training.loop import Step
 from palm.pretrained import load_pretrain
 from palm.pretrained.writing import write_hugging_face
 

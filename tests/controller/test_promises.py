@@ -19,9 +19,9 @@ import palm
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
-from palm.core.storage import read_json, verify
-from palm.engine.events import Event, Started
-from palm.engine.loop import Step, Training
+from palm.core.files.manifest import read_json, verify
+from palm.engine.training.events import Event, Started
+from palm.engine.training.loop import Step, Training
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_model_that_exploded_is_not_saved(folder: Path) -> None:
     task = training.tasks[0]
     with torch.no_grad():
         task.head.get_parameter("out.bias").fill_(math.nan)
-    from palm.engine.saving import save_model
+    from palm.engine.run.saving import save_model
 
     with pytest.raises(TrainingError, match=r"the model of 'cls' at global step 0 has .* in head\.out\.bias"):
         save_model(training, task, folder / "model")

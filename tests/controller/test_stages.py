@@ -15,10 +15,10 @@ import palm
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError
+from palm.core.files.manifest import load_tensors
 from palm.core.signals import Stopped
-from palm.core.storage import load_tensors
-from palm.engine.events import Observer, Started
-from palm.engine.loop import Step, Training
+from palm.engine.training.events import Observer, Started
+from palm.engine.training.loop import Step, Training
 
 
 def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:

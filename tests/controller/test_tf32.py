@@ -9,8 +9,8 @@ import torch
 
 from helpers import tiny
 from palm.controller import Controller
-from palm.core.precision import tf32
-from palm.engine.recipe import identity
+from palm.core.numerics.precision import tf32
+from palm.engine.training.recipe import identity
 
 MATMUL = torch.backends.cuda.matmul
 

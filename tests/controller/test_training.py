@@ -17,8 +17,8 @@ import palm
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import StorageError, TrainingError
-from palm.engine.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
-from palm.engine.loop import Step, Training
+from palm.engine.run.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from palm.engine.training.loop import Step, Training
 from palm.mixing.draws import draw_task
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from helpers.components import ARGUMENTS, SIZES, small, tensors
 from helpers.own_encoder import OwnEncoder
 from palm.backbone import BACKBONES, Backbone
-from palm.core.contract import Specs, Tensors
+from palm.core.tensor_specs import Specs, Tensors
 from palm.paradigm import HEADS, Head
 
 ENCODERS = [*(BACKBONES[name] for name in BACKBONES), OwnEncoder]

@@ -12,8 +12,9 @@ import pytest
 from safetensors import SafetensorError
 
 from helpers.faults import died_at_call
-from palm.core import disk
-from palm.core.directories import (
+from palm.core.errors import StorageError
+from palm.core.files import fs as disk
+from palm.core.files.atomic_dir import (
     check_target,
     discard,
     foreign_files,
@@ -22,9 +23,8 @@ from palm.core.directories import (
     share_weights,
     sweep,
 )
-from palm.core.disk import heal, writing
-from palm.core.errors import StorageError
-from palm.core.storage import verify, write_text
+from palm.core.files.fs import heal, writing
+from palm.core.files.manifest import verify, write_text
 from palm.reader.predictions import write_records
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="fork")

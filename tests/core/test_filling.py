@@ -11,8 +11,8 @@ from torch import nn
 from helpers import saved
 from palm import load_model
 from palm.backbone import BERT
-from palm.core.filling import unfilled
-from palm.core.layers import init_weights
+from palm.core.numerics.layers import init_weights
+from palm.core.numerics.skip_init import unfilled
 from palm.paradigm import SequenceLabel
 
 

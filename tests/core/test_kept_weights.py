@@ -12,9 +12,9 @@ import torch
 from helpers import saved
 from palm import load_model
 from palm.backbone import BERT
-from palm.core.kept_weights import KeptWeights
-from palm.core.layers import linear
-from palm.engine.inference import InferenceModel
+from palm.core.numerics.layers import linear
+from palm.core.numerics.weight_cache import KeptWeights
+from palm.engine.inference.inference import InferenceModel
 
 TEXTS = ["red apple", "blue boat and a green car", "apple"]
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from palm.core.locking import locked
+from palm.core.files.locking import locked
 
 DIES = """
 import os, sys
 from pathlib import Path
-from palm.core.locking import locked
+from palm.core.files.locking import locked
 with locked(Path(sys.argv[1]), "dying"):
     os._exit(0)
 """

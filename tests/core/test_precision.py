@@ -15,11 +15,11 @@ import palm
 from helpers import tiny
 from helpers.components import small, tensors
 from palm.controller import Controller
-from palm.core.contract import TensorSpec
 from palm.core.errors import ConfigError, StorageError
-from palm.core.precision import choice, choice_of_cpu, computing, resolved
-from palm.engine.loop import Training
-from palm.engine.model import outputs_of
+from palm.core.numerics.precision import choice, choice_of_cpu, computing, resolved
+from palm.core.tensor_specs import TensorSpec
+from palm.engine.training.loop import Training
+from palm.engine.training.model import outputs_of
 from palm.paradigm import HEADS
 
 CPU = torch.device("cpu")

@@ -23,7 +23,7 @@ from helpers import ranks, tiny
 from palm.controller import Controller
 from palm.distributed import group, is_launched, launch, split_among_ranks
 from palm.distributed.launch import program
-from palm.engine.checkpoint import newest_checkpoint, save_checkpoint
+from palm.engine.run.checkpoint import newest_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 

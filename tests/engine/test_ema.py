@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from helpers.shared import SHARED
 from helpers.training_golden import assert_whole, differences, tiny_model, training
 from palm.core.errors import ConfigError, StorageError
-from palm.engine.ema import ExponentialMovingAverage
+from palm.engine.training.ema import ExponentialMovingAverage
 
 
 def weights(*values: float) -> nn.Linear:

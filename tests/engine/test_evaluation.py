@@ -17,11 +17,11 @@ from torch.nn import functional as F
 import palm
 from helpers import tiny
 from palm.core.errors import ConfigError
-from palm.core.rng import generator
-from palm.core.storage import load_tensors
-from palm.engine.inference import InferenceModel
-from palm.engine.loop import Training
-from palm.engine.model import outputs_of
+from palm.core.files.manifest import load_tensors
+from palm.core.numerics.rng import generator
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.training.loop import Training
+from palm.engine.training.model import outputs_of
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from helpers import tiny
 from palm.controller import Controller
-from palm.engine.inference import even_batches
-from palm.engine.loading import load_model
+from palm.engine.inference.inference import even_batches
+from palm.engine.inference.loading import load_model
 
 
 def test_rows_of_one_length_make_batches_of_the_size_asked_for() -> None:

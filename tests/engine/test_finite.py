@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from palm.engine.finite import in_words, not_finite
+from palm.engine.training.finite import in_words, not_finite
 
 
 def test_infinities_and_what_is_not_a_number_are_found_by_name() -> None:

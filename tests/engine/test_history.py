@@ -13,7 +13,7 @@ import pytest
 
 import palm
 from helpers.watching import controller, timeless
-from palm.engine.result import TrainingResult
+from palm.engine.run.result import TrainingResult
 
 ROOT = Path(__file__).resolve().parents[2]
 

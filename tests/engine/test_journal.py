@@ -13,9 +13,9 @@ import palm
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import DataError, StorageError
-from palm.engine import inference
-from palm.engine.inference import InferenceModel
-from palm.engine.journal import NAME, Journal
+from palm.engine.inference import inference
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.prediction_resume import NAME, Journal
 
 
 @pytest.fixture(scope="module")

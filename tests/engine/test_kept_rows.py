@@ -13,9 +13,9 @@ import pytest
 
 import palm
 from helpers import tiny
-from palm.core.disk import temporary_name
-from palm.engine.evaluation import Evaluator, model_of
-from palm.engine.loop import Training
+from palm.core.files.fs import temporary_name
+from palm.engine.run.evaluation import Evaluator, model_of
+from palm.engine.training.loop import Training
 from palm.reader import ClassifyReader
 from palm.reader.rows.kept import KeptRows
 from palm.reader.text.tokenizer import Tokenizer
@@ -54,7 +54,7 @@ def test_a_second_evaluation_encodes_nothing(
     task: str, limit: int, folder: Path, encoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("palm.reader.rows.kept.IN_MEMORY", limit)
-    monkeypatch.setattr("palm.engine.inference.CHUNK_EXAMPLES", 16)
+    monkeypatch.setattr("palm.engine.inference.inference.CHUNK_EXAMPLES", 16)
     training = run_with_dev(folder, task)
     (only,) = training.tasks
     assert only.dev_file is not None
@@ -84,7 +84,7 @@ def test_a_run_encodes_dev_data_once(folder: Path, encoded: list[int]) -> None:
 
 def test_what_is_written_vanishes_with_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palm.reader.rows.kept.IN_MEMORY", 0)
-    monkeypatch.setattr("palm.engine.inference.CHUNK_EXAMPLES", 16)
+    monkeypatch.setattr("palm.engine.inference.inference.CHUNK_EXAMPLES", 16)
     training = run_with_dev(folder, "cls")
     (only,) = training.tasks
     kept = KeptRows(folder / "big" / "disk")

@@ -15,10 +15,10 @@ from torch import Tensor
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import TrainingError
-from palm.engine import loop
-from palm.engine.checkpoint import load_checkpoint, optimizer_tensors, save_checkpoint
-from palm.engine.guard import Attempt, Guard, NotFinite
-from palm.engine.loop import Training
+from palm.engine.run.checkpoint import load_checkpoint, optimizer_tensors, save_checkpoint
+from palm.engine.training import loop
+from palm.engine.training.loop import Training
+from palm.engine.training.nan_guard import Attempt, Guard, NotFinite
 
 KINDS = [["cls"], ["cls", "mlm", "mrc"]]
 

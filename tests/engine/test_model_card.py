@@ -13,8 +13,8 @@ from huggingface_hub import EvalResult, ModelCard
 import palm
 from helpers import article, runs
 from helpers.saved import forge
-from palm.core.storage import manifest_of, verify
-from palm.engine.model_card import model_card
+from palm.core.files.manifest import manifest_of, verify
+from palm.engine.inference.model_card import model_card
 from palm.export import to_hugging_face
 
 

@@ -17,8 +17,8 @@ from palm.backbone import BERT, ERNIE, Backbone, RoBERTa
 from palm.cli import main
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.logging import logger
-from palm.engine.inference import InferenceModel
-from palm.engine.loading import load_model
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.loading import load_model
 from palm.paradigm import MRC, Classify, Head, MaskLM, Match, Regression, SequenceLabel
 from palm.reader import (
     ClassifyReader,
@@ -239,7 +239,7 @@ def test_other_engines_and_precisions_are_refused(
 
 
 def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palm.engine.onnx.writing.NEEDED", ("no_such_library",))
+    monkeypatch.setattr("palm.engine.inference.onnx.writing.NEEDED", ("no_such_library",))
     message = r"engine 'onnx' needs no_such_library; install them: pip install 'palm-torch\[onnx\]'"
     with pytest.raises(PalmError, match=message):
         load_model(folder / "cls" / "infer_model", engine="onnx")
@@ -278,7 +278,7 @@ def test_the_commands_take_it(folder: Path, tmp_path: Path, capsys: pytest.Captu
 def test_what_was_stopped_with_another_engine_is_not_continued(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("palm.engine.inference.CHUNK_EXAMPLES", 8)
+    monkeypatch.setattr("palm.engine.inference.inference.CHUNK_EXAMPLES", 8)
     stopped = load_model(folder / "cls" / "infer_model", precision="fp32")
     steps = stopped.steps
 

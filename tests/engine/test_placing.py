@@ -10,9 +10,9 @@ from palm.backbone import BERT
 from palm.backbone.packing import layout_of
 from palm.core.errors import WiringError
 from palm.distributed.replica import gathers_in_bf16
-from palm.engine.checkpoint import optimizer_tensors, restore_optimizer
-from palm.engine.model import MultiTaskModel
-from palm.engine.placing import placed
+from palm.engine.run.checkpoint import optimizer_tensors, restore_optimizer
+from palm.engine.training.device_transfer import placed
+from palm.engine.training.model import MultiTaskModel
 from palm.paradigm import Match
 from palm.paradigm.seq_label import cross_entropy_of_words, words_first
 

@@ -13,9 +13,9 @@ import palm
 from helpers import tiny
 from palm.backbone.encoder import Encoder
 from palm.controller import Controller
-from palm.engine.checkpoint import load_checkpoint, save_checkpoint, trained_weights
-from palm.engine.joint_step import Shared, sum_of_losses
-from palm.engine.loop import Training
+from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint, trained_weights
+from palm.engine.training.joint_step import Shared, sum_of_losses
+from palm.engine.training.loop import Training
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout_prob": 0.0}
 

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 import palm
 from helpers import tiny
 from palm.controller import Controller
-from palm.core.descriptions import rebuilt
-from palm.core.directories import new_directory
-from palm.engine.checkpoint import differences, load_checkpoint, save_checkpoint
-from palm.engine.loop import Training
-from palm.engine.recipe import identity
+from palm.core.files.atomic_dir import new_directory
+from palm.core.files.serialization import rebuilt
+from palm.engine.run.checkpoint import differences, load_checkpoint, save_checkpoint
+from palm.engine.training.loop import Training
+from palm.engine.training.recipe import identity
 from palm.lr_sched import schedule_of_run
 from palm.reader import READERS
 

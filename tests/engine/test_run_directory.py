@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from palm.core.directories import new_directory
 from palm.core.errors import StorageError
-from palm.core.storage import read_json, write_json
-from palm.engine.checkpoint import VERSION
-from palm.engine.run_directory import RunDirectory, Start, name_problem
-from palm.engine.run_lock import only_run_in
+from palm.core.files.atomic_dir import new_directory
+from palm.core.files.manifest import read_json, write_json
+from palm.engine.run.checkpoint import VERSION
+from palm.engine.run.run_directory import RunDirectory, Start, name_problem
+from palm.engine.run.run_lock import only_run_in
 
 
 def identity(**settings: Any) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def names(folder: Path) -> list[str]:
 
 def test_a_second_run_is_refused_by_name_of_the_first(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from palm.engine.run_lock import only_run_in\n"
+        "import sys; from pathlib import Path; from palm.engine.run.run_lock import only_run_in\n"
         "with only_run_in(Path(sys.argv[1])): print('in', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]

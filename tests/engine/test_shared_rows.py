@@ -12,9 +12,9 @@ import torch
 import palm
 from helpers import article, tiny
 from palm.controller import Controller
-from palm.engine.checkpoint import load_checkpoint, save_checkpoint
-from palm.engine.joint_step import Shared, sum_of_losses
-from palm.engine.loop import Training
+from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
+from palm.engine.training.joint_step import Shared, sum_of_losses
+from palm.engine.training.loop import Training
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout_prob": 0.0}
 

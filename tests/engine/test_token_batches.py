@@ -16,7 +16,7 @@ from helpers.reader_files import rng_of_row, write_text
 from helpers.streams import Numbers, stream
 from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
-from palm.engine.stream import TaskStream
+from palm.engine.training.stream import TaskStream
 from palm.reader import MatchReader, Rows
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=30)

@@ -9,9 +9,9 @@ import pytest
 
 from helpers.watching import controller, timeless
 from palm.core.errors import ConfigError
-from palm.engine.events import Event
-from palm.engine.loop import Step
-from palm.engine.trackers import TRACKERS, tracker_problems
+from palm.engine.training.events import Event
+from palm.engine.training.loop import Step
+from palm.engine.watching.trackers import TRACKERS, tracker_problems
 
 
 def needs(package: str) -> pytest.MarkDecorator:

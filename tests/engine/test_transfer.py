@@ -14,10 +14,10 @@ import palm
 from helpers import tiny
 from palm.backbone.base import Backbone
 from palm.controller import Controller
-from palm.core.contract import Tensors, TensorSpec
-from palm.engine.loop import Training
-from palm.engine.transfer import TransferProbe, automatic_period, cosines
-from palm.engine.transfer_report import influences, matrix
+from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.engine.training.loop import Training
+from palm.engine.training.transfer import TransferProbe, automatic_period, cosines
+from palm.engine.watching.transfer_report import influences, matrix
 from palm.report.page import write_report
 
 

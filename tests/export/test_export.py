@@ -18,12 +18,12 @@ from helpers.subword_files import write_byte_level, write_byte_level_json, write
 from palm.backbone import BERT, ELECTRA, ERNIE, DistilBERT, RoBERTa
 from palm.cli import main
 from palm.controller import Controller
-from palm.core.contract import Tensors
 from palm.core.errors import PalmError, StorageError
-from palm.core.rng import generator
-from palm.engine.inference import InferenceModel
-from palm.engine.loading import load_model
-from palm.engine.model import outputs_of
+from palm.core.numerics.rng import generator
+from palm.core.tensor_specs import Tensors
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.loading import load_model
+from palm.engine.training.model import outputs_of
 from palm.export import to_hugging_face, to_onnx
 from palm.export.checking import check_graph
 from palm.export.graph import Graph
@@ -639,7 +639,7 @@ def test_a_head_that_no_graph_can_have_is_refused(head: Any, message: str, tmp_p
 
 
 def test_a_missing_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palm.engine.onnx.writing.NEEDED", ("no_such_library",))
+    monkeypatch.setattr("palm.engine.inference.onnx.writing.NEEDED", ("no_such_library",))
     with pytest.raises(
         PalmError, match=r"needs no_such_library; install them: pip install 'palm-torch\[onnx\]'"
     ):

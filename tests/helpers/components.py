@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from palm.core.contract import Specs, Tensors
+from palm.core.tensor_specs import Specs, Tensors
 
 ARGUMENTS = {
     "hidden_size": 32,

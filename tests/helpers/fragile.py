@@ -20,7 +20,7 @@ import torch
 from helpers import ranks
 from palm.controller import Controller
 from palm.distributed import rank
-from palm.engine.loop import Step, Training
+from palm.engine.training.loop import Step, Training
 
 KILLED_AT, HANGS_AT = 13, 20
 well = Training.steps

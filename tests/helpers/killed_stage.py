@@ -13,8 +13,8 @@ from typing import Any
 
 from helpers import tiny
 from palm.controller import Controller
-from palm.engine.events import Started
-from palm.engine.loop import Step
+from palm.engine.training.events import Started
+from palm.engine.training.loop import Step
 
 STAGES = [
     {"name": "joint", "tasks_per_step": 2, "balance": "famo"},

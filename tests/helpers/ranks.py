@@ -19,12 +19,12 @@ import palm
 from helpers import tiny
 from palm.backbone import layer
 from palm.controller import Controller
-from palm.core import layers
 from palm.core.errors import ConfigError
+from palm.core.numerics import layers
 from palm.distributed import full_tensors, is_first, num_ranks, rank, replica
-from palm.engine.evaluation import Evaluator
-from palm.engine.loop import Training
-from palm.engine.transfer import TransferProbe
+from palm.engine.run.evaluation import Evaluator
+from palm.engine.training.loop import Training
+from palm.engine.training.transfer import TransferProbe
 
 TASKS = ("cls", "mlm", "mrc")
 ROWS = 41  # no multiple of any batch

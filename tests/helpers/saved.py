@@ -12,9 +12,9 @@ import torch
 from helpers import tiny
 from palm.backbone import BERT
 from palm.controller import Controller
-from palm.core.storage import seal
-from palm.engine.checkpoint import save_checkpoint
-from palm.engine.inference import InferenceModel
+from palm.core.files.manifest import seal
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.run.checkpoint import save_checkpoint
 from palm.paradigm import Classify
 from palm.reader import ClassifyReader
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from palm.core.contract import Tensors
-from palm.engine.stream import TaskStream
+from palm.core.tensor_specs import Tensors
+from palm.engine.training.stream import TaskStream
 from palm.reader.base import Reader, Record
 from palm.reader.rows.rows import Column, Rows
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import palm
 from helpers import tiny
-from palm.engine.events import Event
-from palm.engine.loop import Step
+from palm.engine.training.events import Event
+from palm.engine.training.loop import Step
 
 
 class Killer:

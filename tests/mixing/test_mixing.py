@@ -19,8 +19,8 @@ import palm
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import ConfigError, PalmError
-from palm.engine.checkpoint import load_checkpoint, save_checkpoint
-from palm.engine.loop import Training
+from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
+from palm.engine.training.loop import Training
 from palm.mixing import (
     Annealed,
     DevScore,

@@ -12,8 +12,8 @@ import palm
 from helpers import article, tiny
 from palm.controller import Controller
 from palm.core.errors import ConfigError
-from palm.engine.checkpoint import load_checkpoint, save_checkpoint
-from palm.engine.loop import Training
+from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
+from palm.engine.training.loop import Training
 
 
 @pytest.fixture

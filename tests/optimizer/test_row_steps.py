@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from helpers import article, tiny
 from palm.controller import Controller
-from palm.core import row_gradients
-from palm.engine.loop import Training
-from palm.optimizer import AdamW, clip, row_steps
+from palm.core.numerics import sparse_embedding as row_gradients
+from palm.engine.training.loop import Training
+from palm.optimizer import AdamW, clip
+from palm.optimizer import sparse_adamw as row_steps
 
 ROWS, WIDTH = 400, 64
 

@@ -19,8 +19,8 @@ from torch.testing import assert_close
 from helpers import tiny
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.controller import Controller
-from palm.core.contract import Tensors
 from palm.core.errors import ConfigError, PalmError
+from palm.core.tensor_specs import Tensors
 from palm.optimizer import Adam, AdamW, AdamWDL, Lamb, clip, layerwise_lr_decay, trust_ratio
 
 SHAPES = {"a.weight": (4, 3), "a.bias": (3,), "b.weight": (3, 5), "norm.weight": (5,), "zero.weight": (2, 2)}

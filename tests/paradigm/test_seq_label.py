@@ -18,10 +18,10 @@ import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.controller import Controller
-from palm.core.descriptions import described, rebuilt
 from palm.core.errors import ConfigError, DataError, WiringError
-from palm.engine.checkpoint import load_checkpoint, save_checkpoint
-from palm.engine.loop import Training
+from palm.core.files.serialization import described, rebuilt
+from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
+from palm.engine.training.loop import Training
 from palm.metrics.entities import entity_scores
 from palm.paradigm import HEADS, SequenceLabel
 from palm.paradigm.seq_label import words_first

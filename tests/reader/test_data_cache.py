@@ -20,7 +20,7 @@ from helpers import tiny
 from helpers.reader_files import asked, write_squad
 from palm.controller import Controller
 from palm.core.errors import DataError, PalmError
-from palm.engine.stream import TaskStream
+from palm.engine.training.stream import TaskStream
 from palm.reader import (
     ClassifyReader,
     Column,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from helpers.reader_files import rng_of_row, write_text, write_vocabulary
 from palm.core.errors import DataError
-from palm.core.rng import generator
+from palm.core.numerics.rng import generator
 from palm.reader import MaskLMReader, Rows
 from palm.reader.mask_lm import words_of
 from palm.reader.rows.cache import training_rows

@@ -19,7 +19,7 @@ from helpers.subword_files import (
     write_wordpiece_json,
 )
 from palm.core.errors import ConfigError, DataError, StorageError
-from palm.core.rng import generator
+from palm.core.numerics.rng import generator
 from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, SequenceLabelReader
 from palm.reader.rows.cache_key import key_of
 from palm.reader.text.sequence import sequence_of

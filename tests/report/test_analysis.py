@@ -13,9 +13,9 @@ import torch
 import palm
 from helpers import runs, tiny
 from helpers.saved import forge
-from palm.core.rng import generator
-from palm.engine.inference import InferenceModel
-from palm.engine.model import outputs_of
+from palm.core.numerics.rng import generator
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.training.model import outputs_of
 from palm.reader.seq_label import TaggedExample
 from palm.report.analysis import Analysis, analyse, analyses_of, counts_of
 from palm.report.counting import (

@@ -11,8 +11,8 @@ import torch
 import palm
 from helpers import tiny
 from palm.backbone.encoder import Encoder
-from palm.engine.checkpoint import load_checkpoint
-from palm.engine.loop import Training
+from palm.engine.run.checkpoint import load_checkpoint
+from palm.engine.training.loop import Training
 
 CONFIG = {**tiny.BACKBONE, "num_hidden_layers": 3}
 OWN = {"cls": 2, "match": 1, "other": 0}

@@ -11,7 +11,7 @@ import torch
 
 import palm
 from helpers.published_parts import BOW, Halving, Head, HeadWithFiles, Momentum, Reader, write_data
-from palm.core.contract import TensorSpec
+from palm.core.tensor_specs import TensorSpec
 
 
 @pytest.fixture

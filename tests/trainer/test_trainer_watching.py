@@ -9,8 +9,8 @@ import pytest
 import palm
 from helpers import tiny
 from helpers.watching import timeless
-from palm.engine.events import Event
-from palm.engine.loop import Step
+from palm.engine.training.events import Event
+from palm.engine.training.loop import Step
 from palm.report.page import write_report
 from palm.report.run import read_run
 

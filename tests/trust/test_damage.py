@@ -13,8 +13,8 @@ import pytest
 import palm
 from helpers import saved
 from palm.core.errors import StorageError
-from palm.core.storage import manifest_of, verified_object, verify
-from palm.engine.checkpoint import FORMAT, NEEDED, STATE, VERSION, newest_checkpoint, trained_weights
+from palm.core.files.manifest import manifest_of, verified_object, verify
+from palm.engine.run.checkpoint import FORMAT, NEEDED, STATE, VERSION, newest_checkpoint, trained_weights
 
 
 @pytest.fixture(scope="module")

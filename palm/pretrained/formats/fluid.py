@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.foreign import reading
+from palm.core.files.untrusted import reading
 from palm.core.logging import logger
 from palm.pretrained.formats.protobuf import fields
 from palm.pretrained.formats.zips import most_unpacked

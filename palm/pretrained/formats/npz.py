@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.foreign import reading
+from palm.core.files.untrusted import reading
 from palm.pretrained.formats.zips import opened
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.foreign import reading
+from palm.core.files.untrusted import reading
 from palm.pretrained.formats.pickles import COMMON, Fillable, Stream, loaded
 
 NAMES_KEY = "StructuredToParameterName@@"

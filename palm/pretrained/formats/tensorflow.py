@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.foreign import read_bytes, reading
+from palm.core.files.untrusted import read_bytes, reading
 from palm.pretrained.formats.crc32c import masked_crc32c
 from palm.pretrained.formats.fluid import weights_among
 from palm.pretrained.formats.protobuf import fields, varint

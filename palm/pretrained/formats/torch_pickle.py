@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.foreign import reading
+from palm.core.files.untrusted import reading
 from palm.pretrained.formats.pickles import COMMON, Stream, loaded
 from palm.pretrained.formats.zips import opened
 

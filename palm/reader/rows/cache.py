@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from palm.core.errors import DataError, StorageError
-from palm.core.locking import locked
+from palm.core.files.locking import locked
 from palm.core.logging import logger
 from palm.reader.rows.cache_key import key_of
 from palm.reader.rows.chunks import RowEncoder, training_parts

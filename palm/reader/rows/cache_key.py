@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tokenizers
 
-from palm.core.checksum import checksum
+from palm.core.files.checksum import checksum
 from palm.reader.rows.chunks import RowEncoder
 
 FORMAT = 2

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from palm.core.contract import Specs, Tensors, TensorSpec
+from palm.core.tensor_specs import Specs, Tensors, TensorSpec
 from palm.reader.rows.rows import Rows
 
 _TOKENS = TensorSpec(("batch", "seq"), torch.long)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from palm.core.disk import left_by_the_dead, temporary_name
 from palm.core.errors import PalmError
+from palm.core.files.fs import left_by_the_dead, temporary_name
 from palm.reader.rows.chunks import RowEncoder
 from palm.reader.rows.rows import Rows
 from palm.reader.rows.stored import RowsWriter, mapped_rows

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from palm.core.checksum import checksum
 from palm.core.errors import PalmError, StorageError
+from palm.core.files.checksum import checksum
 from palm.reader.rows.rows import Column, Facts, Ints, Rows, digest_of
 
 MANIFEST = "rows.json"

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from palm.core.checks import choice_problems, raise_any
-from palm.core.contract import NO_LABEL
 from palm.core.errors import ConfigError, DataError
-from palm.core.foreign import parse_json, read_bytes, reading
+from palm.core.files.untrusted import parse_json, read_bytes, reading
 from palm.core.registry import did_you_mean
+from palm.core.tensor_specs import NO_LABEL
 
 _SHOWN = 10
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")

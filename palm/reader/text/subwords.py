@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from palm.core.errors import ConfigError, DataError
-from palm.core.foreign import MAX_JSON, parse_json, read_bytes, reading
+from palm.core.files.untrusted import MAX_JSON, parse_json, read_bytes, reading
 from palm.reader.text.tokenizer import (
     MAX_ID,
     SPECIAL_TOKENS,

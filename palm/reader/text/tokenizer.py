@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from palm.core.errors import DataError
-from palm.core.foreign import read_bytes, reading
+from palm.core.files.untrusted import read_bytes, reading
 
 
 class SpecialTokens(NamedTuple):

@@ -1,0 +1,244 @@
+"""Whole directories that appear at once or not at all, in place of nothing but what palm wrote itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from palm.core.errors import StorageError
+from palm.core.files.checksum import checksum
+from palm.core.files.fs import aside_name, heal, left_by_the_dead, put_in_place, temporary_name, writing
+from palm.core.files.manifest import MANIFEST, is_sealed, manifest_of, seal, verify
+from palm.core.logging import logger
+
+WEIGHTS = ".safetensors"
+"""What the names of files of weights end with."""
+
+SHOWN = 3
+"""How many foreign files a message names."""
+
+_TEMPORARY = re.compile(r"\.(.+?)(?:\.(?:[A-Za-z0-9]*-)?\d+\.part|\.old)")
+"""Names for a while, of this module and of `write_text`."""
+
+
+@contextmanager
+def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A folder to fill that becomes `path` when the block ends well, and vanishes when it does not.
+
+    Every file is flushed to the disk and entered in `manifest.json` with its size and SHA-256 first.
+
+    Args:
+        path: is not there yet, or is empty.
+        overwrite: also replace a folder that palm wrote, and that holds nothing else.
+
+    Raises:
+        StorageError: something else stands there, or the place cannot be written.
+    """
+    check_target(path, overwrite)
+    temporary = temporary_name(path)
+    try:
+        with writing(path):
+            aside = aside_name(path)
+            for folder in (*left_by_the_dead(path), *([aside] if aside.is_dir() else [])):
+                _remove_temporary(folder)
+            shutil.rmtree(temporary, ignore_errors=True)  # of a process with the same number
+            temporary.mkdir(parents=True)
+            yield temporary
+            seal(temporary)
+            check_target(path, overwrite)  # hours may lie between
+            old = put_in_place(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if old is not None:
+        _remove_listed(old)
+
+
+def linked_copy(source: Path, path: Path) -> None:
+    """Put what palm wrote at `source` at `path`, too; its weights take no further place on the same disk.
+
+    They may be one file under two names because nothing of palm writes into a file that has its name: folders
+    are replaced as a whole. What people may edit, such as the card, is copied.
+
+    Args:
+        source: a folder with a manifest.
+        path: is replaced, if palm wrote what is there.
+
+    Raises:
+        StorageError: `source` is damaged, or `path` cannot be written.
+    """
+    names = verify(source)
+    with new_directory(path, overwrite=True) as part:
+        for name in names:
+            (part / name).parent.mkdir(parents=True, exist_ok=True)
+            if not (name.endswith(WEIGHTS) and _linked(source / name, part / name)):
+                shutil.copyfile(source / name, part / name)
+
+
+def share_weights(folder: Path, others: Sequence[Path]) -> None:
+    """Let the weights of a folder be the same file on the disk as equal ones of another, where there are any.
+
+    Args:
+        folder: with a manifest.
+        others: folders that may have the same; those without a manifest are passed over.
+    """
+    entries = manifest_of(folder)
+    for other in others:
+        theirs = manifest_of(other) if other != folder and is_sealed(other) else {}
+        for name, entry in entries.items():
+            if not name.endswith(WEIGHTS) or theirs.get(name) != entry:
+                continue
+            mine, its = folder / name, other / name
+            part = mine.with_name(f".{name}.{os.getpid()}.part")
+            with suppress(OSError):
+                # The manifest says what should be there; a file that was damaged since must not spread.
+                if not mine.samefile(its) and checksum(its) == entry["sha256"] and _linked(its, part):
+                    part.replace(mine)
+
+
+def _linked(source: Path, path: Path) -> bool:
+    """Whether a file could get a second name; other file systems, and some systems, refuse."""
+    try:
+        path.hardlink_to(source)
+    except (OSError, NotImplementedError):
+        return False
+    return True
+
+
+def check_target(path: Path, overwrite: bool = False) -> None:
+    """Nothing, where `new_directory` may write.
+
+    Raises:
+        StorageError: it may not; says what stands there and what to do.
+    """
+    if path.name in ("", ".."):
+        raise StorageError(
+            f"{str(path)!r} is a folder that is in use; give the path of a new one, such as {path / 'model'}"
+        )
+    heal(path)
+    if path.is_symlink():
+        raise StorageError(f"{path} is a link to {os.readlink(path)}; give the path of a new folder")  # noqa: PTH115
+    if path.exists() and not path.is_dir():
+        raise StorageError(f"{path} is a file; give the path of a new folder")
+    if not path.exists() or not any(path.iterdir()):
+        return
+    if foreign := foreign_files(path):
+        count = len(foreign)
+        names = ", ".join(foreign[:SHOWN]) + (", …" if count > SHOWN else "")
+        files = "a file" if count == 1 else f"{count} files"
+        raise StorageError(
+            f"{path} holds {files} that palm did not write ({names}), and nothing of it is replaced; "
+            "give the path of a new folder, or move them elsewhere"
+        )
+    if not overwrite:
+        raise StorageError(
+            f"{path} holds what palm wrote before; give the path of a new folder, or replace it with "
+            "--overwrite (in Python: overwrite=True)"
+        )
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """What a folder holds beside the manifest, the files that it lists and their temporaries, by name.
+
+    Empty folders count.
+    """
+    ours = {*_listed(folder), MANIFEST}
+    parents = {parent.as_posix() for name in ours for parent in Path(name).parents}
+    found = []
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder).as_posix()
+        is_folder = file.is_dir() and not file.is_symlink()
+        if _is_part_of(file, folder, ours):
+            continue
+        if name not in (parents if is_folder else ours) or (name == MANIFEST and len(ours) == 1):
+            found.append(name)
+    return found
+
+
+def set_aside_foreign(path: Path) -> None:
+    """Give a folder another name where `new_directory` would refuse to replace it; nothing of it is lost.
+
+    For folders that a run must write after hours: a checkpoint of palm whose manifest is damaged, or files
+    that somebody put there since the run began.
+    """
+    if not path.is_dir() or path.is_symlink() or not foreign_files(path):
+        return
+    places = (path.with_name(f"{path.name}.kept{number or ''}") for number in count())
+    kept = next(place for place in places if not place.exists())
+    with writing(kept):
+        path.rename(kept)
+    logger.warning("%s was not as palm writes it; it is called %s now", path, kept.name)
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder that palm wrote; what somebody else put there stays, under the folder's name.
+
+    The folder loses its name first, so that no half of it is ever seen.
+    """
+    if not folder.is_dir() or foreign_files(folder):
+        return
+    aside = temporary_name(folder)
+    with suppress(OSError):
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+        _remove_listed(aside)
+
+
+def _listed(folder: Path) -> set[str]:
+    """The files that a folder's manifest lists; none where it is no manifest."""
+    try:
+        return set(manifest_of(folder))
+    except StorageError:
+        return set()
+
+
+def _is_part_of(file: Path, folder: Path, ours: Collection[str]) -> bool:
+    """Whether it is the temporary of one of our files, left where a disk let nothing be removed."""
+    part = _TEMPORARY.fullmatch(file.name)
+    return part is not None and file.with_name(part[1]).relative_to(folder).as_posix() in ours
+
+
+def _remove_listed(folder: Path) -> None:
+    """Remove the files of a manifest with their temporaries, the manifest last, then empty folders."""
+    listed = sorted(_listed(folder))
+    parts = [path for path in folder.rglob(".*.part") if _is_part_of(path, folder, [*listed, MANIFEST])]
+    for name in (*(path.relative_to(folder).as_posix() for path in parts), *listed, MANIFEST):
+        with suppress(OSError):
+            (folder / name).unlink()
+    folders = [path for path in folder.rglob("*") if path.is_dir()]
+    for path in (*sorted(folders, reverse=True), folder):
+        with suppress(OSError):
+            path.rmdir()
+    if folder.exists():
+        logger.warning("%s holds files that appeared there meanwhile; they are not removed", folder)
+
+
+def sweep(folder: Path, is_ours: Callable[[str], bool]) -> None:
+    """Put back, or remove, what dead processes left half done under names of ours.
+
+    Args:
+        folder: where no other process of palm writes now.
+        is_ours: whether a name, without the dot before and the ending behind it, is one that palm gives.
+    """
+    for place in list(folder.iterdir()) if folder.is_dir() else ():
+        match = _TEMPORARY.fullmatch(place.name)
+        if match is None or not is_ours(match[1]):
+            continue
+        heal(folder / match[1])
+        _remove_temporary(place)
+
+
+def _remove_temporary(place: Path) -> None:
+    """Remove what palm wrote or moved aside; of a complete folder only what its manifest lists."""
+    with suppress(OSError):
+        if not place.is_dir():
+            place.unlink(missing_ok=True)
+        elif (place / MANIFEST).is_file():
+            _remove_listed(place)
+        else:
+            shutil.rmtree(place)

@@ -1,0 +1,106 @@
+"""Components as JSON and back: their name, their settings, and the files that settings name beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor
+
+from palm.core.component import Component, path_settings
+from palm.core.errors import ConfigError, StorageError
+from palm.core.files.checksum import checksum
+from palm.core.files.untrusted import inside, reading
+from palm.core.numerics.allocation_limit import within_weights
+from palm.core.numerics.skip_init import unfilled
+from palm.core.registry import Registry
+
+
+def described(
+    registry: Registry[Any],
+    component: Component,
+    folder: Path,
+    place: str = "",
+    known: MutableMapping[str, Path] | None = None,
+) -> dict[str, Any]:
+    """What `rebuilt` needs, JSON-ready.
+
+    Args:
+        registry: that of the component's kind.
+        component: is described by its settings.
+        folder: gets copies of the files that settings name.
+        place: the folder in it that they go to.
+        known: files that others named, by checksum; one with the same content is named instead of copied.
+    """
+    settings: dict[str, Any] = {}
+    known = {} if known is None else known
+    for name, value in component.settings.items():
+        settings[name] = value
+        if isinstance(value, Path):
+            target = folder / place / (name.removesuffix("_path") + value.suffix)
+            written = folder / f".{target.name}"
+            component.write_file(name, written)
+            first = known.setdefault(checksum(written), target)
+            if first == target:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                written.replace(target)
+            else:
+                written.unlink()
+            settings[name] = {"file": first.relative_to(folder).as_posix()}
+    return {"name": registry.name_of(type(component)), "settings": settings}
+
+
+def rebuilt(
+    registry: Registry[Any],
+    saved: Any,
+    folder: Path,
+    *,
+    weights: Mapping[str, Tensor] | None = None,
+    trust: str | Sequence[str] = (),
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
+    """The component that `described` describes, freshly built.
+
+    Args:
+        registry: that of the component's kind.
+        saved: the description, as anybody may have written it.
+        folder: where the files lie.
+        weights: what the component will be filled with, all of it: its parameters have no values before that;
+            and it may not become much larger.
+        trust: see `Registry.named_in_directory`.
+        overrides: settings of the caller that replace those of the description.
+
+    Raises:
+        StorageError: the description is malformed, names code that nobody trusts or files elsewhere, or does
+            not fit the component or its weights.
+        ConfigError: settings are out of their range.
+    """
+    place = f"the {registry.kind} that {folder} describes"
+    with reading(place):
+        component = registry.named_in_directory(saved["name"], folder, trust)
+        files = path_settings(component)
+        settings = {
+            name: _setting(value, folder, component.aliases.get(name, name) in files, f"{place}: {name}")
+            for name, value in saved["settings"].items()
+        }
+        if "phase" in settings:  # of a component written for PaddlePALM 2.x: what was saved is to predict
+            settings["phase"] = "predict"
+        with ExitStack() as stack:
+            if weights is not None:
+                stack.enter_context(within_weights(weights, place))
+                stack.enter_context(unfilled())
+            try:
+                return component(**{**settings, **overrides})
+            except ConfigError as error:
+                raise ConfigError(f"{place}: {problem}" for problem in error.problems) from None
+
+
+def _setting(value: Any, folder: Path, is_file: bool, place: str) -> Any:
+    if isinstance(value, dict) and set(value) == {"file"}:
+        return inside(folder, value["file"])
+    if is_file and isinstance(value, str):
+        raise StorageError(f"{place} should be a file of the directory, not {value!r}")
+    return value

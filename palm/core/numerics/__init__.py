@@ -1,0 +1,1 @@
+"""Tensors, devices, precision and random numbers."""

@@ -1,0 +1,92 @@
+"""What encoders and heads have in common: activations, layers in any precision, how weights start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from palm.core.numerics.fused_cast import cast
+from palm.core.numerics.skip_init import is_unfilled
+from palm.core.numerics.weight_cache import Product, keeper, product_of
+from palm.core.registry import did_you_mean
+
+Activation = Callable[[Tensor], Tensor]
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": F.gelu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "tanh": torch.tanh,
+}
+"""`hidden_act` of a BERT configuration -> the function. `gelu` is the exact form with erf."""
+
+
+def activation_problems(name: str) -> list[str]:
+    """A line if no activation has this name."""
+    if name in ACTIVATIONS:
+        return []
+    known = ", ".join(ACTIVATIONS)
+    hint = did_you_mean(str(name), ACTIVATIONS)
+    return [f"hidden_act: no activation is called {name!r}; known: {known}{hint}"]
+
+
+def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
+    """Linear layers of one input as one product, in the dtype of `tokens`; parameters may have another.
+
+    Args:
+        tokens: [..., width].
+        layers: each with a bias.
+
+    Returns:
+        Their outputs side by side, [..., sum of the layers' outputs].
+    """
+    parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+    if kept := keeper(parameters, tokens.dtype):
+        product: Product = kept.get(parameters, tokens.dtype, lambda: product_of(layers, tokens.dtype))
+        return product(tokens)
+    weights = [cast(layer.weight, tokens.dtype) for layer in layers]
+    biases = [cast(layer.bias, tokens.dtype) for layer in layers]
+    if len(layers) == 1:
+        return F.linear(tokens, weights[0], biases[0])
+    return F.linear(tokens, torch.cat(weights), torch.cat(biases))
+
+
+def casts_norms(where: Tensor) -> bool:
+    """Whether layer norms compute with their parameters in the dtype of tokens, where a tensor is.
+
+    A CPU takes float32 parameters beside bfloat16 tokens, a GPU does not.
+    """
+    return where.is_cuda
+
+
+def layer_norm(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
+    """A layer norm in the dtype of `tokens`; mean and variance are float32 in any."""
+    dtype = tokens.dtype if casts_norms(tokens) else norm.weight.dtype
+    weight, bias = cast(norm.weight, dtype), cast(norm.bias, dtype)
+    return F.layer_norm(tokens, norm.normalized_shape, weight, bias, norm.eps)
+
+
+def init_weights(module: nn.Module, initializer_range: float) -> None:
+    """Start all of `module`: weights from a normal cut at two sigma, biases 0, layer norms 1 and 0.
+
+    What will be filled, see `palm.core.numerics.skip_init`, stays as it is.
+
+    Args:
+        module: linear layers, embeddings and layer norms, at any depth.
+        initializer_range: sigma of the normal.
+
+    Source: Devlin et al., 2018, BERT's published program.
+    """
+    for part in () if is_unfilled() else module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            cut = 2 * initializer_range
+            nn.init.trunc_normal_(part.weight, std=initializer_range, a=-cut, b=cut)
+        elif isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+        if isinstance(part, nn.Linear | nn.LayerNorm) and part.bias is not None:
+            nn.init.zeros_(part.bias)

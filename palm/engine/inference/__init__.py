@@ -1,0 +1,1 @@
+"""Prediction with a saved or a trained model."""

@@ -1,0 +1,396 @@
+"""One task's trained model, complete in one directory: text in, predictions out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, islice, tee
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from palm.backbone import BACKBONES, Backbone
+from palm.core.errors import ConfigError, DataError, PalmError
+from palm.core.files.atomic_dir import new_directory
+from palm.core.files.checksum import checksum
+from palm.core.files.manifest import (
+    save_tensors,
+    tensor_digests,
+    write_json,
+    write_text,
+)
+from palm.core.files.serialization import described
+from palm.core.numerics.precision import checked, resolved
+from palm.core.numerics.rng import generator
+from palm.core.numerics.weight_cache import KeptWeights
+from palm.core.tensor_specs import Tensors
+from palm.core.version import __version__
+from palm.distributed import (
+    exhaust,
+    from_first,
+    full_tensors,
+    gather_objects,
+    is_first,
+    report_missing_ranks,
+    split_among_ranks,
+)
+from palm.engine.inference.model_card import CARD, label_names, model_card
+from palm.engine.inference.onnx.computing import OnnxEngine
+from palm.engine.inference.prediction_resume import Journal
+from palm.engine.training.device_transfer import placed
+from palm.engine.training.model import outputs_of
+from palm.engine.training.task import PREDICTION_ROWS
+from palm.metrics import metric_problems, metrics_of, scores_of
+from palm.paradigm import HEADS, Head
+from palm.reader import READERS, Predictions, Reader, Record, Rows
+from palm.reader.rows.chunks import chunks_of
+from palm.reader.rows.kept import Encoded, KeptRows
+from palm.reader.rows.rows import Ints
+
+FORMAT, VERSION = "palm-model", 1
+WEIGHTS, DESCRIPTION = "model.safetensors", "config.json"
+CHUNK_EXAMPLES = 1024  # examples in memory at a time while predicting; rows are sorted by length within
+
+
+Losses = dict[tuple[int, int], tuple[float, int]]
+"""The first example of a chunk and the first row of a batch -> the batch's mean loss, over how many terms."""
+
+
+class InferenceModel:
+    """Reader, backbone and head of one task, ready to predict.
+
+    Args:
+        task: the task's name.
+        reader: turns text into batches and decoded outputs into records.
+        backbone: the trained encoder.
+        paradigm: the trained head.
+        batch_size: rows per prediction step, on the average; steps have about equally many tokens.
+        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+
+    Attributes:
+        engine: computes in the place of torch, see `loading.load_model`; None for torch.
+        trained: of a best model, the global `step` after which it was saved, and its `scores` there.
+
+    Raises:
+        ConfigError: another `precision`.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        reader: Reader,
+        backbone: Backbone,
+        head: Head,
+        *,
+        batch_size: int = PREDICTION_ROWS,
+        precision: str = "auto",
+    ) -> None:
+        self.task, self.reader, self.backbone, self.head = task, reader, backbone, head
+        self.batch_size, self.precision = batch_size, checked(precision)
+        self._kept_weights = KeptWeights()
+        self.engine: OnnxEngine | None = None
+        self.trained: dict[str, Any] = {}
+
+    def to(self, device: torch.device | str) -> InferenceModel:
+        """Move to a device.
+
+        Raises:
+            PalmError: to another than the CPU, with an engine that only knows that.
+        """
+        if self.engine is not None and torch.device(device).type != "cpu":
+            raise PalmError(f"engine 'onnx' computes on the CPU, not on {device}; load the model without it")
+        self.backbone.to(device)
+        self.head.to(device)
+        return self
+
+    def predict(self, texts: Iterable[Any]) -> list[Record]:
+        """Predictions for Python values: texts, pairs, or dicts with the data file's columns.
+
+        Args:
+            texts: for cls and mlm a text each, for match `(text_a, text_b)`, for mrc
+                `(question, context)` or a dict; a dict names the columns (`{"text_a": …}`).
+
+        Returns:
+            One record each, as `controller.pred` writes them.
+
+        Raises:
+            DataError: not a list of texts, or a text that cannot be read, with its number.
+        """
+        if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
+            raise DataError(
+                f"predict takes a list of texts, not {str(texts)[:40]!r} ({type(texts).__name__}); "
+                "for one text, write predict([text])"
+            )
+        return list(self.records(self.reader.parse(texts)))
+
+    def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
+        """Predict a data file of any size in bounded memory and write the predictions to `directory`.
+
+        Several ranks, which must all call this, share the work; rank 0 writes. What is stopped leaves its
+        finished examples there, in `.predictions.resume`.
+
+        Args:
+            path: the data file.
+            directory: is made if it is missing; the predictions appear there when they are complete.
+            resume: go on where the same prediction was stopped; the files are those of one that was not.
+
+        Raises:
+            DataError: a row that cannot be read, with its file and line.
+            StorageError: the directory cannot be written, or something else was stopped there.
+        """
+        path, directory = Path(path), Path(directory)
+        journal = Journal(directory, lambda: self._about(path))
+        if resume and is_first():
+            journal.resume()
+        done = from_first(lambda: journal.num_examples)
+        examples = islice(self.reader.read(path, with_targets=False), done, None)
+        steps = self.steps(examples, together=True, first=done)
+        if is_first():
+            steps = chain(journal.chunks(), journal.kept(steps))
+        records = chain.from_iterable(steps)
+        hidden = None if is_first() else True
+        progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
+        with report_missing_ranks(f"while predicting {self.task!r}"), journal:
+            return from_first(lambda: self.reader.write(progress, directory), lambda: exhaust(records))
+
+    def _about(self, path: Path) -> dict[str, Any]:
+        """Whatever the predictions of a file depend on, by what a message calls it."""
+        device = next(self.backbone.parameters()).device
+        weights = tensor_digests({**self.backbone.state_dict(prefix="backbone."), **self.head.state_dict()})
+        return {
+            "model": hashlib.blake2b(json.dumps(weights).encode(), digest_size=16).hexdigest(),
+            "input file": checksum(path, "blake2b"),
+            "reader": json.dumps(self.reader.settings, default=str),
+            "batch size": self.batch_size,
+            "precision": self.engine.about
+            if self.engine
+            else f"{resolved(self.precision, device)} on {device.type}",
+        }
+
+    def records(self, examples: Iterable[Any]) -> Iterator[Record]:
+        """One record per example, in order, read and predicted by the chunk."""
+        return chain.from_iterable(self.steps(examples))
+
+    def evaluate(self, path: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
+        """How good the predictions of a file with labels are; every example counts once.
+
+        Several ranks, which must all call this, share the work.
+
+        Args:
+            path: a data file as for training.
+            metrics: names of `palm.metrics.METRICS` or dotted paths; those of the head where None.
+
+        Returns:
+            The numbers of the metrics by name, those of the first metric first.
+
+        Raises:
+            ConfigError: a metric that is unknown, or that does not fit the reader.
+            DataError: a row that cannot be used, with its file and line.
+        """
+        return self.evaluate_with_loss(path, metrics)[0]
+
+    def evaluate_with_loss(
+        self, path: str | Path, metrics: Sequence[str] | None = None, kept: KeptRows | None = None
+    ) -> tuple[dict[str, float], float | None]:
+        """The same, and the mean loss of the file's rows; for arguments and errors see `evaluate`.
+
+        Args:
+            path: the data file.
+            metrics: names.
+            kept: keeps the file's encoded rows for later evaluations.
+
+        Returns:
+            The scores; and the loss, or None where rows to predict are others than rows to train on, as
+            windows of documents may be.
+        """
+        names = self.head.metrics if metrics is None else metrics
+        if problems := metric_problems(names, self.reader.truth_names):
+            raise ConfigError(problems)
+        losses: Losses = {}
+        if kept is not None and not kept.begin(self.reader, Path(path)):
+            kept = None
+        seen, known = tee(self.reader.read_true(Path(path)))
+        with kept_modes(self.backbone, self.head), report_missing_ranks(f"while evaluating {self.task!r}"):
+            records = chain.from_iterable(self.steps(seen, losses=losses, together=True, kept=kept))
+            pairs = zip(records, self.reader.truths(known), strict=True)
+            scores = from_first(lambda: scores_of(metrics_of(names), pairs), lambda: exhaust(records))
+            found = {place: value for part in gather_objects(losses) for place, value in part.items()}
+        terms = sum(count for _, count in found.values())
+        return scores, math.fsum(loss * count for loss, count in found.values()) / terms if terms else None
+
+    def steps(
+        self,
+        examples: Iterable[Any],
+        losses: Losses | None = None,
+        together: bool = False,
+        first: int = 0,
+        kept: KeptRows | None = None,
+    ) -> Iterator[list[Record]]:
+        """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last.
+
+        Args:
+            examples: as the reader reads them.
+            losses: filled with the loss of every batch; records then also have what the head says of the
+                truth, for metrics. Where rows to train on are others than rows to predict, it stays empty.
+            together: deal the batches out among all ranks, which must all call this with the same
+                examples; the records then come on rank 0 alone. The batches are those of one process.
+            first: the number in the file of the first example, where those before it are predicted already.
+            kept: has the rows of a whole file, or takes them.
+        """
+
+        def encoded(chunk: list[Any]) -> Encoded:
+            rows = self.reader.encode(chunk, with_targets=False)
+            return Encoded(rows, None if losses is None else self._labelled(chunk, rows))
+
+        for number, chunk in enumerate(chunks_of(examples, CHUNK_EXAMPLES)):
+            make = partial(encoded, chunk)
+            rows, labelled = make() if kept is None else kept.chunk(number, make)
+            batches = even_batches(rows.lengths, self.batch_size)
+            decoded: dict[int, dict[str, Any]] = {}
+            for indices in split_among_ranks(batches) if together else batches:
+                values, loss = self._decoded(rows, indices, first, losses is not None, labelled)
+                decoded.update(zip(indices, values, strict=True))
+                if losses is not None and loss is not None:
+                    losses[first, indices[0]] = loss
+                yield []
+            # Rank 0 alone gets the parts of all; no parts, no records.
+            parts = gather_objects(decoded) if together else [decoded]
+            whole = {row: value for part in parts for row, value in part.items()}
+            in_order = [whole[row] for row in range(len(rows))] if parts else []
+            yield list(self.reader.records(chunk, rows, in_order, first)) if parts else []
+            first += len(chunk)
+
+    def _labelled(self, chunk: list[Any], rows: Rows) -> Rows | None:
+        """The same rows with what is true of them; None where training has other rows, or cannot use one."""
+        try:
+            labelled = self.reader.encode(chunk, with_targets=True)
+        except (PalmError, AttributeError):  # read_true may give other examples than read
+            return None
+        same = all(
+            name in labelled and np.array_equal(labelled[name].values, rows[name].values)
+            for name in ("example", "token_ids")
+        )
+        return labelled if same else None
+
+    @torch.inference_mode()
+    def _decoded(
+        self,
+        rows: Rows,
+        indices: Sequence[int],
+        first: int,
+        with_eval_outputs: bool,
+        labelled: Rows | None,
+    ) -> tuple[list[dict[str, Any]], tuple[float, int] | None]:
+        for module in (self.backbone, self.head):
+            if module.training:  # going through all its parts costs 1 ms
+                module.eval()
+        device = next(self.backbone.parameters()).device
+
+        def batch_of(rows: Rows) -> Tensors:
+            batch = self.reader.collate(
+                rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
+            )
+            return placed(batch, device)
+
+        batch = batch_of(rows)
+        if self.engine is not None:
+            outputs = self.engine(batch)
+        else:
+            with self._kept_weights:
+                outputs = outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
+        decoded = self.head.decode(outputs)
+        if with_eval_outputs:
+            for value, extra in zip(decoded, self.head.eval_outputs(outputs, batch), strict=False):
+                value.update(extra)
+        if labelled is None:
+            return decoded, None
+        targets = batch_of(labelled)
+        terms = self.head.num_terms(targets)  # 0 where no row of the batch has a word to guess
+        return decoded, (float(self.head.loss(outputs, targets)), terms) if terms else None
+
+    def save(
+        self,
+        folder: Path,
+        run: dict[str, Any] | None = None,
+        training: dict[str, Any] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
+
+        Args:
+            folder: a new folder; appears whole or not at all. Of several ranks, which must all call
+                this, rank 0 writes it.
+            run: the configuration of the run that trained it, kept for the record.
+            training: the training data and scores (see `palm.engine.run.training_metadata`), likewise.
+            overwrite: replace a folder that palm wrote, and that holds nothing else.
+
+        Raises:
+            StorageError: the place is in use or cannot be written; nothing is left half-written.
+        """
+        parts: dict[str, torch.nn.Module] = {"backbone": self.backbone, "paradigm": self.head}
+        weights = {
+            f"{place}.{name}": value
+            for place, module in parts.items()
+            for name, value in full_tensors(module.state_dict()).items()
+        }
+        if not is_first():
+            return
+        with new_directory(folder, overwrite) as part:
+            save_tensors(part / WEIGHTS, weights)
+            description = {
+                "format": FORMAT,
+                "version": VERSION,
+                "palm_version": __version__,
+                "task": self.task,
+                "batch_size": self.batch_size,
+                "reader": described(READERS, self.reader, part),
+                "backbone": described(BACKBONES, self.backbone, part),
+                "paradigm": described(HEADS, self.head, part),
+                "run": run or {},
+                "training": training or {},
+            }
+            write_json(part / DESCRIPTION, description)
+            write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
+
+
+def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
+    """Rows in the order of their lengths, in batches of about equally many tokens.
+
+    A step's memory is then that of the average row, not of the longest, and short rows are no small products
+    on a GPU. On a CPU, where padding is not computed, they take as long as batches of equally many rows.
+
+    Args:
+        lengths: tokens of every row, int64[rows].
+        batch_size: rows per batch, on the average.
+
+    Returns:
+        At most as many batches as there would be of `batch_size` rows.
+    """
+    order = np.argsort(lengths, kind="stable")
+    if 0 < len(order) <= batch_size:
+        return [order.tolist()]
+    tokens = np.maximum(lengths[order], 1)
+    ends = np.cumsum(tokens)
+    count = math.ceil(len(order) / batch_size)
+    # A row is in the batch where the middle of its tokens lies.
+    numbers = (2 * ends - tokens) * count // (2 * ends[-1:])
+    return [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(part)]
+
+
+@contextmanager
+def kept_modes(*modules: torch.nn.Module) -> Iterator[None]:
+    """After it, every module is in training or evaluation mode as before."""
+    before = [(module, module.training) for owner in modules for module in owner.modules()]
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training

@@ -1,0 +1,109 @@
+"""A task's trained model, read back from its directory, in which nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from palm.backbone import BACKBONES, Backbone
+from palm.core.checks import choice_problems, count_problems, raise_any
+from palm.core.errors import ConfigError, StorageError
+from palm.core.files.manifest import load_into, load_tensors, read_object, under, verify
+from palm.core.files.serialization import rebuilt
+from palm.core.files.untrusted import reading
+from palm.core.logging import logger
+from palm.engine.inference.inference import DESCRIPTION, FORMAT, VERSION, WEIGHTS, InferenceModel
+from palm.engine.inference.model_paths import chosen_model
+from palm.engine.inference.onnx.computing import OnnxEngine
+from palm.paradigm import HEADS, Head
+from palm.reader import READERS
+from palm.reader.rows.cache import DataCache
+
+
+def load_model(
+    folder: str | Path,
+    *,
+    precision: str = "auto",
+    engine: str = "torch",
+    trust: str | Sequence[str] = (),
+    reader: Mapping[str, Any] = MappingProxyType({}),
+    head: Mapping[str, Any] = MappingProxyType({}),
+) -> InferenceModel:
+    """Load what a finished target task saved; nothing but the directory is needed, and nothing in it is run.
+
+    Args:
+        folder: a saved model; or `<save_path>/<task>`, or `<save_path>` of a run of one task, for the best
+            model there, or, where nothing was evaluated, the last.
+        precision: as in `InferenceModel`; with engine 'onnx' 'fp32', which 'auto' is then, or 'int8'.
+        engine: what computes: 'torch', or 'onnx' for onnxruntime on the CPU (extra `onnx`). Its graph is made
+            at the first load and kept in the cache.
+        trust: whose code may be imported for it, beside palm's and the running program's: dotted paths of
+            classes, modules or packages, such as 'mypackage.readers'.
+        reader: settings that replace the saved ones of the reader.
+        head: those of the head.
+
+    Raises:
+        StorageError: missing, damaged, of an unknown format, naming code that nobody trusts, or not
+            fitting these settings.
+        ConfigError: settings out of their range.
+        PalmError: the extra `onnx` is not installed, or the model cannot be a graph.
+    """
+    raise_any(choice_problems(("torch", "onnx"), engine=engine))
+    if (engine, precision) == ("torch", "int8"):
+        raise ConfigError(["precision 'int8' needs engine 'onnx', which needs the extra `onnx`"])
+    given, folder = Path(folder), chosen_model(Path(folder))
+    verify(folder, (DESCRIPTION, WEIGHTS))
+    description = read_object(folder / DESCRIPTION)
+    if description.get("format") != FORMAT or description.get("version") != VERSION:
+        raise StorageError(
+            f"{folder} holds {description.get('format')!r} version {description.get('version')!r}, "
+            f"this palm reads {FORMAT!r} version {VERSION}; load it with the palm that wrote it"
+        )
+    weights = load_tensors(folder / WEIGHTS)
+    own = {"backbone": under("backbone", weights), "head": under("paradigm", weights)}
+    with reading(folder / DESCRIPTION):
+        if problems := count_problems(batch_size=description["batch_size"]):
+            raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
+        model = InferenceModel(
+            str(description["task"]),
+            rebuilt(READERS, description["reader"], folder, trust=trust, overrides=reader),
+            rebuilt(BACKBONES, description["backbone"], folder, trust=trust, weights=own["backbone"]),
+            rebuilt(HEADS, description["paradigm"], folder, trust=trust, weights=own["head"], overrides=head),
+            batch_size=description["batch_size"],
+            precision=precision if engine == "torch" else "fp32",
+        )
+        training = description.get("training") or {}
+        if training.get("best"):
+            scores = (training["evaluation"] or {}).get("scores", {})
+            model.trained = {"step": training["step"], "scores": scores}
+        else:  # best models of an earlier palm have their step and scores under a key of their own
+            model.trained = dict(description.get("trained") or {})
+    load_into(model.backbone, own["backbone"], folder)
+    load_into(model.head, own["head"], folder)
+    if engine == "onnx":
+        model.engine = OnnxEngine(model.reader, model.backbone, model.head, precision, DataCache.of_user())
+    if folder != given:
+        logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
+    return model
+
+
+def said_of(trained: Mapping[str, Any]) -> str:
+    """` (the best, of global step 500: accuracy 0.9143)`, of a best model; nothing of another."""
+    if "step" not in trained:
+        return ""
+    scores = trained.get("scores") or {}
+    first = next((f": {name} {value}" for name, value in scores.items()), "")
+    return f" (the best, of global step {trained['step']}{first})"
+
+
+def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:
+    """Give components the weights of a saved model; that it is whole is for the caller to verify.
+
+    Raises:
+        StorageError: they cannot be read, or are of another shape.
+    """
+    weights = load_tensors(folder / WEIGHTS)
+    load_into(backbone, under("backbone", weights), folder)
+    load_into(head, under("paradigm", weights), folder)

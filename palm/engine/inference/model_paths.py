@@ -1,0 +1,74 @@
+"""Which model a user means who names a run, a task of it or a directory; what to do where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from palm.config import MODEL_NAME
+from palm.core.errors import StorageError
+from palm.core.files.manifest import is_sealed, numbered
+
+BEST, LAST = "best_model", "infer_model"
+"""A target's model of its best evaluation, and of its last step."""
+
+ON_THE_WAY = f"{LAST}.step"
+"""What the names of a target's models before its last step begin with; the step follows."""
+
+BEST_OF_RUN = "best"
+"""The folder of a run with a model of every target, of the evaluation that was best for all together."""
+
+
+def chosen_model(path: Path) -> Path:
+    """The model at a path: itself; of a task's folder, or a run of one task, its best one, or else its last.
+
+    Raises:
+        StorageError: there is none, or there are several; says what to give instead.
+    """
+    if (path / "state.json").is_file():
+        raise StorageError(
+            f"{path} is a checkpoint, not a task's model: --resume {path} goes on from it; models of tasks "
+            "that have finished lie in <save_path>/<task>"
+        )
+    if is_sealed(path):
+        return path
+    if found := _model_in(path):
+        return found
+    tasks = [folder for folder in sorted(path.iterdir()) if _model_in(folder)] if path.is_dir() else []
+    if len(tasks) > 1:
+        names = ", ".join(folder.name for folder in tasks)
+        raise StorageError(f"{path} is a run with models of several tasks ({names}); give one: {tasks[0]}")
+    found = _model_in(tasks[0]) if tasks else None
+    if found is None:
+        raise StorageError(f"{path} is not a directory that palm saved: {_instead(path)}")
+    return found
+
+
+def _model_in(folder: Path) -> Path | None:
+    return next((folder / name for name in (BEST, LAST) if is_sealed(folder / name)), None)
+
+
+def _instead(path: Path) -> str:
+    if not path.exists():
+        if MODEL_NAME.fullmatch(name := path.as_posix()):
+            return (
+                f"there is no such folder; for a model of Hugging Face, `palm download {name}`, or "
+                f"pretrain_path: {name}, and train a task on it"
+            )
+        return "there is no such folder; train first, or give the folder of a trained task"
+    if checkpoints := numbered(path, "step_"):
+        return f"no task has finished here; go on with --resume {checkpoints[max(checkpoints)]}"
+    if (path / "config.json").is_file():
+        return "it has no manifest.json; if it holds pretrained weights, they go to pretrain_path"
+    return "it has no manifest.json; give the folder of a trained task, <save_path>/<task>"
+
+
+def why_missing(task: str, folder: Path, is_target: bool) -> str:
+    """Why a task of a configuration has no model at `<save_path>/<task>/infer_model`."""
+    what = f"task {task!r} has no model at {folder}"
+    if not is_target:
+        return f"{what}: it is auxiliary, and only targets are saved; give it 1 in target_tag, and train"
+    if on_the_way := numbered(folder.parent, ON_THE_WAY):
+        return f"{what}: its training has not finished; inference_model_dir: {on_the_way[max(on_the_way)]}"
+    if checkpoints := numbered(folder.parents[1], "step_"):
+        return f"{what}: its training has not finished; go on with --resume {checkpoints[max(checkpoints)]}"
+    return f"{what}: it is not trained yet; train first, or set save_path to where it was"

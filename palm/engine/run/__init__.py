@@ -1,0 +1,1 @@
+"""A run in its directory: checkpoints, evaluation, saved models, stages."""

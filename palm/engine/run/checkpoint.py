@@ -1,0 +1,344 @@
+"""Checkpoints: everything of a run that changes, and how an interrupted run goes on exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palm.backbone import BACKBONES
+from palm.core.errors import StorageError
+from palm.core.files.atomic_dir import new_directory, set_aside_foreign
+from palm.core.files.manifest import (
+    load_tensors,
+    numbered,
+    read_object,
+    save_tensors,
+    under,
+    verified_object,
+    verify,
+    write_json,
+)
+from palm.core.files.serialization import described
+from palm.core.files.untrusted import reading
+from palm.core.logging import logger
+from palm.distributed import full_tensors, is_first, shard_like
+from palm.engine.training.finite import check_finite
+from palm.engine.training.loop import Training
+from palm.engine.training.model import PRIVATE
+from palm.engine.training.recipe import identity
+from palm.lr_sched import HORIZON
+from palm.paradigm import HEADS
+from palm.reader import READERS
+
+FORMAT, VERSION = "palm-checkpoint", 2
+STATE = "state.json"
+NEEDED = (STATE, "model.safetensors", "optimizer.safetensors")
+
+
+def save_checkpoint(training: Training, folder: Path, run_id: str | None = None) -> None:
+    """Write a run's weights, optimizer, averages and position to `folder`.
+
+    Args:
+        training: between two steps.
+        folder: appears whole or not at all; of several ranks, which must all call this, rank 0 writes it.
+        run_id: which run it belongs to, where several may use one folder.
+
+    Raises:
+        TrainingError: a tensor holds what is no finite number; nothing was saved.
+        StorageError: the place cannot be written; nothing is left half-written.
+    """
+    names = {parameter: name for name, parameter in training.model.named_parameters()}
+    files = {
+        "model": training.model.state_dict(),
+        "optimizer": optimizer_tensors(training.optimizer, lambda parameter: names[parameter]),  # type: ignore[index]
+    }
+    if training.ema is not None:
+        files["ema"] = training.ema.state_dict()
+    for name, tensors in files.items():
+        check_finite(tensors, f"{name} at global step {training.step}")
+    contents = {name: full_tensors(tensors) for name, tensors in files.items()}
+    if not is_first():
+        return
+    set_aside_foreign(folder)
+    with new_directory(folder, overwrite=True) as part:
+        for name, tensors in contents.items():
+            save_tensors(part / f"{name}.safetensors", tensors)
+        state = {
+            "format": FORMAT,
+            "version": VERSION,
+            "run": identity(training.recipe),
+            "run_id": run_id,
+            "heads": training.model.head_places,
+            "components": _components(training, part),
+            **training.state_dict(),
+        }
+        write_json(part / STATE, state)
+
+
+def _components(training: Training, folder: Path) -> dict[str, Any]:
+    """What is needed beside the weights to predict with any task."""
+    # Of 200 tasks with one vocabulary, their copies of it would be nearly all of a small checkpoint.
+    known: dict[str, Path] = {}
+    tasks = {
+        task.name: {
+            "reader": described(READERS, task.reader, folder, f"tasks/{task.name}", known),
+            "paradigm": described(HEADS, task.head, folder, f"tasks/{task.name}", known),
+        }
+        for task in training.tasks
+    }
+    return {"backbone": described(BACKBONES, training.model.backbone, folder), "tasks": tasks}
+
+
+def load_checkpoint(training: Training, folder: Path) -> None:
+    """Make `training` what the run was when `save_checkpoint` wrote `folder`, through whichever door.
+
+    Raises:
+        StorageError: missing, damaged, of another version, or of a run with another identity; nothing was
+            changed.
+    """
+    verify(folder, (*NEEDED, *(["ema.safetensors"] if training.ema is not None else [])))
+    state = _of_this_version(read_object(folder / STATE), folder)
+    now = identity(training.recipe)
+    with reading(folder / STATE):
+        saved_run, steps_per_saved = on_devices_of(now, state["run"])
+        found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
+    if found:
+        raise StorageError(
+            f"{folder} is a checkpoint of another configuration:\n  "
+            + "\n  ".join(found)
+            + "\nRestore these settings to resume it, or start a new run from its weights with load_pretrain"
+        )
+    # From here on nothing is refused, so a run that was is as it was.
+    parameters = dict(training.model.named_parameters())
+    saved = load_tensors(folder / "model.safetensors")
+    own = training.model.state_dict()
+    placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
+    with reading(folder, " as a checkpoint of this run"):  # whole, but somebody else's
+        training.model.load_state_dict(placed)
+        restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
+        if training.ema is not None:
+            training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
+        training.load_state_dict(state, steps_per_saved)
+    if any(factor != 1 for factor in steps_per_saved.values()):
+        logger.info("step %d of other devices is step %d of these", state["step"], training.step)
+
+
+def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """What a checkpoint says beside its tensors.
+
+    Raises:
+        StorageError: another version of palm wrote it, or it says nothing.
+    """
+    with reading(folder / STATE):
+        kind, version = state["format"], state["version"]
+    if (kind, version) != (FORMAT, VERSION):
+        raise StorageError(
+            f"{folder} holds {kind!r} version {version!r}, this palm reads "
+            f"{FORMAT!r} version {VERSION}; continue it with the palm that wrote it, or start a new run from "
+            "its weights with load_pretrain"
+        )
+    return state
+
+
+def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+    """A saved identity as it would read on the devices of `run`, if nothing but these changed.
+
+    Either the rows of a step are still the same, shared out otherwise; or every device still has the
+    same batch, and there are more or fewer of them. Then all that counts steps has other numbers: the
+    plan of a task, and the horizon of the schedule.
+
+    Returns:
+        The identity, and task -> how many steps now have the rows of one step then.
+    """
+    tasks, schedule, steps_per_saved = dict(saved["tasks"]), saved["lr_scheduler"], {}
+    for name in tasks.keys() & run["tasks"].keys():
+        then, now = tasks[name], run["tasks"][name]
+        sharing = {key: now[key] for key in ("batch_size", "gradient_accumulation_steps", "devices")}
+        if now["batch_size"] is not None and _size(then) == _size(now):
+            tasks[name] = {**then, **sharing}
+        elif {**then, "devices": now["devices"]} == {**then, **sharing}:
+            planned = {key: now[key] for key in ("expected_steps",) if key in now}
+            tasks[name] = {**then, **sharing, **planned}
+            steps_per_saved[name] = then["devices"] / now["devices"]
+    schedules = (schedule, run["lr_scheduler"])
+    if any(factor != 1 for factor in steps_per_saved.values()) and all(map(_is_component, schedules)):
+        horizon = {name: value for name, value in schedules[1]["settings"].items() if name in HORIZON}
+        schedule = {**schedule, "settings": {**schedule["settings"], **horizon}}
+    return {**saved, "tasks": tasks, "lr_scheduler": schedule}, steps_per_saved
+
+
+def _size(task: dict[str, Any]) -> int:
+    """The rows of a task's steps, or their tokens at most, on all devices, from its identity."""
+    batch: int = task["batch_size"] or task["max_tokens_per_batch"]
+    accumulated: int = task["gradient_accumulation_steps"]
+    devices: int = task["devices"]
+    return batch * accumulated * devices
+
+
+@dataclass(frozen=True)
+class TrainedWeights:
+    """The weights of a checkpoint to predict with: the averaged ones, where the run kept averages.
+
+    Args:
+        backbone: of the encoder, by name.
+        heads: task -> those of its head, by name.
+    """
+
+    backbone: dict[str, Tensor]
+    heads: dict[str, dict[str, Tensor]]
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Tensor], places: Mapping[str, str]) -> TrainedWeights:
+        """From those of a whole model; `places` tells where the head of each task is among them."""
+        heads = {task: under(place, weights) for task, place in places.items()}
+        return cls(under("backbone", weights), heads)
+
+
+def trained_weights(folder: Path) -> TrainedWeights:
+    """Read the weights that `save_checkpoint` wrote.
+
+    Raises:
+        StorageError: missing or damaged.
+    """
+    files = verify(folder, NEEDED)
+    weights = load_tensors(folder / "model.safetensors")
+    if any(name.startswith(PRIVATE) for name in weights):
+        raise StorageError(
+            f"{folder} is of a run whose tasks have private_layers, so it has no encoder for all of them; "
+            "take the models that the run saved for each task"
+        )
+    if "ema.safetensors" in files:
+        averages = load_tensors(folder / "ema.safetensors")
+        weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
+    state = _of_this_version(read_object(folder / STATE), folder)
+    with reading(folder / STATE):
+        return TrainedWeights.of(weights, state["heads"])
+
+
+def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None:
+    """The checkpoint under `save_path` whose run came farthest and that is whole.
+
+    How far is counted in rows, since steps on many devices have more of them. Damaged checkpoints are
+    passed over.
+
+    Args:
+        save_path: where checkpoints are.
+        run_id: only those of this run.
+    """
+    found = []
+    for folder in numbered(save_path, "step_").values():
+        try:
+            state = _of_this_version(verified_object(folder, STATE), folder)
+            with reading(folder / STATE):
+                if run_id in (None, state["run_id"]):
+                    steps, tasks = state["task_steps"], state["run"]["tasks"]
+                    found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
+        except StorageError as error:
+            logger.warning("passed over: %s", error)
+    for _, folder in sorted(found, reverse=True):
+        try:
+            verify(folder, NEEDED)
+        except StorageError as error:
+            logger.warning("passed over: %s", error)
+            continue
+        return folder
+    return None
+
+
+def _is_component(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.keys() == {"name", "settings"}
+
+
+def _ends_behind(
+    training: Training, state: dict[str, Any], steps_per_saved: Mapping[str, float]
+) -> list[str]:
+    """Targets whose end was moved to a step that they have had: nobody would save them at it."""
+    if training.recipe.mixing.follows_scores:  # its plan is that of the checkpoint
+        return []
+    return [
+        f"{task.name} had {state['task_steps'][task.name]} steps in the checkpoint, and this run plans "
+        f"{task.expected_steps} (it follows from {DERIVED['expected_steps']})"
+        for task in training.tasks
+        if task.is_target and steps_per_saved.get(task.name, 1) == 1
+        if state["expected_steps"][task.name] != task.expected_steps <= state["task_steps"][task.name]
+    ]
+
+
+DERIVED = {
+    "num_train_steps": "num_epochs, mix_ratio, the batches and the data",
+    "warmup_steps": "warmup_proportion and the steps of the run",
+    "expected_steps": "num_epochs, mix_ratio, the batches and the data",
+}
+"""What a configuration does not say itself -> what it follows from."""
+
+
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any], place: str = "") -> list[str]:
+    """How two identities differ, a line each, under the names that settings have on the command line.
+
+    Args:
+        saved: the identity in a checkpoint.
+        now: that of a run.
+        place: what stands before their names: nothing, or `<task>.`.
+    """
+    lines = []
+    for key in sorted({*saved, *now}):
+        old: Any = saved.get(key)
+        new: Any = now.get(key)
+        if old == new:
+            continue
+        if key == "train_file":
+            rows = f"{old['rows']} rows in the checkpoint, {new['rows']} in this run"
+            same = old["rows"] == new["rows"]
+            told = "as many rows, with other contents or read otherwise" if same else rows
+            lines.append(f"{place}{key} has changed: {told}")
+        elif key == "tasks" and not place:
+            for task in new:
+                if task in old:  # one that only the run or only the checkpoint has is in task_instance
+                    lines += differences(old[task], new[task], f"{task}.")
+        elif _is_component(old) and _is_component(new) and old["name"] == new["name"]:
+            lines += differences(old["settings"], new["settings"], place)
+        elif isinstance(old, Mapping) and isinstance(new, Mapping) and not _is_component(old):
+            lines += differences(old, new, f"{place}{key}.")
+        else:
+            old, new = (value["name"] if _is_component(value) else value for value in (old, new))
+            origin = f" (it follows from {DERIVED[key]})" if key in DERIVED else ""
+            lines.append(f"{place}{key}: {old!r} in the checkpoint, {new!r} in this run{origin}")
+    return lines
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Callable[[Tensor], str]) -> dict[str, Tensor]:
+    """The optimizer's state as `<parameter>/<entry>`, for parameters that have any."""
+    return {
+        f"{names(parameter)}/{entry}": value
+        for parameter, state in optimizer.state.items()
+        for entry, value in state.items()
+    }
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+) -> None:
+    """Put back what `optimizer_tensors` gave; entries go to their parameter's device.
+
+    Counters go there too where a kernel reads them, in groups that are fused or capturable; others stay.
+    """
+    read_by_kernel = {
+        id(parameter)
+        for group in optimizer.param_groups
+        if group.get("fused") or group.get("capturable")
+        for parameter in group["params"]
+    }
+    optimizer.state.clear()
+    for key, value in tensors.items():
+        name, _, entry = key.rpartition("/")
+        parameter = parameters[name]
+        if value.shape == parameter.shape:
+            value = shard_like(parameter, value)
+        elif id(parameter) in read_by_kernel:
+            value = value.to(parameter.device)
+        optimizer.state[parameter][entry] = value

@@ -1,0 +1,119 @@
+"""What a run computed, step by step, as digests on disk: two runs are equal if their recordings are."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from palm.core.errors import StorageError
+from palm.core.files.manifest import tensor_digests
+from palm.distributed import full_tensors, is_first
+from palm.engine.run.checkpoint import optimizer_tensors
+from palm.engine.training.events import Event, Started
+from palm.engine.training.loop import Step, Training
+
+Recording = dict[int, dict[str, Any]]
+"""Global step -> its task, its batches' digests and its loss, and at the end the digests of all tensors."""
+
+
+class EnoughSteps(Exception):  # noqa: N818 - nothing is wrong
+    """A recorded run has made all the steps that it was to make."""
+
+
+class Recorder:
+    """An observer that writes a line of JSON after every step, at once.
+
+    Args:
+        path: the file; of several ranks, rank 0 writes it.
+        last: after this global step the tensors are recorded, and `EnoughSteps` ends the run.
+        killed_after: the process kills itself in the step after this one; None: it does not.
+    """
+
+    def __init__(self, path: Path, last: int, killed_after: int | None = None) -> None:
+        self.path, self.last, self.killed_after = path, last, killed_after
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.training = event.training
+        if not isinstance(event, Step):
+            return
+        if self.killed_after is not None and event.number > self.killed_after:
+            os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
+        line: dict[str, Any] = {
+            "step": event.number,
+            "task": " + ".join(part.task.name for part in event.parts),
+            "batches": [tensor_digests(batch) for part in event.parts for batch in part.batches],
+            "loss": " ".join(float(part.loss.item()).hex() for part in event.parts),
+        }
+        is_last = event.number == self.last
+        if is_last:
+            line["tensors"] = tensor_digests(tensors_of(self.training))
+        if is_first():
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        if is_last:
+            raise EnoughSteps
+
+
+def tensors_of(training: Training) -> dict[str, Tensor]:
+    """All that a run has learned, by name: weights, the optimizer's state, moving averages."""
+    names = {parameter: name for name, parameter in training.model.named_parameters()}
+    found = dict(training.model.state_dict())
+    state = optimizer_tensors(training.optimizer, lambda parameter: names[parameter])  # type: ignore[index]
+    found |= {f"optimizer of {name}": value for name, value in state.items()}
+    if training.ema is not None:
+        found |= {f"average of {name}": value for name, value in training.ema.state_dict().items()}
+    return full_tensors(found)
+
+
+def read_recording(path: Path) -> Recording:
+    """The steps that a run recorded; a later line replaces an earlier one of the same step.
+
+    Raises:
+        StorageError: no step was recorded.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    if not lines:
+        raise StorageError(f"{path}: the run came to no step")
+    return {line["step"]: line for line in map(json.loads, lines)}
+
+
+def first_difference(one: Recording, other: Recording, steps: Iterable[int]) -> str | None:
+    """What differs first between two recordings, in words; None where nothing does."""
+    for number in steps:
+        here, there = one.get(number), other.get(number)
+        if here is None or there is None:
+            return f"global step {number}: only one of the runs made it"
+        if here["task"] != there["task"]:
+            return f"global step {number}: tasks {here['task']!r} and {there['task']!r} were drawn"
+        place = f"global step {number} (task {here['task']!r})"
+        if here["batches"] != there["batches"]:
+            return f"{place}: the batches differ in {_names(_flat(here), _flat(there))}"
+        if here["loss"] != there["loss"]:
+            losses = (
+                ", ".join(repr(float.fromhex(loss)) for loss in line["loss"].split())
+                for line in (here, there)
+            )
+            return f"{place}: equal batches, but the losses are {' and '.join(losses)}"
+        if here.get("tensors") != there.get("tensors"):
+            return f"after {place}: equal losses, but other {_names(here['tensors'], there['tensors'])}"
+    return None
+
+
+def _flat(line: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        (name if len(line["batches"]) == 1 else f"{name} of batch {number}"): value
+        for number, batch in enumerate(line["batches"], start=1)
+        for name, value in batch.items()
+    }
+
+
+def _names(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    return ", ".join(differing[:3]) + (f" and {len(differing) - 3} more" if len(differing) > 3 else "")

@@ -1,0 +1,278 @@
+"""Scoring the tasks of a run on their dev data while it trains, without disturbing it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from palm.core.files.manifest import write_text
+from palm.core.logging import logger
+from palm.distributed import is_first
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.training.events import Completed, Evaluated, Event
+from palm.engine.training.loop import Step, Training
+from palm.engine.training.task import Task
+from palm.metrics import Metric, metrics_of
+from palm.reader.rows.kept import KeptRows
+from palm.reader.text.bad_rows import BadRows
+
+Scores = Mapping[str, float]
+"""The numbers of a task's metrics by name, those of its first metric first."""
+
+JsonScores = dict[str, float | None]
+"""The same as JSON has it, which does not know what is not a number."""
+
+
+@dataclass
+class Best:
+    """The best evaluation so far, of a task or of the whole run.
+
+    Args:
+        score: how good it was (see `Metric.normalized_score`); -inf before the first evaluation.
+        step: its global step.
+        waited: evaluations since then.
+    """
+
+    score: float = -math.inf
+    step: int = 0
+    waited: int = 0
+
+    def take(self, score: float, step: int) -> None:
+        """Compare with one more evaluation; only a better one replaces the best."""
+        if score > self.score:
+            self.score, self.step, self.waited = score, step, 0
+        else:
+            self.waited += 1
+
+
+class Evaluator:
+    """Scores the tasks that have a `dev_file`, every so many steps and after every epoch of the main task.
+
+    An observer: call it with every step. It uses the averaged weights where the run keeps averages.
+
+    Args:
+        training: the run; checkpoints of it hold what was found.
+        every: evaluate every so many global steps; 0 or less: not for their sake.
+        every_epoch: evaluate at the end of every epoch of the main task, the first target.
+        best_by: the tasks whose mean normalized score is that of the whole run; all targets where None.
+        history: a JSON lines file for all evaluations, rewritten after each.
+
+    Attributes:
+        evaluations: those so far.
+        best: task -> its best evaluation.
+        overall: the best of the whole run, by `best_by`.
+
+    Raises:
+        DataError: dev data that cannot be used, with its file and line.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        every: int = -1,
+        every_epoch: bool = True,
+        best_by: Sequence[str] | None = None,
+        history: Path | None = None,
+    ) -> None:
+        self.training, self.every, self.every_epoch, self.history = training, every, every_epoch, history
+        self.tasks = [task for task in training.tasks if task.dev_file is not None]
+        targets = [task.name for task in self.tasks if task.is_target]
+        self.best_by = targets if best_by is None else list(best_by)
+        self.main = next(task for task in training.tasks if task.is_target)
+        self.evaluations: list[Evaluated] = []
+        self.best = {task.name: Best() for task in self.tasks}
+        self.overall = Best()
+        self._kept = {
+            task.name: KeptRows(None if task.cache is None else task.cache.folder) for task in self.tasks
+        }
+        training.attach("evaluator", self)
+        for task in self.tasks:
+            logger.info("%s: %d examples to evaluate on", task.name, count_examples(task))
+
+    def __call__(self, event: Event) -> Evaluated | None:
+        """Evaluate, if it is time."""
+        if isinstance(event, Completed):
+            return None if self._is_up_to_date() else self.evaluate()
+        if not isinstance(event, Step):
+            return None
+        regular = self.every > 0 and event.number % self.every == 0
+        epoch_ends = event.part_of(self.main) is not None and self.main.step % self.main.steps_per_epoch == 0
+        return self.evaluate() if regular or (self.every_epoch and epoch_ends) else None
+
+    def _is_up_to_date(self) -> bool:
+        return bool(self.evaluations) and self.evaluations[-1].step == self.training.step
+
+    def evaluate(self) -> Evaluated:
+        """Evaluate now."""
+        scores, dev_loss = {}, {}
+        # With fsdp this device has only parts of the weights; apart() gathers them.
+        with self.training.averaged(), self.training.replica.apart():
+            for task in self.tasks:
+                assert task.dev_file is not None
+                model = model_of(self.training, task)
+                scores[task.name], loss = model.evaluate_with_loss(
+                    task.dev_file, task.metrics, self._kept[task.name]
+                )
+                if loss is not None:
+                    dev_loss[task.name] = loss
+        self._take(evaluation := Evaluated(self.training.step, scores, dev_loss))
+        best = [name for name, found in self.best.items() if found.step == evaluation.step]
+        evaluation = replace(evaluation, best=best)
+        for task in self.tasks:
+            self.training.record_score(task, normalized_score(task, scores[task.name]))
+            found = ", ".join(f"{name} {shown(value)}" for name, value in scores[task.name].items())
+            mark = " (best)" if task.name in best else ""
+            logger.info("%s: step %d: %s%s", task.name, evaluation.step, found, mark)
+        if self.history is not None and is_first():
+            lines = (json.dumps(line, ensure_ascii=False) for line in self.state_dict()["evaluations"])
+            write_text(self.history, "".join(f"{line}\n" for line in lines))
+        return evaluation
+
+    def finish(self) -> None:
+        """Evaluate the last step, unless that was done, and log a table of all tasks."""
+        if not self._is_up_to_date():
+            self.evaluate()
+        for line in self.table():
+            logger.info("%s", line)
+
+    def table(self) -> list[str]:
+        """Every task's scores, those of the last evaluation and of its best, as lines of text."""
+        by_step = {evaluation.step: evaluation.scores for evaluation in self.evaluations}
+        last = self.evaluations[-1].scores
+        rows = [("task", "metric", "last", "best", "at step")]
+        for name, best in self.best.items():
+            scores = by_step.get(best.step, last)[name]
+            rows += [
+                (name, metric, shown(value), shown(scores[metric]), str(best.step))
+                for metric, value in last[name].items()
+            ]
+        return aligned(rows)
+
+    def shown_at(self, task: str, step: int) -> str:
+        """A task's deciding number at an evaluation, with its name; nothing where it was not evaluated."""
+        found = next((each.scores.get(task) for each in self.evaluations if each.step == step), None)
+        return "" if not found else " ".join((name := next(iter(found)), shown(found[name])))
+
+    def _take(self, evaluation: Evaluated) -> None:
+        self.evaluations.append(evaluation)
+        found = {task.name: normalized_score(task, evaluation.scores[task.name]) for task in self.tasks}
+        for name, best in self.best.items():
+            best.take(found[name], evaluation.step)
+        if self.best_by:
+            mean = math.fsum(found[name] for name in self.best_by) / len(self.best_by)
+            self.overall.take(mean, evaluation.step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All evaluations, JSON-ready."""
+        return {
+            "evaluations": [
+                {
+                    "step": evaluation.step,
+                    "scores": {task: json_ready(scores) for task, scores in evaluation.scores.items()},
+                }
+                for evaluation in self.evaluations
+            ]
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was taken; what tasks had no dev data then counts from now on."""
+        for line in state["evaluations"]:
+            scores = {
+                task.name: {
+                    name: math.nan if value is None else value
+                    for name, value in line["scores"].get(task.name, {}).items()
+                }
+                for task in self.tasks
+            }
+            self._take(Evaluated(line["step"], scores))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table as lines of text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def json_ready(scores: Scores) -> JsonScores:
+    """Scores with None for what is not a number."""
+    return {name: None if math.isnan(value) else value for name, value in scores.items()}
+
+
+def model_of(training: Training, task: Task) -> InferenceModel:
+    """What a task predicts with at this moment of a run; it has the run's weights, not copies."""
+    model, rows = training.model, task.pred_batch_size
+    return InferenceModel(
+        task.name,
+        task.reader,
+        model.encoder(task.name),
+        task.head,
+        batch_size=rows,
+        precision=model.precision,
+    )
+
+
+def count_examples(task: Task) -> int:
+    """How many examples a task's dev data has; every one of them is read.
+
+    Raises:
+        DataError: some that cannot be used, with file and line, unless they may be left out.
+    """
+    assert task.dev_file is not None
+    bad = task.reader.bad_rows = BadRows(task.dev_file, task.reader.on_bad_row, joint=True)
+    try:
+        count = sum(1 for _ in task.reader.truths(task.reader.read_true(task.dev_file)))
+    finally:
+        task.reader.bad_rows = None
+    bad.finish(task.reader.tell_once)
+    task.bad_dev_rows = bad.records, bad.count
+    return count
+
+
+def first_metric(task: Task) -> type[Metric]:
+    """The metric that decides which model of a task is best."""
+    return metrics_of(task.metrics[:1])[0]
+
+
+def normalized_score(task: Task, scores: Scores) -> float:
+    """How good a task's first metric is, from 0 or below to 1; 0 where it is not a number."""
+    metric = first_metric(task)
+    score = metric.normalized_score(scores.get(metric.main, math.nan))
+    return 0.0 if math.isnan(score) else score
+
+
+def shown(value: float) -> str:
+    """A score as people read it."""
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
+
+
+class EarlyStopping:
+    """Declares targets finished that did not get better; the run ends when all targets are.
+
+    A target that is finished stays in the draw, for it still helps the others, as after its last step.
+
+    Args:
+        evaluator: tells what is best.
+        patience: evaluations without a better one after which it is enough.
+        together: look at the whole run instead of each target by itself, and end all at once.
+    """
+
+    def __init__(self, evaluator: Evaluator, patience: int, together: bool = False) -> None:
+        self.evaluator, self.patience, self.together = evaluator, patience, together
+
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, Evaluated):
+            return
+        for task in self.evaluator.training.tasks:
+            best = self.evaluator.overall if self.together else self.evaluator.best.get(task.name)
+            if task.is_target and not task.done and best is not None and best.waited >= self.patience:
+                task.stopped_at = event.step
+                logger.info(
+                    "%s: nothing better in %d evaluations since step %d; it counts as finished",
+                    *(task.name, best.waited, best.step),
+                )

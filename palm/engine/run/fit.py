@@ -1,0 +1,94 @@
+"""The one way to run a training: every door comes through here, and observers of all kinds hear the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from palm.core.logging import collected_warnings
+from palm.core.numerics.precision import tf32
+from palm.distributed import is_first
+from palm.engine.run.bad_rows_file import write_bad_rows
+from palm.engine.run.result import TrainingResult, result_of
+from palm.engine.training.events import Completed, Ended, Observer, Started, Warned, tell
+from palm.engine.training.loop import Training
+from palm.engine.watching.history import History
+from palm.engine.watching.logs import Heading, RunLog, palm_heading
+from palm.engine.watching.progress import Progress, watchers
+from palm.engine.watching.throughput import Meter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Who looks at a run, and where it is recorded.
+
+    Args:
+        every: steps are logged every so many global steps; 0 or less: never.
+        progress: how the run shows how far it is.
+        heading: what a step's line begins with.
+        with_epochs: a line at the end of every epoch of the main task.
+        folder: where `history.jsonl` goes; None for nowhere.
+        configuration: the resolved settings, for those who record them.
+        observers: trackers and a user's own callbacks, called with every event, in order.
+        resumed_from: the checkpoint that the run goes on from.
+        warned: warnings from before, and those that come; None to collect them from now on.
+    """
+
+    every: int = 5
+    progress: Progress = "auto"
+    heading: Heading = palm_heading
+    with_epochs: bool = True
+    folder: Path | None = None
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    observers: Sequence[Observer] = ()
+    resumed_from: Path | None = None
+    warned: list[str] | None = None
+
+
+def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -> TrainingResult:
+    """Train to the end, telling everything that happens to all observers.
+
+    Those who look come before those who evaluate and save, so that a step is written down before what
+    follows from it. Of several ranks, all but the first have no display and no files.
+
+    Args:
+        training: the run.
+        actors: what evaluates, saves, and ends tasks early; called with every event, in order.
+        watch: who looks.
+    """
+    history = History(training, watch.folder if is_first() else None)
+    observers: list[Observer] = [
+        Meter(training, watch.every, history.seconds),
+        history,
+        *(watchers(watch.progress, watch.heading) if is_first() else ()),
+        RunLog(watch.with_epochs),
+        *watch.observers,
+        *actors,
+    ]
+    with collected_warnings() as collected, tf32(training.recipe.tf32):
+        warned = collected if watch.warned is None else watch.warned
+
+        def tell_warnings() -> None:
+            while warned:
+                tell(Warned(training.step, warned.pop(0)), observers)
+
+        try:
+            if watch.folder is not None and is_first():
+                write_bad_rows(watch.folder, training.tasks)
+            tell(Started(training, watch.folder, watch.configuration, watch.resumed_from), observers)
+            tell_warnings()
+            for step in training.steps():
+                tell(step, observers)
+                tell_warnings()
+            tell(Completed(training.step), observers)
+            tell_warnings()
+        except BaseException as error:
+            is_asked = isinstance(error, (KeyboardInterrupt, SystemExit))
+            with suppress(Exception):  # what ended the run is the error that counts
+                tell(Ended(training.step, "interrupted" if is_asked else "stopped"), observers)
+            raise
+        tell(Ended(training.step, "finished"), observers)
+    return result_of(training, history.lines, history.seconds())

@@ -1,0 +1,132 @@
+"""What a training gives back: its history, best scores, steps, paths and time, to print or to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from types import MappingProxyType
+from typing import Any
+
+from palm.engine.run.evaluation import aligned
+from palm.engine.training.loop import Training
+from palm.engine.watching.history import Line
+from palm.engine.watching.transfer_report import Influence, influences, matrix
+
+
+@dataclass(frozen=True)
+class BestScores:
+    """A task's best evaluation: the global step, and its scores, those of the deciding metric first."""
+
+    step: int
+    scores: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """How a training went.
+
+    Args:
+        history: the lines of `history.jsonl`, as JSON has them.
+        best: task -> its best evaluation; only tasks with dev data.
+        steps: task -> the steps it had.
+        planned: task -> the steps that were planned for it.
+        paths: what was saved -> where: `<task>`, `<task> (best)`, `checkpoint`, the last of each kind.
+        losses: task -> the running mean of its training loss at the last logged step.
+        seconds: how long it took, earlier parts of a resumed run included.
+        transfer: what steps on each task did to each other one, where that was compared
+            (`transfer_every_n_steps`).
+        stages: task -> the stage that trained it last, of a run in stages.
+    """
+
+    history: Sequence[Mapping[str, Any]]
+    best: Mapping[str, BestScores]
+    steps: Mapping[str, int]
+    planned: Mapping[str, int]
+    paths: Mapping[str, str]
+    losses: Mapping[str, float | None]
+    seconds: float
+    transfer: Sequence[Influence] = ()
+    stages: Mapping[str, str] = field(default_factory=dict)
+
+    def rows(self) -> list[list[str]]:
+        """The table: a heading, and a row per task."""
+        last = ["stage"] if self.stages else []
+        found = [["task", "steps", "planned", "mean loss", "best score", "at step", "saved at", *last]]
+        for task, steps in self.steps.items():
+            best = self.best.get(task)
+            name, score = next(iter(best.scores.items())) if best else ("", None)
+            found.append(
+                [
+                    *(task, str(steps), str(self.planned[task]), _number(self.losses.get(task))),
+                    f"{name} {_number(score)}" if best else "",
+                    str(best.step) if best else "",
+                    self.paths.get(f"{task} (best)", self.paths.get(task, "")),
+                    *([self.stages.get(task, "")] if self.stages else []),
+                ]
+            )
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join([*aligned(self.rows()), self._summary(), *aligned(matrix(self.transfer))])
+
+    def _repr_html_(self) -> str:
+        second = _table(matrix(self.transfer)) if self.transfer else ""
+        return f"{_table(self.rows())}<p>{self._summary()}</p>{second}"
+
+    def _summary(self) -> str:
+        return f"{sum(self.steps.values())} steps in {self.seconds:.1f} s"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = rows
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in body)
+    titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
+
+
+def result_of(training: Training, lines: Sequence[Line], seconds: float) -> TrainingResult:
+    """What the lines of a run's history amount to."""
+    steps = {task.name: task.step for task in training.tasks}
+    return result_of_lines(lines, steps, {task.name: task.expected_steps for task in training.tasks}, seconds)
+
+
+def result_of_lines(
+    lines: Sequence[Line],
+    steps: Mapping[str, int],
+    planned: Mapping[str, int],
+    seconds: float,
+    stages: Mapping[str, str] = MappingProxyType({}),
+) -> TrainingResult:
+    """The same of a run that is told by its history alone; for the arguments see `TrainingResult`."""
+    best: dict[str, BestScores] = {}
+    paths: dict[str, str] = {}
+    losses: dict[str, float | None] = {}
+    for line in lines:
+        if line["event"] == "step":
+            losses[line["task"]] = line["mean_loss"]
+        elif line["event"] == "evaluation":
+            best |= {task: BestScores(line["step"], line["scores"][task]) for task in line["best"]}
+        elif line["event"] == "saved" and line["kind"] in KEYS:
+            paths[KEYS[line["kind"]].format(line.get("task"))] = line["path"]
+    return TrainingResult(
+        history=tuple(lines),
+        best=best,
+        steps=steps,
+        planned=planned,
+        paths=paths,
+        losses=losses,
+        seconds=seconds,
+        transfer=influences(lines),
+        stages=stages,
+    )
+
+
+KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}
+"""What was saved -> its key in `paths`."""

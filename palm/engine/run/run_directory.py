@@ -1,0 +1,276 @@
+"""The folder of a run: what an earlier run left there, which checkpoints are this run's, how it goes on."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from palm.core.errors import StorageError, TrainingError
+from palm.core.files.atomic_dir import check_target, discard, sweep
+from palm.core.files.fs import writing
+from palm.core.files.manifest import MANIFEST, is_sealed, numbered, read_json, write_json
+from palm.core.files.untrusted import reading
+from palm.core.invocation import command_of_program
+from palm.core.logging import logger
+from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.run.checkpoint import differences, newest_checkpoint, on_devices_of
+from palm.engine.run.run_lock import HOLDER
+
+RECORD = "run.json"
+HISTORY = "evaluation.jsonl"
+CONFIGURATION = "resolved_config.yaml"
+BAD_ROWS = "bad_rows.jsonl"
+
+RECIPE = "recipe.yaml"
+"""What a run is made of that was put together in Python, in the sections of a resolved configuration."""
+
+MODELS = re.compile(rf"{LAST}|{re.escape(ON_THE_WAY)}\d+|{BEST}")
+"""The folders of one task."""
+
+STAGES, STAGES_RECORD, STAGE_WEIGHTS = "stages", "stages.json", "weights"
+"""Of a run in stages: a folder for each, what they are, and what each ended with, in its folder."""
+
+SHOWN = 3
+"""How many folders a message names."""
+
+CHECKPOINT = "step_"
+FOLDERS = ("tensorboard", "trackio", "wandb", "mlflow")
+"""Those of trackers, which import from this package and so are not imported here."""
+
+RESERVED = re.compile(
+    "|".join(
+        [
+            rf"{CHECKPOINT}\d+",
+            *(BEST_OF_RUN, STAGES, STAGE_WEIGHTS),
+            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, RECIPE, BAD_ROWS, HOLDER, "history.jsonl")),
+            re.escape(STAGES_RECORD),
+            *FOLDERS,
+        ]
+    )
+)
+
+
+def name_problem(task: str) -> str | None:
+    """Why a task cannot have a folder of its name beside those of the run; None where it can."""
+    if RESERVED.fullmatch(task) or task.startswith(".") or "/" in task or "\\" in task:
+        return (
+            f"task {task!r}: its folder under save_path would be one that the run needs (step_N, best, "
+            f"{RECORD}, hidden files, paths); give the task another name"
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a run begins.
+
+    Args:
+        run_id: what its checkpoints are marked with.
+        checkpoint: where it goes on from; None for the beginning.
+    """
+
+    run_id: str
+    checkpoint: Path | None
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A run's `save_path`; rank 0 alone uses it, while it holds the lock (see `only_run_in`).
+
+    Args:
+        path: the folder.
+        tasks: the names of all tasks of the run.
+        targets: those that get models.
+        resume: the setting: a checkpoint, or 'auto', or None.
+        overwrite: the setting: what an earlier run of palm left may be replaced.
+    """
+
+    path: Path
+    tasks: Sequence[str]
+    targets: Sequence[str]
+    resume: str | None = None
+    overwrite: bool = False
+
+    def check(self, launch: str | None = None, goes_on: bool = False) -> Start:
+        """Clear up after processes that died, refuse what would be refused hours later, choose the start.
+
+        Args:
+            launch: what the processes of one launch have in common (see `launch_id`).
+            goes_on: the launcher has started this run anew; what is there may be its own.
+
+        Raises:
+            StorageError: files of others, or an earlier run's, stand where this run writes.
+        """
+        tasks = {*self.tasks, *self._earlier_tasks()}
+        sweep(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
+        for task in tasks:
+            sweep(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
+        sweep(self.path / BEST_OF_RUN, lambda name: name in tasks)
+        for task in self.targets:
+            own = (self.path / task / name for name in (LAST, BEST))
+            for place in (*own, self.path / BEST_OF_RUN / task):
+                check_target(place, overwrite=True)
+        is_own = goes_on and self._record().get("launch") == launch
+        if not is_own and (refused := self.refusal()) is not None:
+            raise StorageError(refused)
+        return self._start(is_own)
+
+    def refusal(self) -> str | None:
+        """Why a run would be refused that may neither go on nor replace; None where nothing is in its way.
+
+        It only looks.
+        """
+        continues = self.resume == "auto" or self._is_here(self.resume)
+        if continues or self.overwrite or not (found := self.results()):
+            return None
+        return self._refusal(found)
+
+    def begin(self, start: Start, identity: dict[str, Any], launch: str | None = None) -> None:
+        """Make room for a run from the beginning, and write down which run this is.
+
+        Args:
+            start: what `check` chose; the checkpoint fits this run.
+            identity: what makes the run this run, JSON-ready.
+            launch: as in `check`.
+
+        Raises:
+            StorageError: `resume: auto` found no checkpoint, but what another configuration trained.
+        """
+        if start.checkpoint is None:
+            self._check_same(identity)
+        if not self._is_here(start.checkpoint):
+            # What an earlier run of palm left, nothing else; its checkpoints never take part again.
+            for folder in (*self._checkpoints(), *self._models()):
+                discard(folder)
+            for name in (HISTORY, BAD_ROWS, STAGES_RECORD):
+                with writing(self.path / name):
+                    (self.path / name).unlink(missing_ok=True)
+        record = {
+            "format": "palm-run",
+            "version": 1,
+            "id": start.run_id,
+            "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+            "launch": launch,
+            "identity": identity,
+        }
+        write_json(self.path / RECORD, record)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Within it, an error that ends the run also says what is whole, and how to go on.
+
+        Raises:
+            StorageError, TrainingError: with these words at their end.
+        """
+        try:
+            yield
+        except (StorageError, TrainingError) as error:
+            raise type(error)(f"{error}\n{self.how_to_go_on()}") from error
+
+    def how_to_go_on(self) -> str:
+        """What is whole in the folder, and what goes on from there; for the end of a message."""
+        checkpoint = newest_checkpoint(self.path, run_id=self._record().get("id"))
+        whole = [*([] if checkpoint is None else [checkpoint.name]), *self._names(self._models())]
+        told = f"whole under {self.path}: {', '.join(whole) or 'nothing yet'}"
+        if checkpoint is None:
+            return f"{told}; there is no checkpoint to go on from"
+        command = command_of_program("--resume", "auto") or "the same once more with resume: auto"
+        return f"{told}; to go on from {checkpoint.name}: {command}"
+
+    def _start(self, is_own_launch: bool) -> Start:
+        if self.resume is None and not is_own_launch:
+            return Start(_new_id(), None)
+        if self.resume not in (None, "auto") and not is_own_launch:
+            checkpoint = Path(str(self.resume))
+            return Start((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
+        run_id = self._record().get("id")
+        if run_id is None:  # without the record, the run of all checkpoints if it is one
+            runs = {run_of(folder) for folder in self._checkpoints()} - {None}
+            run_id = runs.pop() if len(runs) == 1 else None
+        newest = None if run_id is None else newest_checkpoint(self.path, str(run_id))
+        if run_id is None or newest is None:
+            logger.info("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
+            return Start(_new_id(), None)
+        return Start(str(run_id), newest)
+
+    def _check_same(self, identity: dict[str, Any]) -> None:
+        """Refuse to replace what another configuration trained where this one was to go on with it."""
+        found = self.results()
+        if self.overwrite or not found or self.resume != "auto":
+            return
+        saved = self._record().get("identity")
+        lines = [f"{RECORD} is missing, which would tell whose they are"]
+        if isinstance(saved, dict):
+            with reading(self.path / RECORD):
+                lines = differences(on_devices_of(identity, saved)[0], identity)
+        if lines:
+            raise StorageError("\n  ".join([self._refusal(found), *lines]))
+
+    # What is there
+
+    def _record(self) -> dict[str, Any]:
+        """What the last run in this folder wrote about itself; empty where there was none."""
+        if not (self.path / RECORD).is_file():
+            return {}
+        try:
+            record = read_json(self.path / RECORD)
+        except StorageError as error:
+            logger.warning("passed over: %s", error)
+            return {}
+        return record if isinstance(record, dict) else {}
+
+    def _is_here(self, checkpoint: str | Path | None) -> bool:
+        return checkpoint is not None and Path(checkpoint).resolve().parent == self.path.resolve()
+
+    def _earlier_tasks(self) -> list[str]:
+        identity = self._record().get("identity")
+        tasks = identity.get("tasks", {}) if isinstance(identity, dict) else {}
+        return [name for name in tasks if name_problem(name) is None]
+
+    def _checkpoints(self) -> list[Path]:
+        return [folder for _, folder in sorted(numbered(self.path, CHECKPOINT).items()) if is_sealed(folder)]
+
+    def _models(self) -> list[Path]:
+        """The folders of models of this run's tasks, of the earlier run's, and of all of its stages."""
+        found = []
+        for task in dict.fromkeys([*self.tasks, *self._earlier_tasks()]):
+            folder = self.path / task
+            places = sorted(folder.iterdir()) if folder.is_dir() else []
+            found += [place for place in places if MODELS.fullmatch(place.name)]
+            found.append(self.path / BEST_OF_RUN / task)
+        found += [file.parent for file in sorted((self.path / STAGES).rglob(MANIFEST))]
+        return [folder for folder in found if is_sealed(folder)]
+
+    def results(self) -> list[str]:
+        """The checkpoints and models that are there, as paths below the folder."""
+        return self._names([*self._checkpoints(), *self._models()])
+
+    def _names(self, folders: Sequence[Path]) -> list[str]:
+        return [folder.relative_to(self.path).as_posix() for folder in folders]
+
+    def _refusal(self, found: Sequence[str]) -> str:
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        since = self._record().get("since", "a time that is not known")
+        return (
+            f"save_path: {self.path} holds an earlier run, of {since} ({', '.join(found[:SHOWN])}{more}). "
+            "Go on with it (resume: auto), replace it (overwrite: true), or give another save_path"
+        )
+
+
+def run_of(checkpoint: Path) -> str | None:
+    """Which run wrote a checkpoint; None where that cannot be read."""
+    try:
+        state = read_json(checkpoint / "state.json")
+    except StorageError:
+        return None
+    return state.get("run_id") if isinstance(state, dict) else None
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex

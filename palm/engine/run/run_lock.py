@@ -1,0 +1,64 @@
+"""One run at a time in a folder: a lock that ends with its process, and a note of who has it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from palm.core.errors import StorageError
+from palm.core.files.fs import writing
+from palm.core.files.manifest import read_json, write_json
+from palm.core.invocation import command_of_program
+from palm.core.logging import logger
+
+LOCK, HOLDER = ".run.lock", ".run.lock.json"
+
+
+@contextmanager
+def only_run_in(folder: Path) -> Iterator[None]:
+    """Within it, no other run can write to `folder`; nobody waits.
+
+    The system takes the lock from a process that dies, so that none is ever left behind. On a file
+    system that has no locks there is a warning, and nothing is locked.
+
+    Raises:
+        StorageError: another run is there, and names it; or the folder cannot be written.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise StorageError(
+                f"save_path: {folder} belongs to another run, {_holder(folder)}; wait for its end, or "
+                "give another save_path"
+            ) from None
+        except NotImplementedError:
+            logger.warning("%s is on a file system without locks; see that no second run uses it", folder)
+    try:
+        since = datetime.now().astimezone().isoformat(" ", "seconds")
+        holder = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
+        write_json(folder / HOLDER, {**holder, "command": command_of_program()})
+        yield
+    finally:
+        # The lock itself stays: whoever has opened it just now would lock a file that is gone.
+        with suppress(OSError):
+            (folder / HOLDER).unlink()
+        lock.release()
+
+
+def _holder(folder: Path) -> str:
+    """Who has the lock, as far as it has introduced itself."""
+    try:
+        who = read_json(folder / HOLDER)
+        command = f" ({who['command']})" if who["command"] else ""
+        return f"process {who['process']} on {who['host']} since {who['since']}{command}"
+    except (StorageError, KeyError, TypeError):
+        return "which has just begun"

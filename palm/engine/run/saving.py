@@ -1,0 +1,230 @@
+"""What a run saves: targets as they finish, the best models, checkpoints. None of it changes training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from palm.core.files.atomic_dir import discard, set_aside_foreign, share_weights
+from palm.core.files.manifest import numbered
+from palm.core.logging import logger
+from palm.distributed import is_first
+from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.run.checkpoint import save_checkpoint
+from palm.engine.run.evaluation import EarlyStopping, Evaluator, aligned, model_of
+from palm.engine.run.training_metadata import training_facts
+from palm.engine.training.events import Evaluated, Event, Observer, Saved
+from palm.engine.training.finite import check_finite
+from palm.engine.training.loop import Step, Training
+from palm.engine.training.task import Task
+
+
+class TargetSaver:
+    """Saves a target's inference model at the moment it finishes, and on the way if asked.
+
+    Args:
+        training: whose weights (averaged ones, where it keeps averages) are saved.
+        save_path: a model goes to `<save_path>/<task>/infer_model`.
+        every: also to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
+        run: the resolved configuration, kept in each model.
+        keep: how many of the models on the way are kept; 0 or less: all.
+
+    Attributes:
+        finished: task -> the global step of its `infer_model`.
+    """
+
+    def __init__(
+        self, training: Training, save_path: Path, every: int, run: dict[str, Any], keep: int = -1
+    ) -> None:
+        self.training, self.save_path, self.every, self.run = training, save_path, every, run
+        self.keep = keep
+        self.finished: dict[str, int] = {}
+
+    def __call__(self, event: Event) -> list[Saved]:
+        if not isinstance(event, Step):
+            return []
+        saved = []
+        for task in self.training.tasks:
+            own, number = event.part_of(task), task.step
+            if not task.is_target:
+                continue
+            is_due = self.every > 0 and number % self.every == 0 and number <= task.expected_steps
+            if own is not None and is_due:
+                saved.append(self._save(task, f"{ON_THE_WAY}{number}", "on_the_way"))
+                keep_last(self.save_path / task.name, ON_THE_WAY, number, self.keep)
+            if (own is not None and own.finished) or task.stopped_at == event.number:
+                logger.info("%s: train finished!", task.name)
+                saved.append(self._save(task, LAST, "target"))
+                self.finished[task.name] = event.number
+        return saved
+
+    def _save(self, task: Task, folder: str, kind: str) -> Saved:
+        path = self.save_path / task.name / folder
+        save_model(self.training, task, path, self.run)
+        logger.info("%s: inference model saved at %s", task.name, path)
+        return Saved(self.training.step, kind, path, task.name)
+
+
+def save_model(
+    training: Training,
+    task: Task,
+    path: Path,
+    run: dict[str, Any] | None = None,
+    best: bool = False,
+) -> None:
+    """Save what a task predicts with at this moment, with averaged weights where the run keeps averages.
+
+    Args:
+        training: at this moment.
+        task: of its tasks.
+        path: where; a model of palm's that stands there is replaced.
+        run: the resolved configuration, kept in the model.
+        best: whether the model is kept because of the evaluation at this step.
+    """
+    with training.averaged():
+        model = model_of(training, task)
+        parts = (("backbone", model.backbone), ("head", model.head))
+        weights = {f"{part}.{name}": value for part, m in parts for name, value in m.named_parameters()}
+        check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
+        if is_first():
+            set_aside_foreign(path)
+        model.save(path, run, training_facts(training, task, best), overwrite=True)
+        if is_first():  # one evaluation may be the best of a target and of the run, and the last one, too
+            run_folder = path.parent.parent
+            own = [run_folder / task.name / kind for kind in (BEST, LAST)]
+            share_weights(path, [*own, run_folder / BEST_OF_RUN / task.name])
+
+
+class CheckpointSaver:
+    """Writes `<save_path>/step_<N>` every `every` global steps; 0 or less: never.
+
+    Args:
+        training: whose state is saved.
+        save_path: where.
+        every: how often.
+        keep: how many checkpoints are kept; 0 or less: all.
+        run_id: which run they belong to.
+    """
+
+    def __init__(
+        self, training: Training, save_path: Path, every: int, keep: int = -1, run_id: str | None = None
+    ) -> None:
+        self.training, self.save_path, self.every, self.keep = training, save_path, every, keep
+        self.run_id = run_id
+        self._saved = 0
+
+    def __call__(self, event: Event) -> Saved | None:
+        regular = isinstance(event, Step) and self.every > 0 and event.number % self.every == 0
+        return self.save() if regular else None
+
+    def save(self) -> Saved | None:
+        """Save the present state, unless that was done."""
+        number = self.training.step
+        if number == self._saved:
+            return None
+        path = self.save_path / f"step_{number}"
+        save_checkpoint(self.training, path, self.run_id)
+        self._saved = number
+        logger.info("checkpoint saved at %s", path)
+        keep_last(self.save_path, "step_", number, self.keep)
+        return Saved(number, "checkpoint", path)
+
+
+class BestSaver:
+    """Saves a target's model whenever it is the best so far, and all targets' when the whole run is.
+
+    Args:
+        evaluator: tells what is best.
+        save_path: a target's best model goes to `<save_path>/<task>/best_model`; all targets of the best
+            step of the run to `<save_path>/best/<task>`, unless that is decided by the only target.
+        run: the resolved configuration, kept in each model.
+    """
+
+    def __init__(self, evaluator: Evaluator, save_path: Path, run: dict[str, Any]) -> None:
+        self.evaluator, self.save_path, self.run = evaluator, save_path, run
+
+    def __call__(self, event: Event) -> list[Saved]:
+        if not isinstance(event, Evaluated):
+            return []
+        targets = [task for task in self.evaluator.training.tasks if task.is_target]
+        saved = [
+            self._save(task, self.save_path / task.name / BEST, "best")
+            for task in targets
+            if task.name in event.best
+        ]
+        only_target_decides = len(targets) == 1 and self.evaluator.best_by == [targets[0].name]
+        if not only_target_decides and self.evaluator.overall.step == event.step:
+            saved += [
+                self._save(task, self.save_path / BEST_OF_RUN / task.name, "best_overall") for task in targets
+            ]
+        return saved
+
+    def _save(self, task: Task, path: Path, kind: str) -> Saved:
+        training = self.evaluator.training
+        save_model(training, task, path, self.run, best=True)
+        return Saved(training.step, kind, path, task.name)
+
+
+def evaluation_observers(
+    evaluator: Evaluator | None, folder: Path | None, run: dict[str, Any], patience: int, stop_by: str
+) -> list[Observer]:
+    """The evaluator, and who acts on what it finds, in this order; nobody without an evaluator.
+
+    Args:
+        evaluator: of the run.
+        folder: where best models go; None to keep none.
+        run: the resolved configuration, kept in each model.
+        patience: as in `EarlyStopping`; 0 or less: never stop early.
+        stop_by: 'task' for each target by its own scores, 'all' for all targets at once.
+    """
+    if evaluator is None:
+        return []
+    found: list[Observer] = [evaluator]
+    if folder is not None:
+        found.append(BestSaver(evaluator, folder, run))
+    if patience > 0:
+        found.append(EarlyStopping(evaluator, patience, together=stop_by == "all"))
+    return found
+
+
+def models_table(
+    training: Training, save_path: Path, last: Mapping[str, int], evaluator: Evaluator | None
+) -> list[str]:
+    """Every saved model of the targets, with its global step and score, as lines of text.
+
+    Args:
+        training: at its end.
+        save_path: where they are.
+        last: task -> the step of its last model, where this process saved it.
+        evaluator: where there is dev data.
+    """
+    rows = [("task", "model", "at step", "score", "path")]
+    for task in training.tasks:
+        steps: dict[str, int | None] = {f"{task.name}/{LAST}": last.get(task.name)}
+        if evaluator is not None:
+            own = evaluator.best.get(task.name)
+            steps |= {} if own is None else {f"{task.name}/{BEST}": own.step}
+            steps[f"{BEST_OF_RUN}/{task.name}"] = evaluator.overall.step
+        for name, step in steps.items():
+            if task.is_target and (save_path / name).is_dir():
+                score = "" if evaluator is None or step is None else evaluator.shown_at(task.name, step)
+                kind = {LAST: "last", BEST: "best"}.get(name.split("/")[1], "best of the run")
+                rows.append((task.name, kind, str(step or ""), score, str(save_path / name)))
+    return aligned(rows)
+
+
+def keep_last(folder: Path, start: str, last: int, count: int) -> None:
+    """Remove the oldest directories `<start><number>` but for `count` of them.
+
+    Args:
+        folder: where they are.
+        start: the beginning of their names.
+        last: the number of the newest one; those with a higher number are of another run, and stay.
+        count: how many stay; 0 or less: all.
+    """
+    if not is_first():
+        return
+    older = sorted(number for number in numbered(folder, start) if number <= last)
+    for number in older[:-count] if count > 0 else ():
+        discard(folder / f"{start}{number}")

@@ -1,0 +1,183 @@
+"""The folder of a run in stages: what is done, one history of all, models at their usual place."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palm.core.errors import StorageError
+from palm.core.files.atomic_dir import linked_copy
+from palm.core.files.manifest import is_sealed, read_object, write_json, write_text
+from palm.core.logging import logger
+from palm.engine.inference.model_paths import BEST, LAST
+from palm.engine.run.result import TrainingResult, result_of_lines
+from palm.engine.run.run_directory import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD, RunDirectory, Start
+from palm.engine.watching.history import FILE, Line, read_lines
+
+FORMAT, VERSION = "palm-stages", 1
+
+Settings = Mapping[str, Any]
+"""What the weights at the end of a stage depend on, JSON-ready."""
+
+
+@dataclass(frozen=True)
+class StagedDirectory:
+    """A `save_path` with a run for each stage under `stages/`; rank 0 alone changes it.
+
+    Args:
+        run: the folder, its tasks and targets, and whether the run goes on or replaces.
+        stages: label -> what the stage depends on, in order.
+    """
+
+    run: RunDirectory
+    stages: Mapping[str, Settings]
+
+    @property
+    def path(self) -> Path:
+        """The folder of all."""
+        return self.run.path
+
+    def folder(self, stage: str) -> Path:
+        """Of one stage, which is that of a run."""
+        return self.path / STAGES / stage
+
+    def weights(self, stage: str) -> Path:
+        """What a stage ends with."""
+        return self.folder(stage) / STAGE_WEIGHTS
+
+    def is_done(self, stage: str) -> bool:
+        """Whether a stage has come to its end; what it ends with is written last."""
+        return is_sealed(self.weights(stage))
+
+    def has_begun(self, stage: str) -> bool:
+        """Whether a stage has written anything."""
+        return (self.folder(stage) / RECORD).is_file() or self.is_done(stage)
+
+    def open(self, launch: str | None = None, restarted: bool = False) -> None:
+        """Go on with the stages that are there, or make room for new ones.
+
+        Args:
+            launch: what the processes of one launch have in common.
+            restarted: the launcher has started this run anew; what is there may be its own.
+
+        Raises:
+            StorageError: an earlier run stands there, or stages with other settings.
+        """
+        file = self.path / STAGES_RECORD
+        saved = read_object(file) if file.is_file() else {}
+        goes_on = self.run.resume == "auto" or (restarted and saved.get("launch") == launch)
+        record = {"format": FORMAT, "version": VERSION, "launch": launch, "stages": dict(self.stages)}
+        if saved and goes_on:
+            lines = list(self._changed(saved))
+            if not lines:
+                write_json(file, record)
+                return
+            if not self.run.overwrite:
+                raise StorageError(
+                    "\n  ".join([f"{self.path} holds stages that were trained with other settings:", *lines])
+                    + "\nRestore them, or replace the run (overwrite: true without resume)"
+                )
+        RunDirectory(self.path, self.run.tasks, self.run.targets, None, self.run.overwrite).check()
+        identity = {"tasks": {task: {} for task in self.run.tasks}, "stages": list(self.stages)}
+        fresh = RunDirectory(self.path, self.run.tasks, self.run.targets, None, overwrite=True)
+        fresh.begin(Start(uuid.uuid4().hex, None), identity, launch)
+        write_json(file, record)
+
+    def _changed(self, saved: Mapping[str, Any]) -> Iterator[str]:
+        """Stages that have begun and would now be others, a line each."""
+        for label, before in saved.get("stages", {}).items():
+            now = self.stages.get(label)
+            if now == before or not self.has_begun(label):
+                continue
+            if now is None:
+                yield f"stage {label} is there no more"
+                continue
+            changed = ", ".join(
+                sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
+            )
+            yield f"stage {label}: {changed}"
+
+    def publish(self, stage: str, targets: Sequence[str]) -> None:
+        """Give the models of targets their usual place, below `<save_path>/<task>`."""
+        for task in targets:
+            for kind in (LAST, BEST):
+                source, place = self.folder(stage) / task / kind, self.path / task / kind
+                if is_sealed(source) and not is_sealed(place):
+                    linked_copy(source, place)
+                    logger.info("%s: %s of stage %s is at %s", task, kind, stage, place)
+
+    def history(self) -> list[Line]:
+        """The lines of all stages so far as those of one run."""
+        told = ((stage, read_lines(self.folder(stage) / FILE)) for stage in self.stages)
+        return combined([(stage, lines) for stage, lines in told if lines])
+
+    def write_history(self) -> list[Line]:
+        """The same, also in the run's `history.jsonl`."""
+        lines = self.history()
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        write_text(self.path / FILE, text)
+        return lines
+
+    def result(self, last: Mapping[str, str]) -> TrainingResult:
+        """How the run went; `last` tells for every task which stage trained it last."""
+        lines = self.write_history()
+        planned = {name: task["expected_steps"] for name, task in lines[0]["tasks"].items()}
+        steps = dict.fromkeys(planned, 0)
+        for line in lines:
+            steps |= line["steps"] if line["event"] == "draws" else {}
+        seconds = next((line["seconds"] for line in reversed(lines) if "seconds" in line), 0.0)
+        return result_of_lines(lines, steps, planned, float(seconds), last)
+
+
+def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
+    """The histories of stages as one: steps, rows and seconds count on, and every line names its stage.
+
+    Args:
+        stages: label -> the lines of its run, in order.
+    """
+    found: list[Line] = []
+    before: dict[str, Any] = {"step": 0, "seconds": 0.0, "rows": 0, "tokens": 0}
+    counts: dict[str, int] = {}
+    plans: dict[str, dict[str, Any]] = {}
+    for number, (label, lines) in enumerate(stages):
+        start = next(line for line in lines if line["event"] == "start")
+        if not found:
+            found.append({**start, "stages": [name for name, _ in stages]})
+        begun = {name: start[name] for name in ("total_steps", "tasks")}
+        found.append({"event": "stage", "step": before["step"], "stage": label, **begun})
+        for name, plan in start["tasks"].items():
+            known = plans.setdefault(name, {**plan, "expected_steps": 0})
+            known["expected_steps"] += plan["expected_steps"]
+            known["is_target"] = known["is_target"] or plan["is_target"]
+        is_last = number == len(stages) - 1
+        own = [_moved(line, label, before, counts) for line in lines if line["event"] != "start"]
+        found += [line for line in own if is_last or line["event"] != "end"]
+        counts = next((line["steps"] for line in reversed(own) if line["event"] == "draws"), counts)
+        before = {
+            name: max([line[name] for line in own if name in line], default=value)
+            for name, value in before.items()
+        }
+    if found:
+        total = sum(line["total_steps"] for line in found if line["event"] == "stage")
+        found[0] |= {"tasks": plans, "total_steps": total}
+    return found
+
+
+def _moved(line: Line, label: str, before: Mapping[str, Any], counts: Mapping[str, int]) -> Line:
+    """A line of a stage as one of the whole run."""
+    moved = {name: line[name] + value for name, value in before.items() if name in line}
+    if "seconds" in moved:
+        moved["seconds"] = round(moved["seconds"], 3)
+    if "task_step" in line:
+        moved["task_step"] = line["task_step"] + counts.get(line["task"], 0)
+    if line["event"] == "draws":
+        moved["steps"] = {**counts} | {
+            task: steps + counts.get(task, 0) for task, steps in line["steps"].items()
+        }
+    if line["event"] == "saved" and not Path(line["path"]).is_absolute():
+        moved["path"] = f"{STAGES}/{label}/{line['path']}"
+    return {**line, **moved, "stage": label}

@@ -1,0 +1,65 @@
+"""Where a saved model comes from: its data, its steps, its scores, what it was trained with."""
+
+from __future__ import annotations
+
+import platform
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palm.core.files.checksum import checksum
+from palm.core.version import __version__
+from palm.distributed import is_first
+from palm.engine.run.evaluation import Evaluator, count_examples, json_ready
+from palm.engine.training.loop import Training
+from palm.engine.training.recipe import identity
+from palm.engine.training.task import Task
+
+
+def training_facts(training: Training, task: Task, best: bool = False) -> dict[str, Any]:
+    """What is to be said of a task's model at this moment of a run, JSON-ready; of files the names alone.
+
+    Returns:
+        `step`, `task_step`, `expected_steps` and `epochs`; `tasks` that share the encoder, with their steps;
+        `data` files with rows and SHA-256; the last `evaluation` so far, with its step; whether the model is
+        kept as the `best` for that; `settings` that the losses depend on; `versions`. Nothing on other ranks
+        than 0, which write nothing.
+    """
+    if not is_first():
+        return {}
+    assert task.stream is not None
+    data: dict[str, Any] = {}
+    if task.train_file is not None:
+        data["train_file"] = {"rows": len(task.stream.rows), **_file(task.train_file)}
+    if task.dev_file is not None:
+        data["dev_file"] = {"rows": count_examples(task), **_file(task.dev_file)}
+    evaluator, evaluation = training.attached("evaluator"), None
+    if isinstance(evaluator, Evaluator) and evaluator.evaluations:
+        last = evaluator.evaluations[-1]
+        if task.name in last.scores:
+            evaluation = {"step": last.step, "scores": json_ready(last.scores[task.name])}
+    return {
+        "step": training.step,
+        "task_step": task.step,
+        "expected_steps": task.expected_steps,
+        "epochs": round(task.step / task.steps_per_epoch, 2),
+        "tasks": {each.name: each.step for each in training.tasks},
+        "data": data,
+        "evaluation": evaluation,
+        "best": best,
+        "settings": identity(training.recipe),
+        "versions": {"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+
+
+def _file(path: Path) -> dict[str, Any]:
+    facts = path.stat()
+    return {"name": path.name, "sha256": _checksum(path, facts.st_size, facts.st_mtime_ns)}
+
+
+@lru_cache(maxsize=64)
+def _checksum(path: Path, size: int, changed: int) -> str:  # noqa: ARG001 - they tell whether it is the same file
+    """Models are saved often, and their data is large."""
+    return checksum(path)

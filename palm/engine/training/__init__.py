@@ -1,0 +1,1 @@
+"""One training run: tasks, batches, model, loop."""

@@ -1,0 +1,173 @@
+"""From a recipe to a run: the steps of its tasks are planned, its model is placed, its optimizer built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from palm.core.checks import raise_any
+from palm.core.errors import ConfigError
+from palm.core.logging import logger
+from palm.core.numerics.device import compiler_problems
+from palm.core.numerics.malloc import keep_freed_memory
+from palm.core.numerics.precision import choice, resolved
+from palm.distributed import Replica
+from palm.engine.training.ema import ExponentialMovingAverage
+from palm.engine.training.loop import Training
+from palm.engine.training.model import PRIVATE, MultiTaskModel
+from palm.engine.training.recipe import Recipe, TasksPerStep
+from palm.engine.training.step_planning import planned_steps, step_problems
+from palm.engine.training.task import Task
+from palm.mixing import Mixing
+from palm.optimizer import Optimizer, ParameterGroups
+
+
+def plan_steps(
+    tasks: Sequence[Task],
+    mixing: Mixing,
+    *,
+    reference: Task,
+    num_epochs: float,
+    tasks_per_step: TasksPerStep = 1,
+) -> None:
+    """Tell every task how many steps it is expected to get.
+
+    Args:
+        tasks: with open streams.
+        mixing: how they take turns.
+        reference: the task whose data `num_epochs` counts.
+        num_epochs: passes over that data.
+        tasks_per_step: how many a global step trains.
+
+    Raises:
+        ConfigError: the mixing strategy cannot be followed in this run.
+        TrainingError: a target that would get no step.
+    """
+    # A task that shares another's rows comes along with it.
+    leaders = [task for task in tasks if task.share_rows_with is None]
+    place = [task.name for task in leaders].index(reference.share_rows_with or reference.name)
+    expected = mixing.expected_steps([task.progress() for task in leaders], place, num_epochs)
+    steps = {task.name: count for task, count in zip(leaders, expected, strict=True)}
+    for task in tasks:
+        task.expect(steps[task.share_rows_with or task.name])
+    logger.info("Estimated overall train steps %d.", planned_steps(tasks, mixing, tasks_per_step))
+
+
+def start(recipe: Recipe) -> Training:
+    """The run that a recipe describes, before its first step; every door comes through here.
+
+    Raises:
+        ConfigError: what the recipe asks for cannot be done with this model or on this device.
+    """
+    raise_any(step_problems(recipe.tasks_per_step, recipe.balance, recipe.loss_scale, recipe.tasks))
+    raise_any(graph_problems(recipe))
+    if recipe.balance is not None:
+        recipe.balance.reset()
+    model = MultiTaskModel(recipe.backbone, recipe.tasks, resolved(recipe.precision, recipe.device))
+    model.to(recipe.device)
+    if recipe.device.type == "cpu":
+        keep_freed_memory()
+    why = f" ({choice(recipe.precision, recipe.device).reason})" if recipe.precision == "auto" else ""
+    logger.info("Computing in %s on %s%s.", model.precision, recipe.device.type, why)
+    if recipe.activation_checkpointing:
+        recipe.backbone.checkpoint_activations()
+    if recipe.compile:
+        raise_any(compiler_problems(recipe.device))
+        if recipe.compile == "graphs":
+            recipe.backbone.record_graphs()
+        else:
+            recipe.backbone.compile()
+    # fsdp replaces parameters, so the replica comes before everything that holds them.
+    replica = Replica(
+        model, recipe.parallel, recipe.gradient_exchange, records_graphs=recipe.compile == "graphs"
+    )
+    optimizer = build_optimizer(recipe.optimizer, recipe.groups, model, recipe.tasks)
+    ema = None
+    if recipe.ema_decay is not None:
+        ema = ExponentialMovingAverage(moving_parameters(model), recipe.ema_decay)
+    return Training(recipe, model=model, replica=replica, optimizer=optimizer, ema=ema)
+
+
+def graph_problems(recipe: Recipe) -> list[str]:
+    """Why CUDA graphs cannot be recorded, where a run asks for them."""
+    if recipe.compile != "graphs":
+        return []
+    found = []
+    if recipe.device.type != "cuda":
+        found.append(f"records CUDA graphs, and this run computes on {recipe.device.type}; use an NVIDIA GPU")
+    if recipe.parallel == "fsdp":
+        found.append("reads parameters from one place in memory, and parallel: fsdp moves them; set ddp")
+    if recipe.activation_checkpointing:
+        found.append(
+            "keeps activations in its own memory, so activation_checkpointing saves none; leave it out"
+        )
+    return [f"compile: graphs {line}, or set compile: True" for line in found]
+
+
+def build_optimizer(
+    optimizer: Optimizer, groups: ParameterGroups, model: MultiTaskModel, tasks: Sequence[Task]
+) -> torch.optim.Optimizer:
+    """The torch optimizer of the parameters that move; the others are frozen from now on.
+
+    Args:
+        optimizer: its settings.
+        groups: what is frozen, and rates of parts of the model.
+        model: where it is trained.
+        tasks: some have rates for their heads.
+
+    Raises:
+        ConfigError: a layer, or a parameter, that does not exist; or two rates for one head.
+    """
+    frozen = groups.frozen([name for name, _ in model.named_parameters()], model.parameter_layers)
+    for name, parameter in model.named_parameters():
+        if name in frozen:
+            parameter.requires_grad_(False)
+    moving = moving_parameters(model)
+    heads = [(place, model.head(task)) for task, place in model.head_places.items()]
+    layers = [model.parameter_layers()] if optimizer.needs_layers else []
+    built = optimizer.build(moving, *layers)
+    factors = {
+        f"{place}.{name}": factor for place, head in heads for name, factor in head.rate_factors.items()
+    }
+    rates = _head_rates(model, tasks)
+    if groups.backbone_learning_rate is not None:
+        rates[PRIVATE] = groups.backbone_learning_rate
+    groups.apply(built, moving, optimizer.learning_rate, rates, factors)
+    decays = {f"{place}.{name}": part for place, head in heads for name, part in head.l2_decays.items()}
+    decaying = [(parameter, decays[name]) for name, parameter in moving if name in decays]
+
+    def add_decay(*_: Any) -> None:
+        for parameter, part in decaying:
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach(), alpha=part)
+
+    if decaying:
+        # As a hook of the optimizer it comes after clipping, as in PaddlePALM 2.x.
+        built.register_step_pre_hook(add_decay)
+    return built
+
+
+def moving_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that are not frozen, with their names."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def _head_rates(model: MultiTaskModel, tasks: Sequence[Task]) -> dict[str, float]:
+    rates: dict[str, float] = {}
+    owner: dict[str, Task] = {}
+    for task in tasks:
+        start = f"{model.head_places[task.name]}."
+        other = owner.setdefault(start, task)
+        if other.head_learning_rate != task.head_learning_rate:
+            raise ConfigError(
+                [
+                    f"tasks {other.name!r} and {task.name!r} share a head; give them the same "
+                    f"head_learning_rate, not {other.head_learning_rate!r} and {task.head_learning_rate!r}"
+                ]
+            )
+        if task.head_learning_rate is not None:
+            rates[start] = task.head_learning_rate
+    return rates

@@ -1,0 +1,160 @@
+"""One shared backbone and the heads of all tasks on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from palm.backbone.base import Backbone
+from palm.core.errors import WiringError
+from palm.core.numerics.precision import Precision, computing
+from palm.core.tensor_specs import Tensors, as_declared
+from palm.engine.training.joint_pass import joint_outputs
+from palm.engine.training.task import Task
+from palm.paradigm.base import Head
+
+PRIVATE = "private."
+"""How the names of the parameters of tasks' own layers begin."""
+
+
+def _escaped(task: str) -> str:
+    return task.replace("%", "%25").replace(".", "%2E")
+
+
+class MultiTaskModel(nn.Module):
+    """What is trained: only the drawn tasks' heads run in a step.
+
+    Args:
+        backbone: the shared encoder.
+        tasks: their heads are registered once each, under the first task that has them.
+        precision: what forward and backward compute with; parameters and losses are float32.
+
+    Attributes:
+        private: task -> its own topmost layers of the encoder, where it has any.
+    """
+
+    def __init__(self, backbone: Backbone, tasks: Sequence[Task], precision: Precision = "fp32") -> None:
+        super().__init__()
+        self.backbone, self.precision = backbone, precision
+        self.heads = nn.ModuleDict()
+        self._owners: dict[str, str] = {}
+        self._rows_of = {task.name: task.share_rows_with or task.name for task in tasks}
+        keys: dict[Head, str] = {}
+        for task in tasks:
+            # "@": a task may be called `train` or `type`, which a module attribute may not.
+            # And one with a dot, which separates names there, is written as in an address.
+            key = keys.setdefault(task.head, f"@{_escaped(task.name)}")
+            self.heads[key] = task.head
+            self._owners[task.name] = key
+        tops: dict[str, nn.Module] = {}
+        for task in tasks:
+            if task.private_layers:
+                task.top = task.top or backbone.copied_top(task.private_layers)
+                tops[f"@{_escaped(task.name)}"] = task.top
+        # Of the layers that all tasks share, from the top.
+        self._depth = -max((task.private_layers for task in tasks), default=0)
+        if tops:
+            self.private = nn.ModuleDict(tops)
+
+    @property
+    def head_places(self) -> dict[str, str]:
+        """Task -> the place of its head in `state_dict`; equal where tasks share one."""
+        return {task: f"heads.{key}" for task, key in self._owners.items()}
+
+    def parameter_layers(self) -> list[list[str]]:
+        """The names of the parameters of the embeddings, then of each layer of the encoder.
+
+        Raises:
+            ConfigError: the encoder does not tell.
+        """
+        layers = [[f"backbone.{name}" for name in names] for names in self.backbone.parameter_layers()]
+        for key, top in (self.private if self._depth else nn.ModuleDict()).items():
+            assert isinstance(top, nn.ModuleDict)
+            upper = top["layers"]
+            assert isinstance(upper, nn.ModuleList)
+            for number, layer in enumerate(upper):
+                names = [name for name, _ in layer.named_parameters()]
+                place = f"{PRIVATE}{key}.layers.{number}"
+                layers[number - len(upper)] += [f"{place}.{name}" for name in names]
+        return layers
+
+    def encoder(self, task: str) -> Backbone:
+        """The encoder of a task: the shared one, with layers of its own on top where it has some."""
+        key = f"@{_escaped(task)}"
+        if not self._depth or key not in self.private:
+            return self.backbone
+        top = self.private[key]
+        assert isinstance(top, nn.ModuleDict)
+        return self.backbone.with_top(top)
+
+    def head(self, task: str) -> Head:
+        """The head of a task."""
+        head = self.heads[self._owners[task]]
+        assert isinstance(head, Head)
+        return head
+
+    def forward(self, task: str | Sequence[str], batch: Tensors | Sequence[Tensors]) -> Tensor:
+        """The mean loss of one task on its batch, a scalar; predictions are made of `outputs_of`.
+
+        Several tasks, with a batch each, give a loss each, [tasks]; 0 where no row of a batch has a label.
+        """
+        if isinstance(task, str):
+            assert isinstance(batch, dict)
+            head = self.head(task)
+            return head.loss(outputs_of(self.encoder(task), head, batch, self.precision), batch)
+        assert not isinstance(batch, dict)
+        heads, sources = [self.head(name) for name in task], [self._rows_of[name] for name in task]
+        rows_of = [sources.index(source) for source in sources]
+        encoders = [self.encoder(name) for name in task]
+        outputs = joint_outputs(encoders, heads, batch, rows_of, self.precision, self._depth)
+        losses = [head.loss(made, own) for head, made, own in zip(heads, outputs, batch, strict=True)]
+        return torch.stack(losses)
+
+    def num_terms(self, task: str, batch: Tensors) -> int:
+        """Over how many equal terms that loss is the mean."""
+        return self.head(task).num_terms(batch)
+
+
+def share_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Make the parameters and buffers of `target` those of `source`, the same tensors, for good.
+
+    Raises:
+        WiringError: they differ in names or shapes.
+    """
+    theirs, ours = (
+        {name: tuple(value.shape) for name, value in module.state_dict().items()}
+        for module in (source, target)
+    )
+    if strange := sorted(name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)):
+        raise WiringError(
+            f"{type(target).__name__} for prediction is not built like the trained {type(source).__name__}; "
+            f"they differ in {', '.join(strange[:6])}"
+        )
+    for module, trained in zip(target.modules(), source.modules(), strict=True):
+        module._parameters.update(trained._parameters)
+        module._buffers.update(trained._buffers)
+
+
+def outputs_of(backbone: Backbone, head: Head, batch: Tensors, precision: Precision = "fp32") -> Tensors:
+    """The batch through the backbone and one head; only what that layer reads is computed.
+
+    Args:
+        backbone: computes in `precision`.
+        paradigm: reads its features as it declares them, float32 in any precision.
+        batch: on the device of both.
+        precision: fp32 or bf16.
+
+    Returns:
+        The head's outputs.
+    """
+    device = next(iter(batch.values())).device
+    declared = {name: spec.dtype for name, spec in head.inputs_attr.items() if name in backbone.outputs_attr}
+    with computing(precision, device):
+        features = backbone(as_declared(batch, backbone.inputs_attr), list(declared))
+    features = {**batch, **{name: features[name].to(dtype) for name, dtype in declared.items()}}
+    with computing(precision if head.computes_in_bf16 else "fp32", device):
+        taken = {name: features[name] for name in head.inputs_attr}
+        outputs: Tensors = head(as_declared(taken, head.inputs_attr))
+    return outputs

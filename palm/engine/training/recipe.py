@@ -1,0 +1,214 @@
+"""What a run is made of, as one value, and what of it a checkpoint and whoever continues it must share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from palm.backbone import BACKBONES, Backbone
+from palm.balance import BALANCES, Balance
+from palm.core.component import Component
+from palm.core.numerics import precision
+from palm.core.registry import Registry
+from palm.distributed import GradientExchange, Parallel
+from palm.engine.training.task import Task
+from palm.lr_sched import LR_SCHEDULES, Schedule
+from palm.mixing import MIXINGS, Mixing, MixRatio
+from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
+from palm.paradigm import HEADS, Head
+from palm.reader import READERS
+
+TasksPerStep = int | Literal["all"]
+"""How many distinct tasks a step trains."""
+
+CompileMode = bool | Literal["graphs"]
+"""Whether the encoder's layers are compiled, and CUDA graphs of them recorded."""
+
+LossScale = Literal["none", "classes"]
+"""What losses are divided by: nothing, or the logarithm of the number of classes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A run before its first step; `palm.engine.training.build.start` makes it one.
+
+    Args:
+        backbone: the shared encoder.
+        tasks: their streams are open and their steps are planned.
+        optimizer: its settings.
+        schedule: factor of the learning rate by global step, from 0.
+        groups: what is frozen, and rates of parts of the model.
+        mixing: which task a step trains.
+        tasks_per_step: how many distinct tasks a step trains, or all of them.
+        loss_scale: classes divides every loss by the logarithm of the number of its classes.
+        balance: how the tasks of a step are weighed against each other; None sums up their losses.
+        ema_decay: decay of the moving averages of the weights; None to keep none.
+        seed: decides everything that is drawn.
+        device: where the run computes.
+        precision: compute in fp32 or bf16, or in what is fast on the device (auto).
+        tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32; None leaves it as torch has it.
+        parallel: what every device has of the parameters, see `Replica`.
+        gradient_exchange: the dtype in which gradients travel between devices.
+        compile: compile the encoder's layers; graphs also records CUDA graphs of them.
+        activation_checkpointing: compute activations again in the backward pass.
+        eval_every_n_steps: how often tasks are evaluated; it counts where draws follow dev scores.
+        eval_every_epoch: whether they are evaluated after every epoch; likewise.
+    """
+
+    backbone: Backbone
+    tasks: Sequence[Task]
+    optimizer: Optimizer
+    schedule: Schedule | Callable[[int], float]
+    groups: ParameterGroups = field(default_factory=ParameterGroups)
+    mixing: Mixing = field(default_factory=MixRatio)
+    tasks_per_step: TasksPerStep = 1
+    loss_scale: LossScale = "none"
+    balance: Balance | None = None
+    ema_decay: float | None = None
+    seed: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: str = "auto"
+    tf32: bool | None = None
+    parallel: Parallel = "ddp"
+    gradient_exchange: GradientExchange = "fp32"
+    compile: CompileMode = False
+    activation_checkpointing: bool = False
+    eval_every_n_steps: int = -1
+    eval_every_epoch: bool = False
+
+    @property
+    def leaders(self) -> list[Task]:
+        """The tasks that are drawn; the others share the rows of one of them, and come along with it."""
+        return [task for task in self.tasks if task.share_rows_with is None]
+
+    @property
+    def count(self) -> int:
+        """How many of these a step draws at most."""
+        return len(self.leaders) if self.tasks_per_step == "all" else self.tasks_per_step
+
+
+def identity(recipe: Recipe) -> dict[str, Any]:
+    """What the losses of a run depend on, JSON-ready; who continues a checkpoint must have the same.
+
+    Components stand under their registry names (others under their dotted path) with all their settings, so
+    it does not matter which door put them together.
+
+    How long a run is does not belong to it, except where its losses depend on that: the steps until the end
+    are settings of a schedule that falls towards it, and the planned steps count if draws depend on them. So
+    a run of whole epochs with a constant rate may be continued for more, and one whose rate falls to 0 at its
+    end may not.
+    """
+    owners: dict[Head, str] = {}
+    own_seeds = {t.name: t.seed for t in recipe.tasks if t.seed not in (None, recipe.seed)}
+    tasks = {
+        task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
+        for task in recipe.tasks
+    }
+    plan = recipe.mixing.binding_plan([task.progress(0) for task in recipe.leaders], recipe.count)
+    for task, steps in zip(recipe.leaders, plan or (), strict=plan is not None):
+        tasks[task.name]["expected_steps"] = steps
+    evaluation: dict[str, Any] = {}
+    if recipe.mixing.follows_scores:
+        evaluation = {name: getattr(recipe, name) for name in ("eval_every_n_steps", "eval_every_epoch")}
+        evaluation["metrics"] = {
+            task.name: list(task.metrics) for task in recipe.tasks if task.dev_file is not None
+        }
+    # Only what a run has is named, so that checkpoints from before there was any of it still fit.
+    together: dict[str, Any] = {}
+    if recipe.tasks_per_step != 1:
+        together["tasks_per_step"] = recipe.tasks_per_step
+    if recipe.loss_scale != "none":
+        together["loss_scale"] = recipe.loss_scale
+    if recipe.balance is not None:
+        together["balance"] = named(BALANCES, recipe.balance)
+    schedule = recipe.schedule.simplest() if isinstance(recipe.schedule, Schedule) else recipe.schedule
+    return {
+        "task_instance": list(tasks),  # tasks in another order are drawn otherwise
+        "tasks": tasks,
+        "backbone": named(BACKBONES, recipe.backbone),
+        "optimizer": named(OPTIMIZERS, recipe.optimizer),
+        **_plain(recipe.groups.settings),
+        "lr_scheduler": named(LR_SCHEDULES, schedule) if isinstance(schedule, Schedule) else _plain(schedule),
+        "mixing": named(MIXINGS, recipe.mixing),
+        **together,
+        "ema_decay": recipe.ema_decay,
+        "random_seed": recipe.seed,
+        "precision": precision.resolved(recipe.precision, recipe.device),
+        "gradient_exchange": recipe.gradient_exchange,
+        "compile": recipe.compile,
+        **({"seeds": own_seeds} if own_seeds else {}),
+        **({} if recipe.tf32 is None else {"tf32": recipe.tf32}),
+        **evaluation,
+    }
+
+
+def _task_identity(task: Task) -> dict[str, Any]:
+    assert task.stream is not None, "the training data is not loaded"
+    told = {"share_rows_with": task.share_rows_with, "private_layers": task.private_layers}
+    own = {name: value for name, value in told.items() if value}
+    return {
+        **own,
+        "batch_size": task.batch_size if task.max_tokens_per_batch is None else None,
+        "max_tokens_per_batch": task.max_tokens_per_batch,
+        "gradient_accumulation_steps": task.gradient_accumulation_steps,
+        "devices": task.stream.num_ranks,
+        "mix_ratio": task.mix_ratio,
+        "is_target": task.is_target,
+        "shuffle": task.shuffle,
+        "loss_weight": task.loss_weight,
+        "learning_rate_factor": task.learning_rate_factor,
+        "head_learning_rate": task.head_learning_rate,
+        "paradigm": named(HEADS, task.head),
+        # The rows tell what file, vocabulary and reader they come from; paths may differ between programs.
+        "train_file": {"rows": len(task.stream.rows), "digest": task.stream.rows.digest},
+    }
+
+
+def described(recipe: Recipe) -> dict[str, Any]:
+    """The same for people, in the sections of a resolved configuration: `global`, `tasks` and `backbone`.
+
+    Settings of the optimizer, the schedule and the mixing stand beside their names, as in a configuration.
+    """
+    facts = identity(recipe)
+    run: dict[str, Any] = {}
+    for name, value in facts.items():
+        if name in ("tasks", "backbone"):
+            continue
+        is_component = isinstance(value, dict) and set(value) == {"name", "settings"}
+        run |= {name: value["name"], **value["settings"]} if is_component else {name: value}
+    tasks = {}
+    for task in recipe.tasks:
+        own = facts["tasks"][task.name]
+        head = own.pop("paradigm")
+        reader = named(READERS, task.reader)
+        tasks[task.name] = {"reader": reader["name"], "paradigm": head["name"], **own}
+        tasks[task.name] |= {**reader["settings"], **head["settings"]}
+    backbone = facts["backbone"]
+    return {
+        "global": {**run, "backbone": backbone["name"]},
+        "tasks": tasks,
+        "backbone": backbone["settings"],
+    }
+
+
+def named(registry: Registry[Any], component: Component) -> dict[str, Any]:
+    """A component by its registry name, or dotted path, and its settings, JSON-ready."""
+    return {"name": registry.name_of(type(component)), "settings": _plain(component.settings)}
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON has it; a function or class by its dotted path, other objects by their class's."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    owner = value if hasattr(value, "__qualname__") else type(value)
+    return f"{owner.__module__}.{owner.__qualname__}"

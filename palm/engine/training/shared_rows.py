@@ -1,0 +1,99 @@
+"""Tasks on the same rows, with a label of their own each: the rows are drawn, and encoded, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from palm.core.checks import raise_any
+from palm.core.errors import DataError
+from palm.core.registry import did_you_mean
+from palm.engine.training.stream import TaskStream
+from palm.engine.training.task import Task
+from palm.reader.rows.collate import SEQUENCE_ATTR
+
+
+class FollowingStream(TaskStream):
+    """The batches of a task that shares another's rows: those of the other, with labels of its own.
+
+    Args:
+        own: its stream, whose rows are those of `leader` but for their labels.
+        leader: decides which rows a batch has, and in which order.
+    """
+
+    def __init__(self, own: TaskStream, leader: TaskStream) -> None:
+        self.task, self.reader, self.rows = own.task, own.reader, own.rows
+        self.seed, self.shuffle = leader.seed, leader.shuffle
+        self._order, self._batches = leader._order, leader._batches
+        self.rank, self.num_ranks, self.steps_per_epoch = (
+            leader.rank,
+            leader.num_ranks,
+            leader.steps_per_epoch,
+        )
+
+
+def sharing_problems(tasks: Sequence[Task]) -> list[str]:
+    """What is wrong with `share_rows_with` of tasks, before any data is read."""
+    by_name, problems = {task.name: task for task in tasks}, []
+    for task in tasks:
+        if (named := task.share_rows_with) is None:
+            continue
+        about = f"task {task.name!r}: share_rows_with"
+        if (leader := by_name.get(named)) is None:
+            hint = did_you_mean(named, by_name)
+            problems.append(f"{about} names {named!r}; there are {', '.join(by_name)}{hint}")
+            continue
+        if (other := leader.share_rows_with) is not None:
+            problems.append(f"{about} names {named!r}, which shares rows itself; name {other!r}")
+        for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
+            if (own := getattr(task, name)) != (its := getattr(leader, name)):
+                problems.append(f"{about} {named!r}, but {name} is {own!r}, not {its!r}; give both the same")
+    return problems
+
+
+def share_rows(tasks: Sequence[Task]) -> None:
+    """Give the tasks that share rows the batches of those whose rows they share; all streams are open.
+
+    Raises:
+        ConfigError: what `sharing_problems` finds.
+        DataError: the rows differ; names the first that does.
+    """
+    raise_any(sharing_problems(tasks))
+    by_name = {task.name: task for task in tasks}
+    for task in tasks:
+        if task.share_rows_with is None:
+            continue
+        leader = by_name[task.share_rows_with]
+        assert task.stream is not None
+        assert leader.stream is not None
+        _check_same_rows(task, leader)
+        task.stream = FollowingStream(task.stream, leader.stream)
+        one, other = (each.stream.batch(0) for each in (task, leader) if each.stream is not None)
+        for name in SEQUENCE_ATTR:
+            if name in one and name in other and not torch.equal(one[name], other[name]):
+                raise DataError(
+                    f"task {task.name!r} shares the rows of {leader.name!r}, but their readers make other "
+                    f"{name} of them; give both readers the same settings, and share no rows with mlm"
+                )
+
+
+def _check_same_rows(task: Task, leader: Task) -> None:
+    assert task.stream is not None
+    assert leader.stream is not None
+    ours, theirs = task.stream.rows, leader.stream.rows
+    begins = f"task {task.name!r} shares the rows of {leader.name!r}, but"
+    if len(ours) != len(theirs):
+        raise DataError(
+            f"{begins} it has {len(ours)} and that {len(theirs)}; give both the same texts in the same "
+            "order, with an empty label (missing_labels: True) where a task has none"
+        )
+    one, other = ours["token_ids"], theirs["token_ids"]
+    same = np.array_equal(one.lengths, other.lengths) and np.array_equal(one.values, other.values)
+    if not same:
+        row = next(k for k in range(len(ours)) if not np.array_equal(one[k], other[k]))
+        raise DataError(
+            f"{begins} row {row + 1} has other tokens ({len(one[row])} and {len(other[row])} of them); give "
+            "both the same texts in the same order, and readers with the same vocabulary and max_seq_len"
+        )

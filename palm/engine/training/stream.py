@@ -1,0 +1,209 @@
+"""The endless batches of one task: which rows each has, and in which order, as functions of position."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from palm.core.errors import TrainingError
+from palm.core.numerics.rng import generator
+from palm.core.tensor_specs import Tensors
+from palm.reader.base import Reader
+from palm.reader.rows.rows import Ints, Rows
+
+Order = Callable[[int], npt.NDArray[np.int64]]
+"""Epoch -> its rows, in its order."""
+
+
+class TaskStream:
+    """The endless batches of one task, each a function of its number.
+
+    Epochs follow one another without a seam: the short rest of one is filled up from the next, so
+    every row is seen once an epoch and every batch is full. Only the last epoch of a run may be cut short.
+
+    Args:
+        task: the task's name; with `seed` it decides the order of rows and what is masked.
+        reader: makes batches of rows.
+        rows: the encoded training data.
+        seed: the run's `random_seed`.
+        batch_size: rows per batch; not used where there is `max_tokens_per_batch`.
+        max_tokens_per_batch: a batch has as many of the next rows as have no more tokens together.
+        shuffle: draw a new order for every epoch; otherwise the order of the file.
+        rank: which of every `num_ranks` consecutive batches is this process's.
+        num_ranks: how many processes train, each on a batch of its own.
+
+    Attributes:
+        steps_per_epoch: PALM's accounting: how often all processes get a full batch in one pass over the
+            rows, the first.
+
+    Raises:
+        TrainingError: too few rows for one batch, or one row with too many tokens.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        reader: Reader,
+        rows: Rows,
+        *,
+        seed: int,
+        batch_size: int | None = None,
+        max_tokens_per_batch: int | None = None,
+        shuffle: bool = True,
+        rank: int = 0,
+        num_ranks: int = 1,
+    ) -> None:
+        self.task, self.reader, self.rows = task, reader, rows
+        self.seed, self.shuffle = seed, shuffle
+        self._order = lru_cache(maxsize=2)(self._new_order)  # a batch may reach into the next epoch
+        if max_tokens_per_batch is None:
+            assert batch_size is not None, "neither batch_size nor max_tokens_per_batch"
+            self._batches: Batches = self._of_rows(batch_size)
+        else:
+            self._batches = self._of_tokens(max_tokens_per_batch)
+        self.rank, self.num_ranks = rank, num_ranks
+        self.steps_per_epoch = self._batches.steps_per_epoch // num_ranks
+        if self.steps_per_epoch == 0:
+            raise TrainingError(
+                f"task {task!r}: {len(rows)} training rows do not fill one batch on each of {num_ranks} "
+                "devices; lower batch_size or max_tokens_per_batch, take fewer devices, or add data"
+            )
+
+    def _of_rows(self, batch_size: int) -> RowBatches:
+        num_rows = len(self.rows)
+        if num_rows < batch_size:
+            raise TrainingError(
+                f"task {self.task!r}: {num_rows} training rows do not fill one batch; "
+                f"set batch_size (now {batch_size}) to {num_rows} or less, or add data"
+            )
+        return RowBatches(num_rows, batch_size)
+
+    def _of_tokens(self, max_tokens: int) -> TokenBatches:
+        row_tokens = self.reader.row_tokens(self.rows)
+        longest, total = int(np.argmax(row_tokens)), int(row_tokens.sum())
+        if row_tokens[longest] > max_tokens:
+            raise TrainingError(
+                f"task {self.task!r}: training row {longest + 1} has {row_tokens[longest]} tokens; "
+                f"set max_tokens_per_batch (now {max_tokens}) to as many or more, or lower max_seq_len"
+            )
+        if total < max_tokens:
+            raise TrainingError(
+                f"task {self.task!r}: training rows of {total} tokens do not fill one batch; "
+                f"set max_tokens_per_batch (now {max_tokens}) to {total} or less, or add data"
+            )
+        return TokenBatches(row_tokens, max_tokens, self._order)
+
+    def rows_before(self, step: int) -> int:
+        """How many rows all processes' batches before `step` have together, those of every pass counted."""
+        return self._batches.places(step * self.num_ranks - 1).stop if step else 0
+
+    def picks(self, step: int) -> list[tuple[int, int]]:
+        """(epoch, row) of every row of this process's batch at `step`, counted from 0."""
+        places = (
+            divmod(place, len(self.rows)) for place in self._batches.places(step * self.num_ranks + self.rank)
+        )
+        return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
+
+    def batch(self, step: int) -> Tensors:
+        """This process's batch at `step`, counted from 0, on the CPU."""
+        picks = self.picks(step)
+
+        def draw(k: int) -> np.random.Generator:
+            return generator(self.seed, "mask", self.task, *picks[k])
+
+        return self.reader.collate(self.rows, [row for _, row in picks], draw)
+
+    def _new_order(self, epoch: int) -> npt.NDArray[np.int64]:
+        if not self.shuffle:
+            return np.arange(len(self.rows))
+        return generator(self.seed, "shuffle", self.task, epoch).permutation(len(self.rows))
+
+
+class Batches(Protocol):
+    """A cut of the chain of epochs into batches.
+
+    Place p of the chain is row `p % rows` of the order of epoch `p // rows`.
+
+    Attributes:
+        steps_per_epoch: how many batches end within the first epoch; `num_epochs` is multiplied by it.
+    """
+
+    steps_per_epoch: int
+
+    def places(self, number: int) -> range:
+        """The places of batch `number`, counted from 0; it begins where the one before it ends."""
+
+
+class RowBatches:
+    """Batches of equally many rows.
+
+    Args:
+        num_rows: rows of an epoch.
+        batch_size: rows of a batch.
+    """
+
+    def __init__(self, num_rows: int, batch_size: int) -> None:
+        self.steps_per_epoch = num_rows // batch_size
+        self._batch_size = batch_size
+
+    def places(self, number: int) -> range:
+        """The places of batch `number`."""
+        return range(number * self._batch_size, (number + 1) * self._batch_size)
+
+
+class TokenBatches:
+    """Batches of as many rows as have at most `max_tokens` together, in the order of the chain.
+
+    Where a batch begins depends on all rows before it, so epochs are cut one after another, each when
+    it is needed: the first batch of a run that goes on in its tenth epoch waits for ten cuts.
+
+    Args:
+        row_tokens: the tokens of every row, none above `max_tokens`; together they are no fewer.
+        max_tokens: the most tokens of a batch.
+        order: the rows of an epoch.
+    """
+
+    def __init__(self, row_tokens: Ints, max_tokens: int, order: Order) -> None:
+        self._row_tokens, self._max_tokens, self._order = row_tokens, max_tokens, order
+        self._first_numbers, self._first_places = [0], [0]  # of the batches that begin in an epoch, by epoch
+        self._sums = lru_cache(maxsize=2)(self._new_sums)
+        self._bounds = lru_cache(maxsize=2)(self._cut)
+        bounds = self._bounds(0)
+        self.steps_per_epoch = len(bounds) - 1 - (bounds[-1] > len(row_tokens))
+
+    def places(self, number: int) -> range:
+        """The places of batch `number`."""
+        while self._first_numbers[-1] <= number:
+            bounds = self._bounds(len(self._first_numbers) - 1)
+            self._first_numbers.append(self._first_numbers[-1] + len(bounds) - 1)
+            self._first_places.append(bounds[-1])
+        epoch = bisect_right(self._first_numbers, number) - 1
+        bounds = self._bounds(epoch)
+        k = number - self._first_numbers[epoch]
+        return range(bounds[k], bounds[k + 1])
+
+    def _cut(self, epoch: int) -> list[int]:
+        """Where the batches begin that begin in an epoch, and then the first of the next, in the chain."""
+        sums, before = self._sums(epoch), epoch * len(self._row_tokens)
+        place = self._first_places[epoch] - before
+        bounds = [place]
+        while sums[-1] - sums[place] > self._max_tokens:
+            place = _last_within(sums, sums[place] + self._max_tokens)
+            bounds.append(place)
+        left = self._max_tokens - (sums[-1] - sums[place])
+        bounds.append(len(self._row_tokens) + _last_within(self._sums(epoch + 1), left))
+        return [before + place for place in bounds]
+
+    def _new_sums(self, epoch: int) -> npt.NDArray[np.int64]:
+        """How many tokens stand before each place of an epoch, and before its end, int64[rows + 1]."""
+        return np.concatenate([[0], np.cumsum(self._row_tokens[self._order(epoch)], dtype=np.int64)])
+
+
+def _last_within(sums: npt.NDArray[np.int64], limit: int) -> int:
+    """The last place with no more than `limit` tokens before it."""
+    return int(np.searchsorted(sums, limit, side="right")) - 1

@@ -1,0 +1,275 @@
+"""One task: its reader, its head, its data and its share of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from palm.backbone.base import Backbone
+from palm.core.checks import count_problems, positive_problems, raise_any
+from palm.core.component import Component
+from palm.core.errors import TrainingError
+from palm.core.logging import logger
+from palm.core.tensor_specs import Tensors, mismatches
+from palm.distributed import num_ranks, rank
+from palm.engine.training.stream import TaskStream
+from palm.metrics import metric_problems
+from palm.mixing.base import TaskProgress
+from palm.paradigm.base import Head
+from palm.reader.base import Reader
+from palm.reader.rows.cache import DataCache, training_rows
+from palm.reader.rows.rows import Rows
+from palm.reader.text.bad_rows import BadRows
+
+PREDICTION_ROWS = 32
+"""Rows per prediction step where nothing says otherwise."""
+
+NO_BATCH_SIZE = "there is neither batch_size (rows a step) nor max_tokens_per_batch; set one of them"
+
+
+class Task(Component):
+    """A reader and a paradigm under one name, with the data they work on.
+
+    Args:
+        name: the task's name; it stands in logs, in `save_path` and in checkpoints.
+        reader: reads its data.
+        paradigm: its head; two tasks with the same object share its parameters.
+        batch_size: rows per training step on each device.
+        max_tokens_per_batch: in place of `batch_size`: a training step takes as many of the next rows as
+            have no more tokens together, padding not counted.
+        gradient_accumulation_steps: batches per training step, where a larger `batch_size` does not fit into
+            memory; the step is that of one batch of all their rows.
+        train_file: the training data.
+        dev_file: the data that the task is evaluated on, with labels, while training and afterwards.
+        metrics: how good it is: names of metrics or dotted paths of classes, the deciding one first; by
+            default those of the paradigm.
+        pred_file: the data that `controller.pred` predicts.
+        pred_output_path: the folder for predictions; `<save_path>/<task>` where absent.
+        pred_batch_size: rows per prediction step, on the average; `batch_size`, or else 32, where absent.
+        shuffle: draw a new order of the training rows for every epoch.
+        seed: decides the order of the task's rows and what is masked in them; the run's `random_seed` where
+            absent.
+        print_first_n: how many examples and their encoded rows to log before training.
+        loss_weight: factor of the task's loss in the gradient; losses are reported without it.
+        learning_rate_factor: factor of all learning rates, the encoder's too, in the steps of this task.
+        head_learning_rate: rate of the task's head; `learning_rate` where absent.
+        mix_ratio: how often the task is drawn, relative to the others.
+        is_target: whether it gets an exact number of steps and a saved model, or only helps.
+        share_rows_with: the task whose rows these are, with other labels; this one is trained in each of its
+            steps, on the same rows, which are encoded once.
+        private_layers: how many of the encoder's topmost layers, and the pooler, are the task's own; they
+            begin as copies of the shared ones.
+
+    Attributes:
+        stream: the batches of its training data, once that is loaded.
+        cache: where rows of its data may be kept on disk, once that is loaded.
+        expected_steps: how many steps it is planned to get.
+        step: how many it has had.
+        scores: its dev scores so far, from 0 to 1, the higher the better.
+        bad_dev_rows: rows of its dev data that were left out or repaired, as `Rows.bad`.
+        top: its own layers of the encoder, once a model is made of it, if it has any.
+        stopped_at: the global step at which it was declared finished early; None where it was not.
+
+    Raises:
+        ConfigError: for values outside their range.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reader: Reader,
+        head: Head,
+        *,
+        batch_size: int | None = None,
+        max_tokens_per_batch: int | None = None,
+        gradient_accumulation_steps: int = 1,
+        train_file: Path | None = None,
+        dev_file: Path | None = None,
+        metrics: list[str] | None = None,
+        pred_file: Path | None = None,
+        pred_output_path: Path | None = None,
+        pred_batch_size: int | None = None,
+        shuffle: bool = True,
+        seed: int | None = None,
+        print_first_n: int = 0,
+        loss_weight: float = 1.0,
+        learning_rate_factor: float = 1.0,
+        head_learning_rate: float | None = None,
+        mix_ratio: float = 1.0,
+        is_target: bool = True,
+        share_rows_with: str | None = None,
+        private_layers: int = 0,
+    ) -> None:
+        self.name, self.reader, self.head = name, reader, head
+        self.batch_size, self.max_tokens_per_batch = batch_size, max_tokens_per_batch
+        self.pred_batch_size = pred_batch_size or batch_size or PREDICTION_ROWS
+        self.train_file, self.dev_file, self.pred_file = train_file, dev_file, pred_file
+        self.metrics: Sequence[str] = head.metrics if metrics is None else metrics
+        self.pred_output_path = pred_output_path
+        self.shuffle, self.seed, self.print_first_n = shuffle, seed, print_first_n
+        self.loss_weight, self.learning_rate_factor = loss_weight, learning_rate_factor
+        self.head_learning_rate = head_learning_rate
+        self.gradient_accumulation_steps = gradient_accumulation_steps
+        sizes = {"batch_size": batch_size, "max_tokens_per_batch": max_tokens_per_batch}
+        given = {setting: value for setting, value in sizes.items() if value is not None}
+        problems = [
+            *([] if given else [NO_BATCH_SIZE]),
+            *count_problems(**given, gradient_accumulation_steps=gradient_accumulation_steps),
+            *count_problems(least=0, private_layers=private_layers),
+            *positive_problems(loss_weight=loss_weight, learning_rate_factor=learning_rate_factor),
+            *positive_problems(head_learning_rate=1 if head_learning_rate is None else head_learning_rate),
+        ]
+        raise_any(f"task {name!r}: {line}" for line in problems)
+        self.mix_ratio, self.is_target, self.share_rows_with = mix_ratio, is_target, share_rows_with
+        self.private_layers = private_layers
+        self.top: nn.ModuleDict | None = None
+        self.stream: TaskStream | None = None
+        self.cache: DataCache | None = None
+        self.expected_steps = 0
+        self.step = 0
+        self.scores: list[float] = []
+        self.bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
+        self.stopped_at: int | None = None
+
+    def open_stream(self, seed: int, rows: Rows | None = None, cache: DataCache | None = None) -> None:
+        """Encode the training file and start from its first batch; how many steps is still to be planned.
+
+        Args:
+            seed: the run's `random_seed`, for a task without a seed of its own.
+            rows: the file's rows, where they are encoded already.
+            cache: where they are kept otherwise; None for nowhere.
+
+        Raises:
+            DataError: a row that cannot be used, or no rows.
+            TrainingError: too few rows for one step.
+        """
+        assert self.train_file is not None
+        self.cache = cache
+        if self.print_first_n > 0:
+            self._log_first_rows(self.train_file)
+        if rows is None:
+            rows = training_rows(self.reader, self.train_file, cache)
+        stream = TaskStream(
+            self.name,
+            self.reader,
+            rows,
+            batch_size=self.batch_size,
+            max_tokens_per_batch=self.max_tokens_per_batch,
+            seed=seed if self.seed is None else self.seed,
+            shuffle=self.shuffle,
+            rank=rank(),
+            num_ranks=num_ranks(),
+        )
+        batches, per_step = stream.steps_per_epoch, self.gradient_accumulation_steps
+        if batches < per_step:
+            raise TrainingError(
+                f"task {self.name!r}: its rows fill {batches} batches, too few for one step; set "
+                f"gradient_accumulation_steps (now {per_step}) to {batches} or less, or add data"
+            )
+        self.stream, self.expected_steps, self.step = stream, 0, 0
+        self.scores, self.stopped_at = [], None
+
+    def _log_first_rows(self, path: Path) -> None:
+        self.reader.bad_rows = BadRows(path, self.reader.on_bad_row, joint=True)  # told when all are encoded
+        examples = list(islice(self.reader.read(path, with_targets=True), self.print_first_n))
+        rows = self.reader.encode(examples, with_targets=True)
+        self.reader.bad_rows = None
+        for number, example in enumerate(examples):
+            logger.info("%s: example %d: %s", self.name, number, example)
+            for row in range(len(rows)):
+                if int(rows["example"][row]) == number:
+                    fields = {name: column[row].tolist() for name, column in rows.columns.items()}
+                    logger.info("%s: row %d: %s", self.name, row, fields)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has had the steps that were planned for it, or needs no more."""
+        return self.step >= self.expected_steps or self.stopped_at is not None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Full steps in one pass over its training rows."""
+        assert self.stream is not None, "the training data is not loaded"
+        return self.stream.steps_per_epoch // self.gradient_accumulation_steps
+
+    @property
+    def epoch(self) -> int:
+        """The epoch, from 0, of its last step."""
+        return max(self.step - 1, 0) // self.steps_per_epoch
+
+    def rows_after(self, step: int) -> tuple[int, int]:
+        """How many training rows it has, and how many it has trained on in `step` steps, repeats counted."""
+        assert self.stream is not None, "the training data is not loaded"
+        return len(self.stream.rows), self.stream.rows_before(step * self.gradient_accumulation_steps)
+
+    def batches(self, step: int) -> list[Tensors]:
+        """What its step `step`, counted from 0, trains on."""
+        assert self.stream is not None, "the training data is not loaded"
+        first = step * self.gradient_accumulation_steps
+        return [self.stream.batch(first + k) for k in range(self.gradient_accumulation_steps)]
+
+    def progress(self, step: int | None = None) -> TaskProgress:
+        """How far it is, for a mixing strategy, after `step` steps, or those that it has had."""
+        assert self.stream is not None, "the training data is not loaded"
+        return TaskProgress(
+            name=self.name,
+            mix_ratio=self.mix_ratio,
+            rows=len(self.stream.rows),
+            steps_per_epoch=self.steps_per_epoch,
+            is_target=self.is_target,
+            step=self.step if step is None else step,
+            expected_steps=self.expected_steps,
+            scores=tuple(self.scores),
+        )
+
+    def expect(self, steps: int) -> None:
+        """Plan its number of steps.
+
+        Raises:
+            TrainingError: none, for a target.
+        """
+        if self.is_target and steps == 0:
+            raise TrainingError(
+                f"task {self.name!r} would get no step; raise num_epochs, "
+                f"or its mix_ratio (now {self.mix_ratio})"
+            )
+        self.expected_steps = steps
+        if self.is_target:
+            logger.info("%s: expected train steps %d.", self.name, steps)
+
+
+def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> list[str]:
+    """What does not fit between reader, backbone and paradigm of one task; empty where all is well."""
+    reader, head = task.reader, task.head
+    features = {**reader.outputs_attr, **backbone.outputs_attr}
+    wanted, given = head.targets_attr if for_train else {}, reader.targets_attr
+    types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
+    hint = f"; set label_type: {types.pop()}" if types and "label_type" in reader.settings else ""
+    found = [
+        *mismatches("backbone", backbone.inputs_attr, "reader", reader.outputs_attr),
+        *mismatches("head", head.inputs_attr, "backbone", features),
+        *(f"{line}{hint}" for line in mismatches("head's loss", wanted, "reader", given)),
+    ]
+    rows, tokens = backbone.settings.get("vocab_size"), reader.vocab_size
+    if rows is not None and tokens > rows:
+        found.append(
+            f"the vocabulary {str(reader.vocab_path)!r} has {tokens} entries, the backbone's embedding "
+            f"table only {rows} rows (vocab_size); give the vocabulary that belongs to the backbone"
+        )
+    longest, length = backbone.max_tokens, reader.settings.get("max_seq_len")
+    if longest is not None and length is not None and length > longest:
+        found.append(
+            f"max_seq_len is {length}, the backbone's position table ends at {longest} "
+            f"(max_position_embeddings); set max_seq_len to {longest} or less"
+        )
+    if task.dev_file is not None:
+        found += metric_problems(task.metrics, reader.truth_names)
+    return [f"task {task.name!r}: {line}" for line in found]
+
+
+LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
+"""What a batch calls its labels -> the reader's `label_type` that gives them."""

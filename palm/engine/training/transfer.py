@@ -1,0 +1,221 @@
+"""What tasks do to each other: their gradients compared, and what a step on one does to the losses of all.
+
+It is measured beside the training, of which it changes no bit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from palm.core.errors import ConfigError
+from palm.core.tensor_specs import Tensors
+from palm.distributed import local_shard
+from palm.engine.training.device_transfer import placed
+from palm.engine.training.events import Event
+from palm.engine.training.joint_step import Shared, gramian, sum_of_losses, taken_gradients
+from palm.engine.training.loop import Step, Training
+
+Pairs = Mapping[str, Mapping[str, float | None]]
+"""Task -> task -> a number; None where there is none, as for a task that has no gradient."""
+
+LOOK_AHEAD = 0.01
+"""A step on a task is as long as would lower its own loss by this share, if the loss were linear."""
+
+SHARE = 0.02
+"""Of the time of training, what `auto` spends at most, by the number of passes."""
+
+FP32_COST = 4
+"""How many times as long a pass takes in fp32, which comparisons are in, where the run computes in bf16."""
+
+
+@dataclass(frozen=True)
+class Transferred(Event):
+    """One comparison of all tasks.
+
+    Args:
+        step: the global step after which it took place.
+        cosine: of the tasks' gradients, over the whole encoder.
+        layers: the same for the embeddings, and each layer of the encoder.
+        look_ahead: task a -> task b -> by what share b's loss falls after a step on a, divided by the share
+            that the step takes from a's own; 1 is as good as a step on b itself, below 0 does harm.
+        seconds: that it took.
+    """
+
+    step: int
+    cosine: Pairs
+    layers: Mapping[str, Pairs]
+    look_ahead: Pairs
+    seconds: float
+
+
+class TransferProbe:
+    """Compares all tasks every so many global steps, on the rows that they train on next.
+
+    Gradients are those of the shared encoder, without dropout, in fp32, averaged over all devices. It takes
+    memory for one gradient of the encoder per task, and a copy of the encoder.
+
+    Args:
+        training: the run.
+        every: how often; auto for a number of steps that makes it cost some 2 % of the time.
+
+    Raises:
+        ConfigError: there is only one task; or the layers have no parameters in fp32 while they compute.
+
+    Source: look-ahead affinity: Fifty et al., 2021, arXiv:2109.04617, equation 1, with steps of equal effect.
+    """
+
+    def __init__(self, training: Training, every: int | Literal["auto"]) -> None:
+        if len(training.tasks) < 2:
+            raise ConfigError(["transfer_every_n_steps compares tasks, and there is one; leave it out"])
+        if training.replica.gathers_in_bf16:
+            # A step that lowers a loss by 1 % is mostly lost in rounded parameters.
+            raise ConfigError(
+                [
+                    "transfer_every_n_steps compares tasks in fp32, and with parallel: fsdp and precision: "
+                    "bf16 layers have no fp32 weights; set parallel: ddp or precision: fp32, or leave it out"
+                ]
+            )
+        self.training = training
+        self.every = automatic_period(training) if every == "auto" else every
+
+    def __call__(self, event: Event) -> Transferred | None:
+        is_time = isinstance(event, Step) and self.every > 0 and event.number % self.every == 0
+        return self.measure() if is_time else None
+
+    def measure(self) -> Transferred:
+        """Compare them now."""
+        began, training = time.perf_counter(), self.training
+        names = [task.name for task in training.tasks]
+        with undisturbed(training):
+            batches = self._next_batches()
+            losses, gradients = [], []
+            for name, batch in batches.items():
+                losses.append(sum_of_losses(training.replica, [Shared(name, [batch], 1.0)]).item())
+                gradients.append(taken_gradients(training.replica))
+            products = {
+                name: gramian([[own[k] for k in kept] for own in gradients]) for name, kept in self._layers()
+            }
+            whole = products.pop("")
+            after = [
+                self._losses_after(gradients[k], losses[k], whole[k, k].item(), batches)
+                for k in range(len(names))
+            ]
+        changes = [
+            [(1 - new / old) / LOOK_AHEAD for new, old in zip(row, losses, strict=True)] for row in after
+        ]
+        return Transferred(
+            training.step,
+            cosine=_pairs(names, cosines(whole)),
+            layers={name: _pairs(names, cosines(found)) for name, found in products.items()},
+            look_ahead=_pairs(names, changes),
+            seconds=time.perf_counter() - began,
+        )
+
+    def _next_batches(self) -> dict[str, tuple[Tensors, float]]:
+        """Task -> the first batch of its next step, where it is computed, and the share of its loss."""
+        training = self.training
+        batches = {task.name: task.batches(task.step)[0] for task in training.tasks}
+        counts = [[training.model.num_terms(name, batch)] for name, batch in batches.items()]
+        shares, _ = training.replica.shares(counts)
+        device = training.recipe.device
+        return {
+            name: (placed(batch, device), share)
+            for (name, batch), (share,) in zip(batches.items(), shares, strict=True)
+        }
+
+    def _layers(self) -> Iterator[tuple[str, list[int]]]:
+        """The numbers of the parameters of the whole encoder, without a name, and of each of its layers."""
+        numbers = {name: k for k, (name, _) in enumerate(self.training.model.named_parameters())}
+        yield "", [k for name, k in numbers.items() if name.startswith("backbone.")]
+        try:
+            layers = self.training.model.parameter_layers()
+        except ConfigError:  # the encoder does not tell
+            return
+        for number, names in enumerate(layers):
+            yield f"layer {number}" if number else "embeddings", [numbers[name] for name in names]
+
+    def _losses_after(
+        self,
+        gradient: Sequence[Tensor | None],
+        loss: float,
+        size: float,
+        batches: Mapping[str, tuple[Tensors, float]],
+    ) -> list[float]:
+        """The losses of all tasks after a step of the encoder on one of them, which is taken back."""
+        model, replica = self.training.model, self.training.replica
+        rate = LOOK_AHEAD * loss / size if size > 0 else 0.0
+        moved = [
+            (local_shard(parameter.detach()), local_shard(grad))
+            for (name, parameter), grad in zip(model.named_parameters(), gradient, strict=True)
+            if grad is not None and name.startswith("backbone.")
+        ]
+        before = [parameter.clone() for parameter, _ in moved]
+        torch._foreach_add_([parameter for parameter, _ in moved], [grad for _, grad in moved], alpha=-rate)
+        found = []
+        with torch.no_grad():
+            for name, (batch, share) in batches.items():
+                with replica.apart():  # with fsdp, what was gathered before is not to be used again
+                    pass
+                loss_now = replica.losses([name], [batch]) * share
+                found.append(replica.mean(loss_now.nan_to_num() if share == 0 else loss_now).item())
+        torch._foreach_copy_([parameter for parameter, _ in moved], before)
+        with replica.apart():
+            pass
+        return found
+
+
+@contextmanager
+def undisturbed(training: Training) -> Iterator[None]:
+    """Within it, the model computes in fp32 without dropout; afterwards all is as it was before."""
+    model, parameters = training.model, list(training.model.parameters())
+    gradients, modes = [p.grad for p in parameters], {module: module.training for module in model.modules()}
+    precision = model.precision
+    devices = [training.recipe.device] if training.recipe.device.type == "cuda" else []
+    for parameter in parameters:
+        parameter.grad = None
+    model.eval()
+    model.precision = "fp32"
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        model.precision = precision
+        for module, mode in modes.items():
+            module.training = mode
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+
+
+def automatic_period(training: Training) -> int:
+    """After how many steps of a run a comparison costs some 2 % of their time, by the number of passes."""
+    tasks = len(training.tasks)
+    # A backward pass is two forward ones; every task has both, and a forward pass after a step on each.
+    passes = 3 * tasks + tasks**2
+    dearer = FP32_COST if training.model.precision == "bf16" else 1
+    parts = max(task.gradient_accumulation_steps for task in training.tasks)
+    return math.ceil(passes * dearer / (SHARE * 3 * training.recipe.count * parts))
+
+
+def cosines(products: Tensor) -> list[list[float]]:
+    """The cosines between vectors, from their dot products [n, n]; not a number where one is zero."""
+    norms = products.diagonal().sqrt()
+    found: list[list[float]] = (products / norms[:, None] / norms).tolist()
+    return found
+
+
+def _pairs(names: Sequence[str], values: Sequence[Sequence[float]]) -> dict[str, dict[str, float | None]]:
+    return {
+        name: {
+            other: round(value, 6) if math.isfinite(value) else None
+            for other, value in zip(names, row, strict=True)
+        }
+        for name, row in zip(names, values, strict=True)
+    }

@@ -1,0 +1,1 @@
+"""Observers of a run: history, log lines, progress bars, trackers."""

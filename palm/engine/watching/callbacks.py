@@ -1,0 +1,41 @@
+"""Observers of a user's own, by dotted path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from palm.core.errors import ConfigError, PalmError
+from palm.core.registry import imported
+from palm.engine.training.events import Observer
+
+Callbacks = Sequence[str] | Mapping[str, Mapping[str, Any]]
+"""Dotted paths; or dotted path -> settings."""
+
+
+def callbacks_of(given: Callbacks | None) -> list[Observer]:
+    """Import callbacks: a function is called with every event, and with its settings by name; of a class,
+    an object is made with its settings, and called with every event.
+
+    Raises:
+        ConfigError: what cannot be imported, or made with these settings, or called; all of them.
+    """
+    if given is None:
+        return []
+    named = given if isinstance(given, Mapping) else {path: {} for path in given}
+    found, problems = [], []
+    for path, settings in named.items():
+        try:
+            what, settings = imported("callback", path), settings or {}
+            callback = what(**settings) if isinstance(what, type) else partial(what, **settings)
+        except (PalmError, TypeError) as error:
+            problems.append(f"callbacks: {path}: {error}")
+            continue
+        if callable(callback):
+            found.append(callback)
+        else:
+            problems.append(f"callbacks: {path} cannot be called; give the class __call__(self, event)")
+    if problems:
+        raise ConfigError(problems)
+    return found

@@ -1,0 +1,109 @@
+"""The numbers of a step: running mean loss, rates, time left; fetched from the device when it is logged."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palm.engine.training.events import Event, Logged
+from palm.engine.training.loop import Step, Training
+
+DECAY = 0.98
+"""Of the running mean of a task's losses: the last 50 steps have two thirds of the weight."""
+
+
+class Meter:
+    """Answers every `every`-th step with its numbers.
+
+    Running means are sums on the device, which nobody waits for until a step is logged.
+
+    Args:
+        training: its checkpoints hold the running means.
+        every: 0 or less: never.
+        seconds: tells the time since the run began, earlier parts of a resumed run included.
+    """
+
+    def __init__(self, training: Training, every: int, seconds: Callable[[], float]) -> None:
+        self.training, self.every, self.seconds = training, every, seconds
+        self._sums: dict[str, tuple[Tensor, float]] = {}
+        self._last = self._first = (seconds(), training.step, training.rows, training.tokens)
+        training.attach("meter", self)
+
+    def __call__(self, event: Event) -> list[Logged]:
+        if not isinstance(event, Step):
+            return []
+        for part in event.parts:
+            total, weight = self._sums.get(part.task.name, (part.loss.new_zeros(()), 0.0))
+            total = torch.add(part.loss, total.to(part.loss.device), alpha=DECAY)
+            self._sums[part.task.name] = total, weight * DECAY + 1
+        return self._logged(event) if self.every > 0 and event.number % self.every == 0 else []
+
+    def _logged(self, step: Step) -> list[Logged]:
+        """What is logged of every task that was drawn, with the same rates."""
+        self.training.settle()  # a step that was refused has no line
+        sums = [self._sums[part.task.name] for part in step.parts]
+        means = [total / weight for total, weight in sums]
+        losses = [part.loss for part in step.parts]
+        norm, *numbers = torch.stack([step.grad_norm, *losses, *means]).tolist()
+        now, training = self.seconds(), self.training
+        since, number, rows, tokens = self._last
+        self._last = (now, training.step, training.rows, training.tokens)
+        pace = max(now - since, 1e-9)
+        per_step = (now - self._first[0]) / (training.step - self._first[1])
+        count, memory = len(step.parts), memory_bytes(training.recipe.device)
+        return [
+            Logged(
+                step.number,
+                task.name,
+                task_step=task.step,
+                step_of_epoch=(task.step - 1) % task.steps_per_epoch + 1,
+                steps_per_epoch=task.steps_per_epoch,
+                epoch=task.epoch,
+                loss=loss,
+                mean_loss=mean,
+                learning_rate=step.learning_rate,
+                grad_norm=norm,
+                rows=training.rows,
+                tokens=training.tokens,
+                seconds=now,
+                remaining=max(training.total_steps - training.step, 0) * per_step,
+                steps_per_second=(training.step - number) / pace,
+                rows_per_second=(training.rows - rows) / pace,
+                tokens_per_second=(training.tokens - tokens) / pace,
+                memory_bytes=memory,
+            )
+            for task, loss, mean in zip(
+                (part.task for part in step.parts), numbers[:count], numbers[count:], strict=True
+            )
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The running means, JSON-ready."""
+        return {name: [total.item(), weight] for name, (total, weight) in self._sums.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was taken."""
+        # A float32 is the same number as a double, and float32 again: the means go on to the bit.
+        self._sums = {name: (torch.tensor(total), weight) for name, (total, weight) in state.items()}
+
+
+def memory_bytes(device: torch.device) -> int | None:
+    """The most that tensors took on a GPU; on a CPU, the most memory of the process; None if unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # `ru_maxrss` would do, but begins with the peak of the process that started this one.
+        line = next(line for line in status.read_text("utf-8").splitlines() if line.startswith("VmHWM"))
+        return 1024 * int(line.split()[1])
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)  # macOS counts bytes, Linux KiB

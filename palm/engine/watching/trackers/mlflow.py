@@ -1,0 +1,68 @@
+"""Curves, settings, table and model cards for MLflow: a store in `<folder>/mlflow`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from palm.engine.training.events import Ended, Event, Started
+from palm.engine.watching.trackers.curves import Summary, curves_of, settings_text, step_of
+
+STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "FAILED"}
+
+FOLDER = "palm.save_path"
+"""The tag that tells runs apart."""
+
+
+class MLflow:
+    """One run of the experiment `palm`, or of that which MLFLOW_EXPERIMENT_NAME names.
+
+    It uses a client of its own, so that the program's active run stays what it is.
+
+    Args:
+        folder: where the store is, unless MLFLOW_TRACKING_URI names another.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.step = folder, 0
+        self.summary = Summary()
+
+    def __call__(self, event: Event) -> None:
+        self.step = step_of(event)
+        if isinstance(event, Started):
+            self._start(event)
+        self.summary(event)
+        for name, value in curves_of(event).items():
+            self.client.log_metric(self.run, name, value, step=self.step)
+        if isinstance(event, Ended):
+            for name, text in self.summary.texts():
+                self.client.log_text(self.run, text, f"{name}.md")
+            self.client.set_terminated(self.run, STATUS[event.reason])
+
+    def _start(self, event: Started) -> None:
+        from mlflow import MlflowClient
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        store = f"sqlite:///{(self.folder / 'mlflow.db').resolve()}"
+        self.client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", store))
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "palm")
+        known = self.client.get_experiment_by_name(name)
+        place = (self.folder / "artifacts").resolve().as_uri()
+        experiment = self.client.create_experiment(name, place) if known is None else known.experiment_id
+        own = self.folder.resolve().parent
+        mine = f"tags.`{FOLDER}` = '{own}'"
+        # A resumed run goes on with the one that it had.
+        earlier = self.client.search_runs([experiment], mine, max_results=1) if self.step else []
+        run = (
+            earlier[0]
+            if earlier
+            else self.client.create_run(experiment, tags={FOLDER: str(own)}, run_name=own.name)
+        )
+        self.run: str = run.info.run_id
+        self.client.log_text(self.run, settings_text(event.configuration), "resolved_config.yaml")
+
+
+def observer(name: str, folder: Path) -> MLflow:
+    """That of a run which writes to `folder`."""
+    return MLflow(folder / name)

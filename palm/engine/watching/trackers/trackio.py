@@ -1,0 +1,58 @@
+"""Curves, settings, table and model cards for trackio, and for wandb, whose interface it has."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from palm.engine.training.events import Ended, Event, Started
+from palm.engine.watching.trackers.curves import Summary, curves_of, step_of
+
+OFFLINE = {
+    "trackio": lambda folder: {"TRACKIO_DIR": str(folder)},
+    "wandb": lambda folder: {"WANDB_DIR": str(folder), "WANDB_MODE": "offline"},
+}
+"""Environment variables that keep a run on this machine; those that are set already win."""
+
+
+class Trackio:
+    """One run of the project `palm`, or of that which the package's environment variables name.
+
+    Args:
+        package: trackio or wandb.
+        folder: where its files go.
+    """
+
+    def __init__(self, package: str, folder: Path) -> None:
+        self.folder, self.step = folder, 0
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in OFFLINE[package](folder / package).items():
+            os.environ.setdefault(name, value)
+        self.package: Any = import_module(package)  # it reads the environment when it is imported
+        self.project = os.environ.get(f"{package.upper()}_PROJECT", "palm")
+        self.summary = Summary()
+
+    def __call__(self, event: Event) -> None:
+        self.step = step_of(event)
+        if isinstance(event, Started):
+            self.package.init(
+                project=self.project,
+                name=self.folder.resolve().name,
+                config=dict(event.configuration),
+                resume="allow" if self.step else "never",
+            )
+        self.summary(event)
+        if points := curves_of(event):
+            self.package.log(points, step=self.step)
+        if isinstance(event, Ended):
+            for task, (step, scores) in self.summary.best.items():
+                best = {f"best/{task}/{name}": value for name, value in scores.items()}
+                self.package.log({**best, f"best/{task}/step": step}, step=self.step)
+            self.package.finish()
+
+
+def observer(name: str, folder: Path) -> Trackio:
+    """That of a run which writes to `folder`."""
+    return Trackio(name, folder)
