@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import palm
-from helpers import watching
+from helpers import tiny, watching
 from helpers.watching import controller
 from palm.core.errors import ConfigError
 from palm.engine.training.events import Ended, Evaluated, Event, Logged, Saved
@@ -168,7 +170,153 @@ def environment(**more: str) -> dict[str, str]:
 
 def on_a_terminal(folder: Path, columns: int, **more: str) -> str:
     """What a program shows on a terminal of this width."""
-    parent, child = (
+    parent, child = pty.openpty()
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    words = [sys.executable, "-c", PROGRAM, str(folder)]
+    run = subprocess.Popen(
+        words, cwd=ROOT, env=environment(TERM="xterm", **more), stdout=subprocess.PIPE, stderr=child
+    )
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            part = os.read(parent, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    assert run.stdout is not None
+    answer = run.stdout.read()
+    assert (run.wait(), answer) == (0, b"['cls', 'mrc']\n"), shown.decode()
+    os.close(parent)
+    return shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "beside"),
+    [
+        (40, {}, r""),
+        (80, {"NO_COLOR": "1"}, r", lr \d\.\de[-+]\d\d, \d+ examples/s"),
+        (200, {}, r", lr \d\.\de[-+]\d\d, \d+ examples/s, \d+ tokens/s, \d+\.\d GiB"),
+    ],
+    ids=["narrow", "80", "200"],
+)
+def test_a_terminal_gets_bars(tmp_path: Path, columns: int, more: dict[str, str], beside: str) -> None:
+    shown = on_a_terminal(tmp_path, columns, **more)
+    last = re.sub(r"\x1b\[\d*m", "", shown[shown.rindex("100% |") :])
+    assert re.match(rf"100% \|█{{10,}}\| (\d+)/\1 \[\d\d:\d\d<00:00{beside}\]", last)
+    score = r"accuracy 0\.\d{4} \(best 0\.\d{4}\)" if columns > 40 else "acc"
+    assert re.search(r"  cls \d+/20, loss \d\.\d{3}, " + score, shown)
+    mrc = re.findall(r"  mrc (\d+)/(\d+), ", shown)  # the helper may get more steps than planned
+    assert {planned for _, planned in mrc} == {"20"}
+    assert "Global step: " not in shown
+    assert "cls: train finished!\n" in shown.replace("\r", "")
+    assert ("\x1b[32m" in shown) == (not more)
+    pieces = re.split(r"[\r\n]|\x1b\[A", re.sub(r"\x1b\[\d*m", "", shown))
+    bars = [piece for piece in pieces if "% |" in piece or re.match(r"  (cls|mrc) ", piece)]
+    assert max(map(len, bars)) <= columns
+
+
+def test_a_pipe_gets_lines_and_stdout_only_the_answer(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", check=True
+    )
+    assert done.stdout == "['cls', 'mrc']\n"
+    assert "Global step: 3. Task: " in done.stderr
+    assert "\r" not in done.stderr
+
+
+def palm_train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    given = watching.configuration(folder, num_epochs=1, eval_every_n_steps=-1)
+    tasks = given.pop("tasks")
+    for name, task in tasks.items():
+        (folder / f"{name}.yaml").write_text(json.dumps(task), encoding="utf-8")
+    (folder / "config.yaml").write_text(json.dumps(given), encoding="utf-8")
+    words = [sys.executable, "-m", "palm", "train", str(folder / "config.yaml"), *options]
+    return subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8")
+
+
+def test_quiet_tells_only_warnings(tmp_path: Path) -> None:
+    done = palm_train(tmp_path, "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_verbose_tells_when_and_where_and_an_error_with_its_traceback(tmp_path: Path) -> None:
+    done = palm_train(tmp_path, "--verbose", "--cls.train_file", "nowhere.tsv")
+    assert done.returncode == 2
+    first, *others = done.stderr.splitlines()
+    assert re.fullmatch(r"[-\d]+ [:,\d]+ __init__:\d+: palm \d.*, Python \d.*, .*", first)
+    assert "Traceback (most recent call last):" in others
+    assert others[-1].startswith("error: ")
+
+
+HOST = """
+import logging, sys
+import palm.core.logging as ours
+ours.show_on_console()
+ours.logger.info("before")
+logging.basicConfig(stream=sys.stdout, format="host %(name)s %(message)s", level=logging.INFO)
+ours.logger.info("after")
+"""
+
+
+def test_a_program_that_configures_logging_gets_the_records() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HOST],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("host palm after\n", "before\n")
+
+
+@pytest.mark.parametrize(
+    ("batch", "epochs", "told", "last"),
+    [
+        ({"batch_size": 4}, 2, [], []),
+        (
+            {"batch_size": 12},
+            2,
+            [],
+            ["cls: 8 of its 40 rows were not trained on in the last pass over them, number 2"],
+        ),
+        (
+            {"batch_size": 22},
+            3,
+            [
+                "cls: an epoch counts whole steps, 22 of 40 rows; for more, set a smaller batch or a larger "
+                "num_epochs (its 3 steps are 1.6 passes over the rows)"
+            ],
+            ["cls: 14 of its 40 rows were not trained on in the last pass over them, number 2"],
+        ),
+    ],
+)
+def test_rows_that_an_epoch_leaves_out_are_told(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    batch: dict[str, int],
+    epochs: int,
+    told: list[str],
+    last: list[str],
+) -> None:
+    settings = tiny.config(tiny.write_files(tmp_path), "cls", **batch, num_epochs=epochs)
+    with caplog.at_level(logging.INFO, "palm"):
+        palm.Controller(settings, argv=[]).train()
+    assert [line for line in caplog.messages if "an epoch counts" in line] == told
+    assert [line for line in caplog.messages if "not trained on" in line] == last
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="only Linux tells a process its own peak")
+def test_the_memory_of_a_run_is_not_that_of_the_program_that_started_it() -> None:
+    child = (
         "import torch; from palm.engine.watching import throughput; "
         "print(throughput.memory_bytes(torch.device('cpu')))"
     )
