@@ -3,7 +3,7 @@
 The few names that arrays are made with stand for functions of our own, which only collect numbers; any other
 name ends the reading. So do operations that arrays do not need, and what costs more than the file weighs:
 Python's reader in C reserves memory for any number that a memo is given, and every reader (that of
-`torch.load(weights_only=True)`, too) computes the hash of a key, which takes forever for tuples within tuples.
+`torch.load(weights_only=True)` too) computes the hash of a key, which takes forever for nested tuples.
 """
 
 from __future__ import annotations
