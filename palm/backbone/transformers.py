@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from palm.backbone.base import BACKBONES, Backbone
 from palm.backbone.packing import Packing
@@ -172,10 +172,11 @@ class Transformers(Backbone):
                 f"token_ids: sequences of {longest} tokens are longer than the {self.max_tokens} that the "
                 "encoder's max_position_embeddings allows; lower max_seq_len"
             )
-        ids, rows = inputs["token_ids"], self.outputs_attr["embedding_table"].shape[0]
+        ids = inputs["token_ids"]
+        rows = self.model.get_input_embeddings().num_embeddings
         if not ids.is_cuda and not bool(((ids >= 0) & (ids < rows)).all()):
             raise WiringError(
-                f"token_ids: {int(ids.max())} is outside 0..{int(rows) - 1}; the vocabulary is another one"
+                f"token_ids: {int(ids.max())} is outside 0..{rows - 1}; the vocabulary is another one"
             )
         return Packing.of(inputs["input_mask"], inputs)
 

@@ -1,4 +1,4 @@
-"""What a `config.json` of the `transformers` library may say, and how palm runs the encoder that it describes."""
+"""Families of the `transformers` library that palm runs, and settings of their files that it refuses."""
 
 from __future__ import annotations
 
@@ -103,10 +103,9 @@ def read_encoder_config(path: Path) -> Any:
     if kind not in PACKED | PADDED:
         known = ", ".join(sorted(PACKED | PADDED))
         raise ConfigError([f"{path}: palm runs no model of type {kind!r}; it runs {known}"])
-    AutoConfig = library().AutoConfig
     given = {name: value for name, value in config.items() if name not in ("model_type", "reference_compile")}
     try:
-        return AutoConfig.for_model(kind, **given)
+        return library().AutoConfig.for_model(kind, **given)
     except PalmError:
         raise
     except Exception as error:  # the library checks values by errors of many kinds

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.library_encoders import config_of, write_config
 from torch import Tensor
 
+from helpers.library_encoders import write_config
 from palm.backbone.transformers import Transformers
 from palm.backbone.transformers_config import PACKED, PADDED
-from palm.core.errors import ConfigError, WiringError
+from palm.core.errors import ConfigError
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
 
@@ -46,7 +46,7 @@ def some_texts() -> list[Tensor]:
 
 
 def alone_in_the_library(backbone: Transformers, texts: list[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The library's `eager` attention, one text at a time: all tokens, and the gradients of their squares' sum."""
+    """Tokens and gradients of the library's `eager` attention, one text at a time."""
     config = transformers.AutoConfig.for_model(**config_of_backbone(backbone))
     judge = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
     weights = backbone.model.state_dict()
