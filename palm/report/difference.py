@@ -75,7 +75,8 @@ def _compared(kind: str, first: Facts, second: Facts) -> Iterator[Difference]:
         mine = _as_value(place, old)
         its = _as_value(place, new)
         if mine.value != its.value:  # otherwise only the origin differs
-            yield Difference(kind, *place, mine.value, its.value, mine.origin, its.origin)
+            where, name = place
+            yield Difference(kind, where, name, mine.value, its.value, mine.origin, its.origin)
 
 
 def _as_value(place: tuple[str, str], fact: Any) -> Value:
