@@ -272,16 +272,16 @@ def test_an_interrupted_archive_is_continued(server: FileServer, tmp_path: Path)
 
 
 BAD = {
-    "a name that climbs": (packed({"../../x": b"x"}), "leads out of the folder"),
-    "cut short": (packed(palm_files(tiny()))[:2000], "damaged or no gzipped tar"),
+    "a name that climbs": (packed({"../../x": b"x"}), r"tar\.gz .*'uncased/\.\./\.\./x'"),
+    "cut short": (packed(palm_files(tiny()))[:2000], r"chinese\S*\.tar\.gz is damaged"),
     "no vocabulary": (
         packed({name: content for name, content in palm_files(tiny()).items() if name != "vocab.txt"}),
-        r"no model has arrived: there is no vocab\.txt",
+        r"no vocab\.txt",
     ),
     "no weights": (packed({"vocab.txt": VOCABULARY, "bert_config.json": b"{}"}), "no weights at"),
     "sizes that do not fit": (
         packed({**palm_files(tiny()), "bert_config.json": json.dumps({**SIZES, "vocab_size": 21}).encode()}),
-        r"embeddings\.word\.weight: \[20, 8\] in the file, \[21, 8\] in the backbone",
+        r"embeddings\.word\.weight: \[20, 8\].* \[21, 8\]",
     ),
 }
 

@@ -19,16 +19,16 @@ from torch import Tensor
 from palm.core.files.untrusted import reading
 from palm.core.logging import logger
 from palm.pretrained.formats.protobuf import fields
-from palm.pretrained.formats.zips import most_unpacked
+from palm.pretrained.formats.zips import MAX_MEMBERS, Limited, most_unpacked
 
 ARCHIVE = "__palmmodel__"
 """PaddlePALM's packed parameters: a gzipped tar of variable files."""
 
-MAX_MEMBERS = 10_000
-"""More than any model has, one file per parameter and an optimizer's memory included."""
+MAX_LEVELS = 16
+"""Levels of detail of a variable; weights have none."""
 
-MAX_LEVELS, MAX_DESCRIPTION = 16, 1024
-"""Of a variable; weights have no level of detail, and two sizes."""
+MAX_DESCRIPTION = 1024
+"""Bytes of a variable's description; weights have a type and two sizes."""
 
 _FORM = " as a Paddle variable"
 _BLOCK = 1 << 24
@@ -69,7 +69,7 @@ def read_archive(archive: Path, headers: bool = False) -> dict[str, Tensor]:
     """
     found, others = {}, []
     with reading(archive), gzip.open(archive) as raw:
-        unpacked = _Limited(raw, most_unpacked(archive.stat().st_size))
+        unpacked = Limited(raw, most_unpacked(archive.stat().st_size))
         with tarfile.open(fileobj=io.BufferedReader(unpacked, 1 << 16), mode="r|") as tar:
             for number, member in enumerate(tar):
                 if number >= MAX_MEMBERS:
@@ -81,28 +81,9 @@ def read_archive(archive: Path, headers: bool = False) -> dict[str, Tensor]:
                 elif stream is not None:
                     with reading(f"{archive}: {name}", _FORM):
                         found[name] = _variable(stream, member.size, headers)
-        while unpacked.read(1 << 20):
-            pass  # gzip compares its checksum at the end, which tar does not read up to
+        unpacked.drain()
     weights_among([*found, *others], _NOT_WEIGHTS, archive)
     return found
-
-
-class _Limited(io.RawIOBase):
-    """The unpacked bytes, up to a limit."""
-
-    def __init__(self, raw: gzip.GzipFile, limit: int) -> None:
-        self.raw, self.left, self.limit = raw, limit, limit
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self.raw.read(len(buffer))
-        self.left -= len(data)
-        if self.left < 0:
-            raise ValueError(f"it unpacks to more than {self.limit} bytes; it is no model")
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def weights_among(names: Iterable[str], others: re.Pattern[str], place: Path) -> list[str]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from palm.core.files.untrusted import reading
-from palm.pretrained.formats.pickles import COMMON, Fillable, Stream, loaded
+from palm.pretrained.formats.pickles import COMMON, Fillable, Stream, load_pickle
 
 NAMES_KEY = "StructuredToParameterName@@"
 PARTS_KEY = "UnpackBigParamInfor@@"
@@ -21,7 +21,7 @@ _DTYPES = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "b1"}
 
 
 def read_pdparams(file: Path, headers: bool = False) -> dict[str, Tensor]:
-    """The arrays of a file that `paddle.save(layer.state_dict(), file)` wrote, by name.
+    """Return the arrays of a file that `paddle.save(layer.state_dict(), file)` wrote, by name.
 
     Args:
         file: the file.
@@ -33,26 +33,28 @@ def read_pdparams(file: Path, headers: bool = False) -> dict[str, Tensor]:
     """
     with reading(file, " as Paddle's arrays"):
         with file.open("rb") as stream:
-            content = loaded(Stream(stream, file.stat().st_size), _KNOWN)
+            content = load_pickle(Stream(stream, file.stat().st_size), _KNOWN)
         if not isinstance(content, dict):
             raise pickle.UnpicklingError(f"it holds a {type(content).__name__}, not arrays by name")
         content.pop(NAMES_KEY, None)
         parts = content.pop(PARTS_KEY, {})
-        tensors = {}
-        for name in list(content):
-            value = content.pop(name)  # one by one, so that there is one copy more of a single array only
-            # In some versions a parameter is (its name, its array).
-            array = value[1] if isinstance(value, tuple) and len(value) == 2 else value
-            if not (isinstance(name, str) and isinstance(array, _Array) and array.values is not None):
-                raise pickle.UnpicklingError(f"{name!r} is no array")
-            if array.values.dtype.str[1:] == "u2":  # Paddle's bfloat16, a type that numpy does not have
-                tensors[name] = torch.from_numpy(array.values.astype("<u2")).view(torch.bfloat16)
-            else:
-                tensors[name] = torch.from_numpy(array.values.astype(array.values.dtype.newbyteorder("=")))
+        # One by one, so that there is one copy more of a single array only.
+        tensors = {name: _tensor(name, content.pop(name)) for name in list(content)}
         for name, cut in parts.items():
             pieces = [tensors.pop(piece) for piece in cut["slices"]]
             tensors[name] = torch.cat(pieces).reshape(cut["OriginShape"])
         return {name: value.to("meta") for name, value in tensors.items()} if headers else tensors
+
+
+def _tensor(name: object, value: Any) -> Tensor:
+    """Return the tensor of an entry; in some versions a parameter is (its name, its array)."""
+    array = value[1] if isinstance(value, tuple) and len(value) == 2 else value
+    if not (isinstance(name, str) and isinstance(array, _Array) and array.values is not None):
+        raise pickle.UnpicklingError(f"{name!r} is no array")
+    values = array.values
+    if values.dtype.str[1:] == "u2":  # Paddle's bfloat16, a type that numpy does not have
+        return torch.from_numpy(values.astype("<u2")).view(torch.bfloat16)
+    return torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
 
 
 class _Dtype(Fillable):
@@ -64,9 +66,11 @@ class _Dtype(Fillable):
         if not isinstance(code, str) or code not in _DTYPES:
             shown = repr(code) if isinstance(code, str) else type(code).__name__
             raise pickle.UnpicklingError(f"arrays of {shown} are not numbers")
-        self.code, self.order = code, "<"
+        self.code = code
+        self.order = "<"
 
     def fill(self, state: Any) -> None:
+        """Take the order of the bytes."""
         if not isinstance(state[1], str) or state[1] not in ("<", ">", "|", "="):
             raise pickle.UnpicklingError("the order of an array's bytes is unknown")
         self.order = state[1]
@@ -81,47 +85,35 @@ class _Array(Fillable):
         self.values: np.ndarray[Any, Any] | None = None
 
     def fill(self, state: Any) -> None:
+        """Take shape, type and numbers."""
         _, shape, dtype, is_fortran, data = state
         raw = data.encode("latin1") if isinstance(data, str) else data
         flat = np.frombuffer(raw, dtype=np.dtype(dtype.order + dtype.code))
         self.values = flat.reshape(shape, order="F" if is_fortran else "C")
 
 
-class _Reconstruct:
-    """numpy's function of this name; its arguments are always the same."""
-
-    __slots__ = ()
-
-    def __call__(self, *_: object) -> _Array:
-        return _Array()
+def _reconstruct(*_: object) -> _Array:
+    """Stand for numpy's function of this name; its arguments are always the same."""
+    return _Array()
 
 
-class _MakeDtype:
-    """The type `numpy.dtype`."""
-
-    __slots__ = ()
-
-    def __call__(self, code: object, *_: object) -> _Dtype:
-        return _Dtype(code)
+def _dtype(code: object, *_: object) -> _Dtype:
+    return _Dtype(code)
 
 
-class _Encode:
-    """`_codecs.encode`, with which old protocols write bytes."""
-
-    __slots__ = ()
-
-    def __call__(self, text: str, encoding: object) -> bytes:
-        if not isinstance(encoding, str) or encoding != "latin1":
-            raise pickle.UnpicklingError("bytes are written as latin1, not in another encoding")
-        return text.encode("latin1")
+def _encode(text: str, encoding: object) -> bytes:
+    """Stand for `_codecs.encode`, with which old protocols write bytes."""
+    if not isinstance(encoding, str) or encoding != "latin1":
+        raise pickle.UnpicklingError("bytes are written as latin1, not in another encoding")
+    return text.encode("latin1")
 
 
 _KNOWN: dict[str, object] = {
     **COMMON,
-    "numpy.core.multiarray._reconstruct": _Reconstruct(),
-    "numpy._core.multiarray._reconstruct": _Reconstruct(),
+    "numpy.core.multiarray._reconstruct": _reconstruct,
+    "numpy._core.multiarray._reconstruct": _reconstruct,
     "numpy.ndarray": object(),
-    "numpy.dtype": _MakeDtype(),
-    "_codecs.encode": _Encode(),
+    "numpy.dtype": _dtype,
+    "_codecs.encode": _encode,
 }
 """Every name that a file of arrays needs -> what stands for it."""

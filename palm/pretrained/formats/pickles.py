@@ -1,9 +1,9 @@
 """Pickles as data: a pickle is a program that names functions and calls them, and here it can do neither.
 
-The few names that arrays are made with stand for objects of our own, which only collect numbers; any other
+The few names that arrays are made with stand for functions of our own, which only collect numbers; any other
 name ends the reading. So do operations that arrays do not need, and what costs more than the file weighs:
-Python's reader in C reserves memory for any number that a memo is given, and every reader computes the hash
-of a key, which takes forever for tuples within tuples.
+Python's reader in C reserves memory for any number that a memo is given, and every reader (that of
+`torch.load(weights_only=True)` too) computes the hash of a key, which takes forever for nested tuples.
 """
 
 from __future__ import annotations
@@ -15,29 +15,26 @@ from typing import Any, NoReturn, Protocol
 MAX_OPERATIONS = 200_000
 """Operations of one pickle, each of which may leave an object of 100 bytes; an array takes about thirty."""
 
-_ALLOWED = (
-    *("PROTO", "FRAME", "STOP", "MARK", "POP", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET"),
-    *("LONG_BINGET", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"),
-    *("BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"),
-    *("BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2"),
-    *("TUPLE3", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_DICT", "GLOBAL", "STACK_GLOBAL", "REDUCE"),
-    *("PERSID", "BINPERSID"),
-)
-"""Operations that are done as Python does them."""
+_ALLOWED = """
+    PROTO FRAME STOP MARK POP MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET NONE NEWTRUE NEWFALSE
+    BININT BININT1 BININT2 LONG1 BINFLOAT BINSTRING SHORT_BINSTRING BINUNICODE SHORT_BINUNICODE BINUNICODE8
+    BINBYTES SHORT_BINBYTES BINBYTES8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS
+    EMPTY_DICT GLOBAL STACK_GLOBAL REDUCE BINPERSID
+"""
+"""Operations of the protocols from 2 on that are done as Python does them."""
+
+_LONGEST_LINE = 4096
 
 
 class Source(Protocol):
-    """Where a pickle is read from."""
+    """A file that a pickle is read from."""
 
     def read(self, size: int, /) -> bytes:
-        """As many bytes as are left, at most `size`."""
-
-    def readline(self) -> bytes:
-        """The rest of a line."""
+        """Return as many bytes as are left, at most `size`."""
 
 
 class Stream:
-    """A part of a file, of which nobody reads more than there is; nor reserves memory for it before.
+    """A part of a file; reading past its end fails before memory is reserved.
 
     Args:
         file: open for reading, at the beginning of the part.
@@ -45,10 +42,11 @@ class Stream:
     """
 
     def __init__(self, file: Source, size: int) -> None:
-        self.file, self.left = file, size
+        self.file = file
+        self.left = size
 
     def read(self, size: int = -1, /) -> bytes:
-        """Exactly `size` bytes, all that are left where it is negative.
+        """Return exactly `size` bytes, all that are left where it is negative.
 
         Raises:
             EOFError: there are fewer.
@@ -60,67 +58,55 @@ class Stream:
         return data
 
     def readline(self) -> bytes:
-        """The rest of a line, which is short."""
+        """Return the rest of a line, which is short."""
         line = bytearray()
-        while not line.endswith(b"\n") and len(line) < 4096:
+        while not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
             line += self.read(1)
         return bytes(line)
 
 
 class Fillable:
-    """What gets its content after it is made."""
+    """Base of objects that get their content after they are made."""
 
     __slots__ = ()
 
-    def fill(self, state: Any) -> None:  # noqa: ARG002
-        """Take the content.
-
-        Raises:
-            pickle.UnpicklingError: it is of another kind.
-        """
-        raise pickle.UnpicklingError(f"{type(self).__name__} cannot be given a state")
+    def fill(self, state: Any) -> None:
+        """Take the content."""
+        raise NotImplementedError
 
 
 class Ordered(dict[Any, Any], Fillable):
-    """`collections.OrderedDict`; what torch hangs on it is left out."""
+    """`collections.OrderedDict`, without the attributes that torch sets on it."""
 
     def fill(self, state: Any) -> None:
-        """Nothing that anybody reads."""
+        """Ignore the attributes."""
 
 
-class MakeOrdered:
-    """The type `collections.OrderedDict`."""
-
-    __slots__ = ()
-
-    def __call__(self, pairs: Iterable[tuple[Any, Any]] = ()) -> Ordered:
-        return Ordered({_key(key): value for key, value in pairs})
+def _ordered(pairs: Iterable[tuple[Any, Any]] = ()) -> Ordered:
+    return Ordered({_key(key): value for key, value in pairs})
 
 
-class MakeTuple:
-    """The type `tuple`."""
-
-    __slots__ = ()
-
-    def __call__(self, items: Iterable[Any] = ()) -> tuple[Any, ...]:
-        return tuple(items)
+def _tuple(items: Iterable[Any] = ()) -> tuple[Any, ...]:
+    return tuple(items)
 
 
 COMMON: dict[str, object] = {
-    "collections.OrderedDict": MakeOrdered(),
-    "builtins.tuple": MakeTuple(),
-    "__builtin__.tuple": MakeTuple(),
+    "collections.OrderedDict": _ordered,
+    "builtins.tuple": _tuple,
+    "__builtin__.tuple": _tuple,
 }
 """Names that all files of arrays need -> what stands for them."""
 
 
-def loaded(stream: Source, known: Mapping[str, object], stored: Callable[[Any], Any] | None = None) -> Any:
-    """The value of a pickle.
+def load_pickle(
+    stream: Stream, known: Mapping[str, object], stored: Callable[[Any], Any] | None = None
+) -> Any:
+    """Return the value of a pickle.
 
     Args:
         stream: at its beginning; afterwards, behind its end.
         known: every name that it may ask for -> what stands for it.
-        stored: what an entry stands for that lies outside of the pickle; None where there are none.
+        stored: returns the value of an entry that lies outside of the pickle; None where there are none.
 
     Raises:
         Exception: it is malformed, in any of the ways that Python has for it.
@@ -133,11 +119,12 @@ class _Reader(pickle._Unpickler):
     """Python's own reader, with our table of operations; its memo is a dictionary."""
 
     def __init__(
-        self, stream: Source, known: Mapping[str, object], stored: Callable[[Any], Any] | None
+        self, stream: Stream, known: Mapping[str, object], stored: Callable[[Any], Any] | None
     ) -> None:
         super().__init__(stream, encoding="latin1")
-        self.known, self.stored = known, stored
-        self.dispatch = _Operations()  # type: ignore[misc]
+        self.known = known
+        self.stored = stored
+        self.dispatch = _Operations(_TABLE)  # type: ignore[misc]
 
     def find_class(self, module: str, name: str) -> Any:
         if f"{module}.{name}" not in self.known:
@@ -155,9 +142,7 @@ class _Reader(pickle._Unpickler):
 class _Operations(dict[int, Callable[[Any], None]]):
     """The table of operations of one reader; it counts those that are done."""
 
-    def __init__(self) -> None:
-        super().__init__(_TABLE)
-        self.left = MAX_OPERATIONS
+    left = MAX_OPERATIONS
 
     def __getitem__(self, code: int) -> Callable[[Any], None]:
         self.left -= 1
@@ -183,23 +168,28 @@ def _set_items(reader: Any, items: list[Any]) -> None:
     target.update(zip(map(_key, items[0::2]), items[1::2], strict=True))
 
 
-def _load_dict(reader: Any) -> None:
-    items = reader.pop_mark()
-    reader.append({})
-    _set_items(reader, items)
+def _load_setitem(reader: Any) -> None:
+    value = reader.stack.pop()
+    _set_items(reader, [reader.stack.pop(), value])
+
+
+def _load_setitems(reader: Any) -> None:
+    _set_items(reader, reader.pop_mark())
 
 
 def _load_build(reader: Any) -> None:
-    state, target = reader.stack.pop(), reader.stack[-1]
+    state = reader.stack.pop()
+    target = reader.stack[-1]
     if not isinstance(target, Fillable):
         raise pickle.UnpicklingError(f"{type(target).__name__} cannot be given a state")
     target.fill(state)
 
 
 _TABLE: dict[int, Callable[[Any], None]] = {
-    **{getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in _ALLOWED},
-    pickle.SETITEM[0]: lambda reader: _set_items(reader, [reader.stack.pop(), reader.stack.pop()][::-1]),
-    pickle.SETITEMS[0]: lambda reader: _set_items(reader, reader.pop_mark()),
-    pickle.DICT[0]: _load_dict,
+    getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]]
+    for name in _ALLOWED.split()
+} | {
+    pickle.SETITEM[0]: _load_setitem,
+    pickle.SETITEMS[0]: _load_setitems,
     pickle.BUILD[0]: _load_build,
 }

@@ -1,7 +1,8 @@
 """PyTorch's `.bin`: a pickle of tensors that says where in the file their numbers lie.
 
-It is read here and not by `torch.load(weights_only=True)`, which runs no code either, but takes as much
-memory and time as a pickle likes, and reads all numbers where only names and shapes are wanted.
+It is read here and not by `torch.load(weights_only=True, mmap=True)`, which runs no code either, but takes as
+much time as a pickle likes (a key of tuples within tuples, 200 bytes: more than a minute) and compares no
+checksum (a flipped bit of a weight passes).
 
 Source: `torch/serialization.py`; a zip file since torch 1.6, before it pickles and then the numbers.
 """
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from palm.core.errors import StorageError
 from palm.core.files.untrusted import reading
-from palm.pretrained.formats.pickles import COMMON, Stream, loaded
+from palm.pretrained.formats.pickles import COMMON, Stream, load_pickle
 from palm.pretrained.formats.zips import opened
 
 MAX_PICKLE = 1 << 24
@@ -105,13 +106,13 @@ def read_torch(file: Path, headers: bool = False) -> dict[str, Tensor]:
         # The format before torch 1.6: pickles one after another, then the numbers of every storage.
         with file.open("rb") as opened:
             stream = Stream(opened, file.stat().st_size)
-            magic, _, system = (loaded(stream, COMMON) for _ in range(3))
+            magic, _, system = (load_pickle(stream, COMMON) for _ in range(3))
             if magic != MAGIC or not system["little_endian"]:
                 raise ValueError("it is no file of torch, or its numbers have their highest byte first")
-            views = _views(loaded(stream, _KNOWN, _stored), file)
+            views = _views(load_pickle(stream, _KNOWN, _stored), file)
             storages = {view.storage.key: view.storage for view in views.values()}
             found: dict[str, Tensor] = {}
-            for key in [] if headers else loaded(stream, COMMON):
+            for key in [] if headers else load_pickle(stream, COMMON):
                 count = int.from_bytes(stream.read(8), "little")
                 if key not in storages or count != storages[key].count:
                     raise ValueError("it holds other numbers than it names")
@@ -130,7 +131,7 @@ def _read_zip(file: Path, headers: bool) -> dict[str, Tensor]:
         if "byteorder" in entries and bytes(_checked(file, entries["byteorder"])) != b"little":
             raise ValueError("its numbers have their highest byte first")
         program = bytes(_checked(file, entries["data.pkl"]))
-        views = _views(loaded(Stream(io.BytesIO(program), len(program)), _KNOWN, _stored), file)
+        views = _views(load_pickle(Stream(io.BytesIO(program), len(program)), _KNOWN, _stored), file)
 
         def values(storage: _Storage) -> Tensor:
             entry = entries[f"data/{storage.key}"]
@@ -198,31 +199,22 @@ def _stored(entry: Any) -> _Storage:
     return _Storage(dtype, key, count)
 
 
-class _Rebuild:
-    """`torch._utils._rebuild_tensor_v2`, and its forerunner with fewer arguments."""
-
-    __slots__ = ()
-
-    def __call__(self, storage: object, offset: Any, shape: Any, strides: Any, *_: object) -> _View:
-        if not (isinstance(storage, _Storage) and isinstance(shape, tuple) and isinstance(strides, tuple)):
-            raise pickle.UnpicklingError("a tensor is made of something else than numbers")
-        return _View(storage, offset, shape, strides)
+def _rebuild_tensor(storage: object, offset: Any, shape: Any, strides: Any, *_: object) -> _View:
+    """Stand for `torch._utils._rebuild_tensor_v2`, and for its forerunner with fewer arguments."""
+    if not (isinstance(storage, _Storage) and isinstance(shape, tuple) and isinstance(strides, tuple)):
+        raise pickle.UnpicklingError("a tensor is made of something else than numbers")
+    return _View(storage, offset, shape, strides)
 
 
-class _Parameter:
-    """`torch._utils._rebuild_parameter`."""
-
-    __slots__ = ()
-
-    def __call__(self, data: Any, *_: object) -> Any:
-        return data
+def _rebuild_parameter(data: Any, *_: object) -> Any:
+    return data
 
 
 _KNOWN: dict[str, object] = {
     **COMMON,
     **{f"torch.{name}Storage": dtype for name, dtype in _DTYPES.items()},
-    "torch._utils._rebuild_tensor_v2": _Rebuild(),
-    "torch._utils._rebuild_tensor": _Rebuild(),
-    "torch._utils._rebuild_parameter": _Parameter(),
+    "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
+    "torch._utils._rebuild_tensor": _rebuild_tensor,
+    "torch._utils._rebuild_parameter": _rebuild_parameter,
 }
 """Every name that a file of tensors needs -> what stands for it."""

@@ -1,7 +1,9 @@
-"""Zip files of arrays that nobody vouches for: what they claim is compared with what they weigh."""
+"""Archives of unknown origin: bounds on what they unpack to, compared with what they weigh."""
 
 from __future__ import annotations
 
+import gzip
+import io
 import struct
 import zipfile
 from collections.abc import Iterator
@@ -14,18 +16,51 @@ MAX_DIRECTORY = 1 << 24
 MAX_GROWTH, MIN_LIMIT = 2, 1 << 29
 """An archive of weights may unpack to twice its size and 512 MiB: weights hardly shrink."""
 
+MAX_MEMBERS = 10_000
+"""Files in an archive; more than any model has, one per parameter and an optimizer's memory included."""
+
 _END, _END_64, _LOCATOR_64 = 22, 56, 20
 _LONGEST_COMMENT = 0xFFFF
 
 
 def most_unpacked(size: int) -> int:
-    """How many bytes an archive of this size may unpack to."""
+    """Return the number of bytes that an archive of this size may unpack to."""
     return MAX_GROWTH * size + MIN_LIMIT
+
+
+class Limited(io.RawIOBase):
+    """The unpacked bytes of a gzip file, up to a limit.
+
+    Args:
+        raw: the file.
+        limit: in bytes.
+    """
+
+    def __init__(self, raw: gzip.GzipFile, limit: int) -> None:
+        self.raw = raw
+        self.limit = limit
+        self.left = limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self.raw.read(len(buffer))
+        self.left -= len(data)
+        if self.left < 0:
+            raise ValueError(f"it unpacks to more than {self.limit} bytes; it is no model")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def drain(self) -> None:
+        """Read to the end, which tar does not: there gzip compares its checksum."""
+        while self.read(1 << 20):
+            pass
 
 
 @contextmanager
 def opened(file: Path) -> Iterator[zipfile.ZipFile]:
-    """A zip file whose entries do not overlap and do not unpack to far more than it weighs.
+    """Open a zip file whose entries do not overlap and do not unpack to far more than it weighs.
 
     Raises:
         ValueError: it is another kind of file, or does.
@@ -44,7 +79,7 @@ def opened(file: Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _directory_size(file: Path, size: int) -> int:
-    """The size of the table of contents, as the end of the file says."""
+    """Return the size of the table of contents, as the end of the file says."""
     with file.open("rb") as stream:
         start = max(0, size - _LONGEST_COMMENT - _END - _LOCATOR_64)
         stream.seek(start)
