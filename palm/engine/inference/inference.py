@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,6 @@ from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.rows.chunks import chunks_of
-from palm.reader.rows.kept import Encoded, KeptRows
 from palm.reader.rows.rows import Ints
 
 FORMAT, VERSION = "palm-model", 1
@@ -197,14 +195,13 @@ class InferenceModel:
         return self.evaluate_with_loss(path, metrics)[0]
 
     def evaluate_with_loss(
-        self, path: str | Path, metrics: Sequence[str] | None = None, kept: KeptRows | None = None
+        self, path: str | Path, metrics: Sequence[str] | None = None
     ) -> tuple[dict[str, float], float | None]:
         """The same, and the mean loss of the file's rows; for arguments and errors see `evaluate`.
 
         Args:
             path: the data file.
             metrics: names.
-            kept: keeps the file's encoded rows for later evaluations.
 
         Returns:
             The scores; and the loss, or None where rows to predict are others than rows to train on, as
@@ -214,11 +211,9 @@ class InferenceModel:
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
         losses: Losses = {}
-        if kept is not None and not kept.begin(self.reader, Path(path)):
-            kept = None
         seen, known = tee(self.reader.read_true(Path(path)))
         with kept_modes(self.backbone, self.head), report_missing_ranks(f"while evaluating {self.task!r}"):
-            records = chain.from_iterable(self.steps(seen, losses=losses, together=True, kept=kept))
+            records = chain.from_iterable(self.steps(seen, losses=losses, together=True))
             pairs = zip(records, self.reader.truths(known), strict=True)
             scores = from_first(lambda: scores_of(metrics_of(names), pairs), lambda: exhaust(records))
             found = {place: value for part in gather_objects(losses) for place, value in part.items()}
@@ -231,7 +226,6 @@ class InferenceModel:
         losses: Losses | None = None,
         together: bool = False,
         first: int = 0,
-        kept: KeptRows | None = None,
     ) -> Iterator[list[Record]]:
         """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last.
 
@@ -242,16 +236,10 @@ class InferenceModel:
             together: deal the batches out among all ranks, which must all call this with the same
                 examples; the records then come on rank 0 alone. The batches are those of one process.
             first: the number in the file of the first example, where those before it are predicted already.
-            kept: has the rows of a whole file, or takes them.
         """
-
-        def encoded(chunk: list[Any]) -> Encoded:
+        for chunk in chunks_of(examples, CHUNK_EXAMPLES):
             rows = self.reader.encode(chunk, with_targets=False)
-            return Encoded(rows, None if losses is None else self._labelled(chunk, rows))
-
-        for number, chunk in enumerate(chunks_of(examples, CHUNK_EXAMPLES)):
-            make = partial(encoded, chunk)
-            rows, labelled = make() if kept is None else kept.chunk(number, make)
+            labelled = None if losses is None else self._labelled(chunk, rows)
             batches = even_batches(rows.lengths, self.batch_size)
             decoded: dict[int, dict[str, Any]] = {}
             for indices in split_among_ranks(batches) if together else batches:

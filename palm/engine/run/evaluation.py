@@ -17,7 +17,6 @@ from palm.engine.training.events import Completed, Evaluated, Event
 from palm.engine.training.loop import Step, Training
 from palm.engine.training.task import Task
 from palm.metrics import Metric, metrics_of
-from palm.reader.rows.kept import KeptRows
 from palm.reader.text.bad_rows import BadRows
 
 Scores = Mapping[str, float]
@@ -86,9 +85,6 @@ class Evaluator:
         self.evaluations: list[Evaluated] = []
         self.best = {task.name: Best() for task in self.tasks}
         self.overall = Best()
-        self._kept = {
-            task.name: KeptRows(None if task.cache is None else task.cache.folder) for task in self.tasks
-        }
         training.attach("evaluator", self)
         for task in self.tasks:
             logger.info("%s: %d examples to evaluate on", task.name, count_examples(task))
@@ -114,9 +110,7 @@ class Evaluator:
             for task in self.tasks:
                 assert task.dev_file is not None
                 model = model_of(self.training, task)
-                scores[task.name], loss = model.evaluate_with_loss(
-                    task.dev_file, task.metrics, self._kept[task.name]
-                )
+                scores[task.name], loss = model.evaluate_with_loss(task.dev_file, task.metrics)
                 if loss is not None:
                     dev_loss[task.name] = loss
         self._take(evaluation := Evaluated(self.training.step, scores, dev_loss))

@@ -1,4 +1,4 @@
-"""What palm says to a user whose configuration, program or directory is wrong: place, cause and remedy."""
+"""Errors in a configuration, a program or a directory: place, cause and remedy."""
 
 from __future__ import annotations
 
@@ -208,3 +208,11 @@ def test_palm_train_finds_components_beside_the_configuration(
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
     assert main(["train", str(folder / "config.yaml")]) == 0
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan", "inf"])
+def test_a_learning_rate_must_be_finite(folder: Path, value: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"learning_rate should be a (finite number, not inf|number, not \.nan)"
+    ):
+        Controller(tiny.config(folder, "cls"), argv=["--learning_rate", value])

@@ -1,4 +1,4 @@
-"""Bad input gets one message with place and remedy, exit code 2, no traceback, nothing half-written."""
+"""`palm train` on bad input: one message with place and remedy, exit code 2, nothing half-written."""
 
 from __future__ import annotations
 

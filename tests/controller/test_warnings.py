@@ -1,21 +1,17 @@
-"""Where something else happens than what was asked, it is told once, with the remedy, or refused."""
+"""Warnings and errors about settings, data and weights that would do something else than they say."""
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-import palm
 from helpers import tiny
 from palm.backbone import BERT, RoBERTa
 from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError
-from palm.engine.training.loop import Step
 from palm.pretrained import load_pretrain
 from palm.pretrained.writing import write_hugging_face
 
@@ -183,44 +179,3 @@ def test_what_cannot_be_done_without_evaluation_is_refused(
     with pytest.raises(ConfigError) as caught:
         Controller(tiny.config(folder, "cls", **settings), argv=[])
     assert words in str(caught.value)
-
-
-# Calls
-
-
-def weights_of(controller: Controller, folder: Path) -> dict[str, torch.Tensor]:
-    controller.train()
-    model = palm.load_model(folder / "out" / "cls")
-    return {**model.backbone.state_dict(), **model.head.state_dict()}
-
-
-def test_a_second_training_starts_anew_as_a_new_controller_would(folder: Path) -> None:
-    controller = Controller(tiny.config(folder, "cls", "mlm", num_epochs=0.5), argv=[])
-    first, second = weights_of(controller, folder), weights_of(controller, folder)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_a_training_after_an_interruption_starts_anew(folder: Path) -> None:
-    expected = weights_of(Controller(tiny.config(folder, "cls", num_epochs=0.5), argv=[]), folder)
-    controller = Controller(tiny.config(folder, "cls", num_epochs=0.5), argv=[])
-    with pytest.raises(KeyboardInterrupt):
-        controller.train(callbacks=[_interrupted])
-    again = weights_of(controller, folder)
-    assert all(torch.equal(expected[name], again[name]) for name in expected)
-
-
-def _interrupted(event: Any) -> None:
-    if isinstance(event, Step) and event.number == 3:
-        raise KeyboardInterrupt
-
-
-def test_pretrained_weights_are_loaded_again_for_a_second_training(folder: Path) -> None:
-    (folder / "weights").mkdir()
-    bert = BERT(**tiny.BACKBONE)
-    write_hugging_face(bert.state_dict(), bert, folder / "weights")
-    controller = Controller(tiny.config(folder, "cls", num_epochs=0.5), argv=[])
-    controller.load_pretrain(folder / "weights")
-    first = weights_of(controller, folder)
-    second = weights_of(controller, folder)
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert json.loads((folder / "weights" / "config.json").read_text("utf-8"))["model_type"] == "bert"

@@ -1,0 +1,102 @@
+"""Runs that fail on their way (infinite numbers, a full disk) keep their last checkpoint and name it."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import tiny
+from palm.controller import Controller
+from palm.core.errors import StorageError, TrainingError
+from palm.core.files.manifest import verify
+from palm.engine.training.events import Event, Started
+from palm.engine.training.loop import Step, Training
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
+
+
+def controller(folder: Path, *tasks: str, **settings: Any) -> Controller:
+    return Controller(tiny.config(folder, *tasks, **{"overwrite": False, **settings}), argv=[])
+
+
+def test_numbers_that_exploded_spoil_no_checkpoint(folder: Path) -> None:
+    runs: list[Training] = []
+
+    def explode(event: Event) -> None:
+        if isinstance(event, Started):
+            runs.append(event.training)
+        elif isinstance(event, Step) and event.number == 7:
+            with torch.no_grad():
+                runs[0].model.backbone.get_parameter("pooler.bias")[0] = math.inf
+
+    run = controller(folder, "cls", save_every_n_steps=4, num_epochs=1)
+    with pytest.raises(TrainingError) as caught:
+        run.train([explode])
+    assert "global step 8" in str(caught.value)
+    assert "whole under" in str(caught.value)
+    assert "to go on from step_4" in str(caught.value)
+    assert sorted(path.name for path in (folder / "out").glob("step_*")) == ["step_4"]
+
+
+def test_a_model_that_exploded_is_not_saved(folder: Path) -> None:
+    training = controller(folder, "cls").training()
+    task = training.tasks[0]
+    with torch.no_grad():
+        task.head.get_parameter("out.bias").fill_(math.nan)
+    from palm.engine.run.saving import save_model
+
+    with pytest.raises(TrainingError, match=r"the model of 'cls' at global step 0 has .* in head\.out\.bias"):
+        save_model(training, task, folder / "model")
+    assert not (folder / "model").exists()
+
+
+def test_a_full_disk_says_what_is_whole_and_how_to_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well = os.fsync
+
+    def full(handle: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{handle}")  # noqa: PTH115
+        if "step_8" in path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        well(handle)
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("no /proc")
+    run = controller(folder, "cls", save_every_n_steps=4, num_epochs=1)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError) as caught:
+        run.train()
+    monkeypatch.undo()
+    message = str(caught.value)
+    assert f"cannot write {folder / 'out' / 'step_8'}" in message
+    assert ": the disk is full; free some space" in message
+    assert f"whole under {folder / 'out'}: step_4; to go on from step_4: " in message
+    assert sorted(path.name for path in (folder / "out").glob("*step*")) == ["step_4"]
+    controller(folder, "cls", save_every_n_steps=4, num_epochs=1, resume="auto").train()
+    verify(folder / "out" / "cls" / "infer_model")
+
+
+def test_a_disk_that_is_full_at_the_first_line_of_the_history_is_told_in_the_same_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well = Path.open
+
+    def full(path: Path, *args: Any, **settings: Any) -> Any:
+        if path.name == "history.jsonl" and args[:1] == ("a",):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return well(path, *args, **settings)
+
+    run = controller(folder, "cls", num_epochs=1)
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(StorageError, match=r"history\.jsonl: the disk is full; free some space"):
+        run.train()

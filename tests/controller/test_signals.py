@@ -1,0 +1,95 @@
+"""Signals end a run with a checkpoint, and leave the handlers of a host program alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import palm
+from helpers import tiny
+from palm.controller import Controller
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
+
+
+def controller(folder: Path, *tasks: str, **settings: Any) -> Controller:
+    return Controller(tiny.config(folder, *tasks, **{"overwrite": False, **settings}), argv=[])
+
+
+def models(folder: Path) -> dict[str, bytes]:
+    return {
+        path.parent.parent.name: path.read_bytes() for path in folder.glob("*/infer_model/model.safetensors")
+    }
+
+
+PROGRAM = """
+import os, signal, sys
+import palm
+
+def after(event):
+    if getattr(event, "number", 0) == 3:
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+        if sys.argv[2] == "twice":
+            os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+
+palm.Controller("config.yaml", argv=sys.argv[3:]).train([after])
+"""
+
+
+def program(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "run.py").write_text(PROGRAM, encoding="utf-8")
+    config = tiny.config(folder, "cls", num_epochs=1, overwrite=False)
+    for name, task in config.pop("tasks").items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    return subprocess.run(
+        [sys.executable, "run.py", *words],
+        cwd=folder,
+        env={**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_ends_a_run_with_a_checkpoint_and_the_command_to_go_on(folder: Path, name: str) -> None:
+    stopped = program(folder, name, "once")
+    number = getattr(signal, name)
+    assert stopped.returncode == 128 + number, stopped.stderr
+    assert f"{name}: the step at hand is finished and saved; a second one ends at once" in stopped.stderr
+    assert f"{name}: stopped after global step 3; whole under" in stopped.stderr
+    assert f"to go on from step_3: python run.py {name} once --resume auto" in stopped.stderr
+    assert program(folder, name, "once", "--resume", "auto").returncode == 0
+    resumed = models(folder / "out")
+    controller(folder, "cls", num_epochs=1, save_path=str(folder / "whole")).train()
+    assert resumed == models(folder / "whole")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_second_signal_ends_at_once(folder: Path) -> None:
+    stopped = program(folder, "SIGTERM", "twice")
+    assert stopped.returncode == -signal.SIGTERM
+    assert not list((folder / "out").glob("step_*"))
+
+
+def test_a_host_with_handlers_of_its_own_keeps_them(folder: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen = []
+
+    controller(folder, "cls", num_epochs=0.5).train([lambda _: seen.append(signal.getsignal(signal.SIGTERM))])
+    assert set(seen) == {before}
+    assert palm.load_model(folder / "out" / "cls" / "infer_model").task == "cls"
