@@ -101,7 +101,9 @@ SEVERAL = {
     "build_forward": "",
     "build_predict_forward": "",
     "fit_readers": "readers, phase='train', *, max_steps=None",
-    "fit_readers_with_mixratio": "readers, sampling_reference, num_epochs=None, phase='train', *, max_steps=None",
+    "fit_readers_with_mixratio": (
+        "readers, sampling_reference, num_epochs=None, phase='train', *, max_steps=None"
+    ),
     "merge_inference_readers": "readers",
     "predict_one_batch": "task_name, batch",
 }
