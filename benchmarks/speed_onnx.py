@@ -29,7 +29,7 @@ from palm import load_model
 from palm.backbone import BERT
 from palm.engine.inference.inference import InferenceModel
 from palm.export import to_onnx
-from palm.export.graph import INPUTS
+from palm.export.onnx_model import INPUTS
 from palm.paradigm import Classify
 from palm.reader import ClassifyReader
 
