@@ -19,7 +19,7 @@ from palm.core.errors import PalmError
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
 from palm.core.signals import Stopped
-from palm.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun
+from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun
 
 POLL_SECONDS = 0.1
 REPORT_SECONDS = 60.0
