@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,6 +139,11 @@ class Grid:
         """What a run that is done wrote last; None as long as it is not."""
         file = self.folder(name) / RESULT
         return read_object(file) if file.is_file() else None
+
+
+def word_of(value: Any) -> str:
+    """A setting's value as the command line takes it."""
+    return str(value) if isinstance(value, str | Path) else json.dumps(value)
 
 
 def clear(folder: Path) -> None:
