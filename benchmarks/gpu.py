@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from arguments import new_parser
 from speed import VARIANTS, Timing, compare, report, variants
 from speed_cases import SHAPES, Case, Shape, made_up, masked, realistic_lengths
 from speed_mix import TASKS, both
@@ -43,9 +44,10 @@ from speed_runs import (
 
 from palm.core.tensor_specs import Tensors
 from palm.engine.run.checkpoint import optimizer_tensors, restore_optimizer
-from palm.engine.training.build import plan_steps, start
+from palm.engine.training.build import start
 from palm.engine.training.loop import Training
-from palm.engine.training.recipe import Recipe, TasksPerStep
+from palm.engine.training.planning import TasksPerStep, expect, plan_epochs
+from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
 from palm.mixing import MixRatio
 from palm.optimizer import AdamW
@@ -115,7 +117,7 @@ def mixed(cases: dict[str, Case], names: list[str], shape: Shape, device: torch.
     for task in tasks:
         task.stream = Ready(cases[task.name])  # type: ignore[assignment]
     # Every batch of length 384 once; each task by itself is planned for no fewer steps than among others.
-    plan_steps(tasks, MixRatio(), reference=tasks[0], num_epochs=1)
+    expect(tasks, plan_epochs([task.progress() for task in tasks], MixRatio(), num_epochs=1))
     return on_one_encoder(tasks, shape, device)
 
 
@@ -291,9 +293,7 @@ def rows_of_heads(
 
 def read_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument(
         "--quick", "--tiny", action="store_true", help="a tiny encoder, on whatever device there is"
     )

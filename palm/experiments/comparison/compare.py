@@ -1,0 +1,172 @@
+"""`palm compare`: the tasks of a configuration alone, together, and without each auxiliary, over seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, get_args
+
+from palm.controller.program import configured
+from palm.core.checks import choice_problems, count_problems, raise_any
+from palm.core.errors import PalmError
+from palm.core.files.manifest import write_json, write_text
+from palm.core.logging import logger, set_verbosity, show_on_console
+from palm.engine.inference.model_paths import BEST
+from palm.engine.run.run_lock import only_run_in
+from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
+from palm.experiments.comparison.setup import Setup, setup_of
+from palm.experiments.comparison.variants import Budget, Length, Variant
+from palm.experiments.grid.folder import ROWS, Grid, GridRun
+from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
+from palm.report.comparison_plot import plot_comparison
+
+OUTCOME, TABLE, PICTURE = "compare.json", "compare.txt", "compare.png"
+
+
+def compare(
+    config: str | Path | Mapping[str, Any],
+    task_dir: str | Path = ".",
+    *,
+    seeds: int = 5,
+    budget: Budget = "target",
+    test: Mapping[str, str | Path] | None = None,
+    model: str | None = None,
+    workers: int | None = None,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    keep_models: bool = False,
+    also: Mapping[str, Mapping[str, Any]] | None = None,
+    argv: Sequence[str] = (),
+) -> Outcome:
+    """Train every target alone, all tasks together, and without each auxiliary, and say what helps what.
+
+    Every run is a process of its own with a folder of its own. Started again after a kill, it goes on; with
+    more seeds, it trains what is missing.
+
+    Args:
+        config: the global YAML file, or the same settings as a mapping.
+        task_dir: the folder of the task files.
+        seeds: runs of every variant; 2 or more, seeds count up from `random_seed`.
+        budget: what is equal in all variants: `target`, the steps of each target, or `total`, the steps of
+            all tasks together.
+        test: target -> the file with labels that it is compared on; its `dev_file` where absent.
+        model: which model is scored: `best` on dev data, or `last`; where absent, `best` if all targets have
+            a test file beside their dev_file, else `last`, since the best of many looks at the same
+            rows would flatter whoever looked more often.
+        workers: runs at a time; one on every visible GPU, or one on a CPU, where absent.
+        output: the folder; `<save_path>_compare` where absent.
+        overwrite: remove the runs of another comparison there.
+        keep_models: keep the models and checkpoints of scored runs.
+        also: name -> settings in which one more variant with all tasks differs, such as
+            `{"each_step": {"tasks_per_step": "all"}}`; its steps are as these settings say.
+        argv: command-line arguments that override settings.
+
+    Returns:
+        What was found; also in `compare.json` and `compare.txt` of the folder, and as a picture in
+        `compare.png` where matplotlib is installed.
+
+    Raises:
+        ConfigError: everything that is wrong with the configuration, in one report.
+        StorageError: the folder holds another comparison; says what differs.
+        PalmError: a run failed; what is done stays done.
+    """
+    show_on_console()
+    raise_any(
+        [
+            *count_problems(2, seeds=seeds),
+            *choice_problems(get_args(Budget), budget=budget),
+            *choice_problems(("best", "last"), model=model or "best"),
+        ]
+    )
+    given = configured(config, task_dir, list(argv), for_train=True, needs_tasks=True)
+    others = {}
+    for name, changes in (also or {}).items():
+        # Stages of the configuration are a variant already.
+        words = [f"--{key}={_word(value)}" for key, value in {"stages": None, **changes}.items()]
+        others[name] = configured(config, task_dir, [*argv, *words], for_train=True, needs_tasks=True)
+    setup = setup_of(given, budget, test or {}, model, others)
+    settings = setup.settings
+    set_verbosity(settings.quiet, settings.verbose)
+    beside = settings.save_path.with_name(f"{settings.save_path.name}_compare")
+    folder = beside if output is None else Path(output)
+    with only_run_in(folder):
+        grid = Grid(folder)
+        grid.open("compare", setup.about(), overwrite, grows=("also", "data"))
+        ways = setup.ways()
+        logger.info("%s", setup.equal(ways))
+        chosen = range(settings.random_seed, settings.random_seed + seeds)
+        runs = setup.runs(ways, chosen)
+        results = _trained(grid, runs, config, slots_of(workers, settings.use_gpu), keep_models)
+        return _outcome(grid, setup, ways, results, chosen)
+
+
+def _word(value: Any) -> str:
+    """A setting's value as the command line takes it."""
+    return str(value) if isinstance(value, str | Path) else json.dumps(value)
+
+
+def _trained(
+    grid: Grid,
+    runs: Sequence[GridRun],
+    config: str | Path | Mapping[str, Any],
+    slots: Sequence[Mapping[str, str]],
+    keep_models: bool,
+) -> dict[str, Result]:
+    """Run -> its result, of all runs."""
+    results: dict[str, Result] = {}
+    progress = Progress({run.name: run.steps for run in runs})
+
+    def done(run: GridRun, result: Result, is_old: bool) -> None:
+        if result["state"] != "done":
+            raise PalmError(f"the run {run.name} has no result to compare: {result.get('why')}")
+        shown = []
+        for task, scored in result["test"].items():
+            name, value = next(iter(scored["scores"].items()))
+            shown.append(f"{task} {name} {'–' if value is None else f'{value:.4f}'}")
+        progress.tell(run.name, result, is_old, ", ".join(shown))
+        results[run.name] = result
+
+    home = [] if isinstance(config, Mapping) else ["--of", str(config)]
+    Pool(grid, ["compare", "--one_run", *home], slots, keep_models).train(runs, done)
+    return results
+
+
+def _outcome(
+    grid: Grid,
+    setup: Setup,
+    ways: Sequence[tuple[Variant, Length]],
+    results: Mapping[str, Result],
+    seeds: Sequence[int],
+) -> Outcome:
+    """What the runs' results amount to; it is also written, as JSON, as text and as a picture."""
+    rows = {
+        target: {
+            variant.name: [
+                read_rows(grid.folder(f"{variant.name}-seed{seed}") / ROWS / f"{target}.jsonl")
+                for seed in seeds
+            ]
+            for variant, _ in ways
+            if target in variant.tasks
+        }
+        for target in setup.tests
+    }
+    together = ways[0][0].name
+    described = {}
+    for target, path in setup.tests.items():
+        first = results[f"{together}-seed{seeds[0]}"]["test"][target]
+        number, kind = len(rows[target][together][0]), "best" if first["model"] == BEST else "last"
+        described[target] = Scoring(str(path), first["metric"], number, kind, setup.is_dev(target))
+    timed = [
+        (variant, length, mean(results[f"{variant.name}-seed{seed}"]["seconds"] for seed in seeds))
+        for variant, length in ways
+    ]
+    found = outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways))
+    write_json(grid.path / OUTCOME, found.as_json())
+    write_text(grid.path / TABLE, f"{found}\n")
+    try:
+        plot_comparison(found.as_json()).savefig(grid.path / PICTURE, dpi=150)
+    except PalmError as error:  # there is no matplotlib
+        logger.info("no picture: %s", error)
+    return found

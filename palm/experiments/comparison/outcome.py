@@ -1,0 +1,296 @@
+"""What a comparison found: scores of every variant, differences with their uncertainty, verdicts in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palm.core.errors import PalmError
+from palm.engine.run.evaluation import aligned
+from palm.experiments.comparison.resampling import Pair, resampled_scores
+from palm.experiments.comparison.statistics import LEVEL, Difference, Floats, holm, paired_difference
+from palm.experiments.comparison.variants import ALONE, REFERENCE, Budget, Length, Variant
+from palm.metrics import METRICS, Metric
+
+FORMAT, VERSION = "palm-comparison", 1
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What a task is compared on.
+
+    Args:
+        file: with labels.
+        metric: the deciding number.
+        rows: of the file.
+        model: which model was scored, `best` or `last`.
+        is_dev: whether the file is the task's dev_file.
+    """
+
+    file: str
+    metric: str
+    rows: int
+    model: str
+    is_dev: bool
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a variant on a task's test rows.
+
+    Args:
+        per_seed: in the order of the seeds.
+        mean: of them.
+        deviation: their standard deviation.
+        standard_error: of the mean, `deviation / sqrt(seeds)`.
+    """
+
+    per_seed: Sequence[float]
+    mean: float
+    deviation: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A variant and what came of it.
+
+    Args:
+        name: of the variant.
+        said: how a verdict calls it.
+        tasks: that it trained.
+        num_epochs: of its main task.
+        steps: task -> planned steps.
+        total: planned optimizer steps.
+        seconds: that a run took, on average.
+        scores: target -> its scores.
+    """
+
+    name: str
+    said: str
+    tasks: Sequence[str]
+    num_epochs: float | None
+    steps: Mapping[str, int]
+    total: int
+    seconds: float
+    scores: Mapping[str, Scores]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a target is better when all tasks are trained in one way than in another variant.
+
+    Args:
+        target: the task.
+        reference: the name of the way: `together`, `staged`, or one that was asked for.
+        reference_said: how a verdict calls it.
+        variant: the name of the other variant.
+        said: how a verdict calls that one.
+        unit: of the difference.
+        difference: reference - other variant; above 0, the reference is better.
+        p_corrected: the p-value for the number of comparisons.
+        verdict: of the reference: `better`, `worse`, or `no difference`.
+    """
+
+    target: str
+    reference: str
+    reference_said: str
+    variant: str
+    said: str
+    unit: str
+    difference: Difference
+    p_corrected: float
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A comparison; `print` shows it as tables with its verdicts.
+
+    Args:
+        budget: what was equal: `target` or `total` steps.
+        equal: the same in words, with numbers.
+        seeds: of the runs of every variant.
+        tests: target -> what it was compared on.
+        variants: the ways of training.
+        answers: a comparison each.
+        verdicts: target -> all that was found of it, in words.
+        helpers: auxiliary -> target -> `helpful`, `harmful`, or `no difference`.
+    """
+
+    budget: Budget
+    equal: str
+    seeds: Sequence[int]
+    tests: Mapping[str, Scoring]
+    variants: Sequence[Trained]
+    answers: Sequence[Answer]
+    verdicts: Mapping[str, str]
+    helpers: Mapping[str, Mapping[str, str]]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, JSON-ready."""
+        return {"format": FORMAT, "version": VERSION, **json.loads(json.dumps(asdict(self)))}
+
+    def __str__(self) -> str:
+        head = ["variant", "tasks", "steps", "s/run", *(f"{t}: {self.tests[t].metric}" for t in self.tests)]
+        rows = [head]
+        for each in self.variants:
+            found = [each.scores.get(target) for target in self.tests]
+            cells = ["" if own is None else f"{own.mean:.4f} ± {own.deviation:.4f}" for own in found]
+            rows.append([each.name, ", ".join(each.tasks), str(each.total), f"{each.seconds:.0f}", *cells])
+        compared = [
+            ["task", "variant", "against", "difference", "95 % interval", "p", "p corrected", "verdict"]
+        ]
+        for answer in self.answers:
+            told = answer.difference
+            interval = f"{told.low:+.2f} to {told.high:+.2f}"
+            numbers = [f"{told.mean:+.2f} {answer.unit}", interval, _p(told.p_value)]
+            ways = [answer.reference_said, answer.said]
+            compared.append([answer.target, *ways, *numbers, _p(answer.p_corrected), answer.verdict])
+        tested = (
+            f"{task}: {on.rows} rows of {on.file}{' (dev_file)' if on.is_dev else ''}, {on.model} model"
+            for task, on in self.tests.items()
+        )
+        mean = f"Mean ± standard deviation over {len(self.seeds)} seeds."
+        verdicts = (f"{task}: {said}" for task, said in self.verdicts.items())
+        return "\n".join(
+            [self.equal, *tested, "", *aligned(rows), mean, "", *aligned(compared), "", *verdicts]
+        )
+
+
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
+Rows = Mapping[str, Mapping[str, Sequence[Sequence[Pair]]]]
+"""Target -> variant -> per seed, prediction and truth of every test row."""
+
+
+def outcome_of(
+    variants: Sequence[tuple[Variant, Length, float]],
+    rows: Rows,
+    tests: Mapping[str, Scoring],
+    seeds: Sequence[int],
+    budget: Budget,
+    equal: str,
+    resamples: int = RESAMPLES,
+) -> Outcome:
+    """Everything that test rows tell of variants.
+
+    Args:
+        variants: with their lengths, and the seconds that a run took.
+        rows: as all runs predicted them.
+        tests: target -> what it was compared on.
+        seeds: two or more.
+        budget: what was equal.
+        equal: in words.
+        resamples: of the test rows.
+
+    Raises:
+        PalmError: runs that predicted other numbers of rows.
+    """
+    scores: dict[str, dict[str, Scores]] = {variant.name: {} for variant, _, _ in variants}
+    answers = []
+    for target, by_variant in rows.items():
+        metric = METRICS[tests[target].metric]
+        whole, resampled = _scored(metric, target, by_variant, resamples)
+        for name, values in whole.items():
+            deviation = float(values.std(ddof=1))
+            error = deviation / len(values) ** 0.5
+            scores[name][target] = Scores(values.tolist(), float(values.mean()), deviation, error)
+        known = [variant for variant, _, _ in variants if variant.name in by_variant]
+        pairs = [(known[0], other) for other in known[1:]]
+        alone = [variant for variant in known if variant.said == ALONE]
+        pairs += [(variant, other) for variant in known if variant.as_given for other in alone]
+        answers += [_answer(target, *pair, metric, whole, resampled) for pair in pairs]
+    corrected = holm([answer.difference.p_value for answer in answers])
+    for k, (answer, p) in enumerate(zip(answers, corrected, strict=True)):
+        direction = "better" if answer.difference.mean > 0 else "worse"
+        answers[k] = replace(answer, p_corrected=p, verdict=direction if p < LEVEL else "no difference")
+    trained = [
+        Trained(
+            *(variant.name, variant.said, list(variant.tasks), length.num_epochs, dict(length.steps)),
+            *(length.total, seconds, scores[variant.name]),
+        )
+        for variant, length, seconds in variants
+    ]
+    verdicts = {
+        target: "; ".join(_said(answer, len(seeds)) for answer in answers if answer.target == target)
+        for target in rows
+    }
+    return Outcome(budget, equal, list(seeds), tests, trained, answers, verdicts, _helpers(variants, answers))
+
+
+def _scored(
+    metric: type[Metric], target: str, by_variant: Mapping[str, Sequence[Sequence[Pair]]], resamples: int
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Variant -> its scores on all rows, float64[seeds], and on resampled ones, float64[resamples, seeds]."""
+    runs = [pairs for each in by_variant.values() for pairs in each]
+    if len({len(pairs) for pairs in runs}) > 1:
+        raise PalmError(f"task {target!r}: runs were scored on other numbers of rows; compare anew")
+    whole, resampled = resampled_scores(metric, runs, resamples, np.random.default_rng(0))
+    # As where the best model is chosen, a score that is not a number counts as 0.
+    whole, resampled = np.nan_to_num(whole, nan=0.0), np.nan_to_num(resampled, nan=0.0)
+    ends = np.cumsum([len(each) for each in by_variant.values()])[:-1]
+    parts = np.split(whole, ends), np.split(resampled, ends, axis=1)
+    return dict(zip(by_variant, parts[0], strict=True)), dict(zip(by_variant, parts[1], strict=True))
+
+
+def _answer(
+    target: str,
+    reference: Variant,
+    variant: Variant,
+    metric: type[Metric],
+    whole: Mapping[str, Floats],
+    resampled: Mapping[str, Floats],
+) -> Answer:
+    factor = 100 / metric.perfect if metric.higher_is_better else -1.0
+    unit = f"points of {metric.main}" if metric.higher_is_better else metric.main
+    found = paired_difference(
+        factor * (whole[reference.name] - whole[variant.name]),
+        factor * (resampled[reference.name] - resampled[variant.name]),
+        np.random.default_rng(0),
+    )
+    ways = (reference.name, reference.said, variant.name, variant.said)
+    return Answer(target, *ways, unit, found, 1.0, "no difference")
+
+
+def _said(answer: Answer, seeds: int) -> str:
+    """The verdict in words: of a way beside a target alone, else of the variant beside training together."""
+    found, opposite = answer.difference, {"better": "worse", "worse": "better"}
+    way, is_alone = answer.reference_said, answer.said == ALONE
+    if answer.verdict == "no difference":
+        about = f"{way} and alone" if is_alone else answer.said
+        return f"{about}: no difference that {seeds} seeds can show"
+    by = f"by {abs(found.mean):.1f} ± {found.high - found.mean:.1f} {answer.unit}"
+    if is_alone:
+        than = "" if answer.reference == REFERENCE else " than alone"
+        return f"{way} is {answer.verdict}{than} {by}"
+    return f"{answer.said}: {opposite[answer.verdict]} {by}"
+
+
+def _helpers(
+    variants: Sequence[tuple[Variant, Length, float]], answers: Sequence[Answer]
+) -> dict[str, dict[str, str]]:
+    """What leaving out one task alone showed of it."""
+    everything = set(variants[0][0].tasks)
+    words = {"better": "helpful", "worse": "harmful", "no difference": "no difference"}
+    left_out = {variant.name: everything - {*variant.tasks} for variant, _, _ in variants}
+    found: dict[str, dict[str, str]] = {}
+    for answer in answers:
+        if answer.reference == REFERENCE and len(left_out[answer.variant]) == 1:
+            (helper,) = left_out[answer.variant]
+            found.setdefault(helper, {})[answer.target] = words[answer.verdict]
+    return found
+
+
+def read_rows(path: Path) -> list[Pair]:
+    """Prediction and truth of every row that a run was scored on."""
+    with path.open(encoding="utf-8") as file:
+        return [(line["prediction"], line["truth"]) for line in map(json.loads, file)]

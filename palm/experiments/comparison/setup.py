@@ -1,0 +1,285 @@
+"""What a comparison is going to do: its variants and their lengths, its test files, its runs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from palm.config import Config, read_config
+from palm.controller.build import build, open_data
+from palm.controller.document import Document, data_checksums, document, that_count
+from palm.controller.plan import Plan, plan
+from palm.controller.settings import RunSettings
+from palm.controller.stages import StagePlan, absolute_stages, stages_of, steps_of
+from palm.core.checks import raise_any
+from palm.core.errors import ConfigError
+from palm.core.logging import logger
+from palm.engine.training.planning import StepPlan
+from palm.experiments.comparison.variants import (
+    ALONE,
+    REFERENCE,
+    STAGED,
+    Budget,
+    Length,
+    Variant,
+    lengths_of,
+    variants_of,
+)
+from palm.experiments.grid.folder import GridRun
+
+NAME = re.compile(r"\w[\w.-]{0,40}")
+"""What a further variant can be called, since a folder has its name."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A comparison before its first run.
+
+    Args:
+        config: the configuration.
+        plan: what its components take.
+        settings: of the whole run.
+        budget: what is equal in all variants.
+        tests: target -> the file that it is compared on.
+        model: which model is scored there, `best` or `last`.
+        stages: those of the configuration, planned; empty where it has none.
+        also: name -> all tasks with some other settings, a variant of its own.
+    """
+
+    config: Config
+    plan: Plan
+    settings: RunSettings
+    budget: Budget
+    tests: Mapping[str, Path]
+    model: str
+    stages: Sequence[StagePlan] = ()
+    also: Mapping[str, Setup] = field(default_factory=dict)
+
+    def about(self) -> dict[str, Any]:
+        """Everything that its runs depend on, JSON-ready."""
+        return {
+            "budget": self.budget,
+            "model": self.model,
+            "test": {name: str(path.absolute()) for name, path in self.tests.items()},
+            "settings": self._settings,
+            "data": data_checksums(
+                [self.plan, *(other.plan for other in self.also.values())], self.tests.values()
+            ),
+            "also": {name: other._settings for name, other in self.also.items()},
+        }
+
+    def ways(self) -> list[tuple[Variant, Length]]:
+        """The variants, that of all tasks first, and how long each trains.
+
+        Training files are encoded for this, so the data is in the cache before the first run asks for it.
+        """
+        whole = self._planned()
+        names = [task.name for task in whole.tasks]
+        variants = variants_of({task.name: task.is_target for task in whole.tasks})
+        lengths = lengths_of(variants, whole, self.settings.num_epochs, self.budget)
+        own = {STAGED: self, **self.also} if self.stages else self.also
+        for name, other in own.items():
+            changes = {"stages": other._stages}
+            said = "in stages" if name == STAGED else name
+            variants.append(Variant(name, said, names, changes, as_given=True))
+            lengths.append(other._length())
+        return list(zip(variants, lengths, strict=True))
+
+    @property
+    def _devices(self) -> int:
+        # The steps of a run depend on its number of devices, so all runs have one, unless told otherwise.
+        return 1 if self.settings.num_devices == "auto" else self.settings.num_devices
+
+    def _planned(self) -> StepPlan:
+        """The plan of all tasks by these settings; their data is in the cache afterwards."""
+        return open_data(build(self.plan, self.config.place), self._devices)
+
+    def _length(self) -> Length:
+        """How long all tasks train by these settings."""
+        plans = list(steps_of(self.stages, self._devices).values()) if self.stages else [self._planned()]
+        steps = Counter[str]()
+        for each in plans:
+            steps.update(each.expected_steps)
+        total = sum(each.total_steps for each in plans)
+        return Length(self.settings.num_epochs, steps, total, self.settings.max_steps)
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return that_count(document(self.config, self.plan, self.config.tasks, stages=self._stages))
+
+    @property
+    def _stages(self) -> list[dict[str, Any]] | None:
+        return absolute_stages(self.config, self.plan, self.stages) if self.stages else None
+
+    def runs(self, ways: Sequence[tuple[Variant, Length]], seeds: Sequence[int]) -> list[GridRun]:
+        """Every variant with the first seed, then with the next.
+
+        Each variant is built once, and thrown away, before any of them trains.
+
+        Raises:
+            ConfigError: what a variant by itself has wrong, such as settings that need other tasks.
+        """
+        runs = [self._run(variant, length, seed) for seed in seeds for variant, length in ways]
+        problems: list[str] = []
+        for run in runs[: len(ways)]:
+            config = read_config(run.settings, argv=[])
+            try:
+                planned = plan(config, for_train=True)
+                build(planned, config.place)
+                stages_of(config, planned)
+            except ConfigError as error:
+                problems += [f"variant {run.name.rpartition('-seed')[0]}: {line}" for line in error.problems]
+        raise_any(problems)
+        return runs
+
+    def _run(self, variant: Variant, length: Length, seed: int) -> GridRun:
+        changes = {
+            "num_epochs": length.num_epochs,
+            "max_steps": length.max_steps,
+            "random_seed": seed,
+            "num_devices": self._devices,
+            **variant.changes,
+        }
+        source = self.also.get(variant.name, self)
+        settings = document(source.config, source.plan, variant.tasks, **changes)
+        balance = {} if source.plan.balance is None else source.plan.balance[1]
+        for line in drop_missing(settings, ("balance", *balance)):
+            if seed == self.settings.random_seed:
+                logger.info("variant %s: %s", variant.name, line)
+        tests = {task: str(self.tests[task].absolute()) for task in variant.tasks if task in self.tests}
+        return GridRun(f"{variant.name}-seed{seed}", settings, length.total, tests, self.model)
+
+    def equal(self, ways: Sequence[tuple[Variant, Length]]) -> str:
+        """What is equal in all variants, in words and numbers."""
+        given = [(variant, length) for variant, length in ways if variant.as_given]
+        ways = [way for way in ways if not way[0].as_given]
+        apart = "".join(
+            f" {variant.said.capitalize() if variant.name == STAGED else variant.name}, as given: "
+            f"{', '.join(f'{name} {steps}' for name, steps in length.steps.items())}."
+            for variant, length in given
+        )
+        totals = ", ".join(f"{variant.name} {length.total}" for variant, length in ways)
+        stops = self.settings.early_stopping_patience > 0
+        late = "; early stopping is on, so these are the most that a run has" if stops else ""
+        if self.budget == "target":
+            each = ", ".join(f"{name} {ways[0][1].steps[name]}" for name in self.tests)
+            return f"Equal target steps: {each} in every variant; in total: {totals}{late}.{apart}"
+        own = "; ".join(
+            f"{variant.name}: {', '.join(f'{name} {steps}' for name, steps in length.steps.items())}"
+            for variant, length in ways
+        )
+        return f"Equal total steps, but for rounding: {totals}. Of tasks: {own}{late}.{apart}"
+
+    def is_dev(self, target: str) -> bool:
+        """Whether a target is compared on its dev_file."""
+        return self.tests[target] == dev_file_of(self.plan, target)
+
+
+def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]:
+    """Drop settings that name, or count, tasks which a variant lacks; yield what was dropped, and why.
+
+    Args:
+        settings: of the variant; changed.
+        of_balance: the names of `balance` and of its settings.
+    """
+    run = settings["global"]
+    tasks = settings["tasks"]
+    for name, own in tasks.items():
+        if (leader := own.get("share_rows_with")) is not None and leader not in tasks:
+            del own["share_rows_with"]
+            yield f"task {name!r} reads rows of its own: share_rows_with names {leader!r}, which is left out"
+    drawn = sum("share_rows_with" not in own for own in tasks.values())
+    count = run.get("tasks_per_step", 1)
+    if count != "all" and count > drawn:
+        run["tasks_per_step"] = drawn
+        yield f"tasks_per_step is {drawn}, not {count}: no more tasks are drawn"
+    together = len(tasks) if count == "all" else min(count, drawn) + len(tasks) - drawn
+    if "balance" in run and together < 2:
+        yield f"balance {run['balance']} is left out: a step has one task"
+        for name in of_balance:
+            run.pop(name, None)
+
+
+def setup_of(
+    config: Config,
+    budget: Budget,
+    test: Mapping[str, str | Path],
+    model: str | None,
+    also: Mapping[str, Config] = MappingProxyType({}),
+) -> Setup:
+    """Look at everything that can be wrong before anything is trained.
+
+    Args:
+        config: the configuration.
+        budget: what is equal in all variants.
+        test: target -> the file that it is compared on.
+        model: which model is scored there.
+        also: name -> the configuration of one more variant with all tasks.
+
+    Raises:
+        ConfigError: all of it, in one report.
+    """
+    planned = plan(config, for_train=True)
+    settings = RunSettings(**planned.settings)
+    if len(config.tasks) == 1:
+        raise ConfigError(["task_instance names one task; a comparison needs a second one to train it with"])
+    tags = settings.target_tag or [1] * len(config.tasks)
+    targets = [name for name, tag in zip(config.tasks, tags, strict=True) if tag]
+    tests = _test_files(planned, targets, test)
+    is_apart = all(path != dev_file_of(planned, name) for name, path in tests.items())
+    which = model or ("best" if is_apart else "last")
+    setup = Setup(config, planned, settings, budget, tests, which, stages_of(config, planned))
+    others = {name: _changed(setup, name, each) for name, each in also.items()}
+    return replace(setup, also=others)
+
+
+def _changed(setup: Setup, name: str, config: Config) -> Setup:
+    """The setup of one more variant.
+
+    Raises:
+        ConfigError: its name is another's, or it has other tasks.
+    """
+    problems = []
+    if not NAME.fullmatch(name) or name in (REFERENCE, STAGED) or name.startswith((f"{ALONE}-", "without-")):
+        problems.append(f"also: {name!r} cannot name a variant; use a word of its own, such as 'each_step'")
+    if config.tasks != setup.config.tasks:
+        problems.append(f"also: {name} has other tasks; every variant there is of all tasks")
+    raise_any(problems)
+    planned = plan(config, for_train=True)
+    stages = stages_of(config, planned)
+    return replace(
+        setup, config=config, plan=planned, settings=RunSettings(**planned.settings), stages=stages
+    )
+
+
+def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Path]) -> dict[str, Path]:
+    """Target -> the file that it is compared on.
+
+    Raises:
+        ConfigError: a target has none, or one is named for what is no target.
+    """
+    known = ", ".join(targets)
+    problems = [f"test: {name!r} is no target; there are {known}" for name in given if name not in targets]
+    found = {}
+    for name in targets:
+        path = Path(given[name]) if name in given else dev_file_of(plan, name)
+        if path is None:
+            problems.append(
+                f"task {name!r} has no test file and no dev_file; name one with --test {name}=FILE"
+            )
+        elif not path.is_file():
+            problems.append(f"test: no such file: {path}, for task {name!r}")
+        else:
+            found[name] = path
+    raise_any(problems)
+    return found
+
+
+def dev_file_of(plan: Plan, task: str) -> Path | None:
+    """The `dev_file` of a task."""
+    return next(each.task.get("dev_file") for each in plan.tasks if each.name == task)

@@ -1,0 +1,122 @@
+"""What the process of one run does: train it, or go on with it, score its models, write the result."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from itertools import chain, tee
+from pathlib import Path
+from typing import Any
+
+from palm.controller import Controller
+from palm.core.errors import TrainingError
+from palm.core.files.locking import locked
+from palm.core.files.manifest import is_sealed, read_object, write_json, write_text
+from palm.core.numerics.device import device_of
+from palm.distributed import is_first
+from palm.engine.inference.loading import load_model
+from palm.engine.inference.model_paths import BEST, LAST
+from palm.engine.run.evaluation import Evaluator, json_ready, normalized_score
+from palm.engine.training.events import Event, Started
+from palm.engine.training.loop import Training
+from palm.engine.watching.callbacks import callbacks_of
+from palm.experiments.grid.folder import CONFIGURATION, JOB, OUT, RESULT, ROWS, remove_models
+from palm.metrics import metrics_of, scores_of
+
+
+class EndedEarly(Exception):  # noqa: N818 - nothing is wrong
+    """An observer has seen enough of a run; its result is what it has shown so far."""
+
+
+class _Listener:
+    """Remembers the run that an observer is told of; of stages the last, and none where all were done."""
+
+    training: Training | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.training = event.training
+
+
+def work(folder: Path) -> None:
+    """Train and score the run of a folder, unless that was done; `result.json` is written last."""
+
+    def end_with_parent() -> None:
+        os.read(sys.stdin.fileno(), 1)  # a buffered read would hold a lock when the interpreter ends
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    # The process that started this one holds the other end of standard input and never writes: the end of the
+    # file means that it has died, and this one ends as on SIGTERM, with a checkpoint.
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    with locked(folder / ".worker.lock", f"ending the run in {folder}"):
+        if not (folder / RESULT).is_file():
+            job = read_object(folder / JOB)
+            result = _trained(folder, job)
+            if is_first():
+                write_json(folder / RESULT, result)
+                if not job["keep_models"]:
+                    remove_models(folder)
+
+
+def _trained(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+    listener = _Listener()
+    ended = ""
+    controller = Controller(folder / CONFIGURATION, argv=[])
+    try:
+        trained = controller.train([listener, *callbacks_of(job["observer"])])
+    except EndedEarly:
+        ended = "pruned"
+    except TrainingError as error:  # such as a loss that is no number: a result, not a fault of the grid
+        return {"state": "failed", "why": str(error).splitlines()[0]}
+    found: dict[str, Any] = {"state": ended or "done", "dev": dev_scores(listener.training)}
+    if not ended:
+        found |= {"steps": trained.steps, "planned": trained.planned, "seconds": round(trained.seconds, 3)}
+        found["best"] = {
+            task: {"step": best.step, "scores": json_ready(dict(best.scores))}  # type: ignore[arg-type]
+            for task, best in trained.best.items()
+        }
+        found["test"] = {task: _scored(folder, controller, task, job) for task in job["test"]}
+    return found
+
+
+def _scored(folder: Path, controller: Controller, task: str, job: dict[str, Any]) -> dict[str, Any]:
+    """Predict a file with labels and keep every row with its truth; the scores, and the deciding metric."""
+    settings = controller.plan.settings
+    saved = folder / OUT / task
+    which = BEST if job["model"] == "best" and is_sealed(saved / BEST) else LAST
+    model = load_model(saved / which, precision=settings.get("precision", "auto"))
+    model.to(device_of(settings.get("use_gpu", True), settings.get("device", "auto")))
+    chosen = next(each for each in controller.plan.tasks if each.name == task).task.get("metrics")
+    names: Sequence[str] = chosen or model.head.metrics
+    seen, known = tee(model.reader.read_true(Path(job["test"][task])))
+    records = chain.from_iterable(model.steps(seen, losses={}))
+    pairs = list(zip(records, model.reader.truths(known), strict=True))
+    if is_first():
+        (folder / ROWS).mkdir(exist_ok=True)
+        lines = (
+            json.dumps({"prediction": record, "truth": truth}, ensure_ascii=False) for record, truth in pairs
+        )
+        write_text(folder / ROWS / f"{task}.jsonl", "".join(f"{line}\n" for line in lines))
+    scores = scores_of(metrics_of(names), pairs)
+    return {"metric": names[0], "model": which, "scores": json_ready(scores)}
+
+
+def dev_scores(training: Training | None) -> list[tuple[int, float]]:
+    """Global step and score of every evaluation: the mean over tasks by which the best step is chosen."""
+    evaluator = None if training is None else training.attached("evaluator")
+    if not isinstance(evaluator, Evaluator) or not evaluator.best_by:
+        return []
+    tasks = {task.name: task for task in evaluator.tasks}
+    return [
+        (
+            each.step,
+            math.fsum(normalized_score(tasks[name], each.scores[name]) for name in evaluator.best_by)
+            / len(evaluator.best_by),
+        )
+        for each in evaluator.evaluations
+    ]

@@ -1,0 +1,239 @@
+"""`palm sweep`: one run for every point of a grid, or for every trial of Optuna, and the best as YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from palm.config import Config, yaml_text
+from palm.controller.document import data_checksums, document, that_count
+from palm.controller.plan import Plan, plan
+from palm.controller.program import configured
+from palm.controller.settings import RunSettings
+from palm.core.checks import count_problems, raise_any
+from palm.core.errors import ConfigError, PalmError
+from palm.core.files.manifest import write_json, write_text
+from palm.core.logging import set_verbosity, show_on_console
+from palm.engine.run.evaluation import aligned
+from palm.engine.run.run_lock import only_run_in
+from palm.experiments.grid.folder import Grid, GridRun
+from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
+from palm.experiments.search.space import Values, as_json, first_point, grid_points, space_of, words_of
+from palm.experiments.search.study import Study
+
+FOUND, TABLE, BEST, FORMAT, VERSION = "sweep.json", "sweep.txt", "best.yaml", "palm-sweep", 1
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point and what came of it.
+
+    Args:
+        run: its folder under `runs`.
+        values: setting -> value.
+        state: done, pruned or failed.
+        score: the best mean dev score, from 0 or below to 1; None where there is none.
+        step: its global step.
+        seconds: that it took; None where it did not come to its end.
+        why: it failed.
+    """
+
+    run: str
+    values: Mapping[str, Any]
+    state: str
+    score: float | None
+    step: int
+    seconds: float | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What a sweep found; `print` shows it as a table, the best first.
+
+    Args:
+        trials: in the order in which they were begun.
+        best: the trial with the highest score.
+        best_config: a configuration that `palm train` takes.
+    """
+
+    trials: Sequence[Trial]
+    best: Trial
+    best_config: Path
+
+    def __str__(self) -> str:
+        names = list(self.best.values)
+        rows = [["run", *names, "dev score", "at step", "state"]]
+        for trial in sorted(
+            self.trials, key=lambda each: -1 if each.score is None else each.score, reverse=True
+        ):
+            score = "" if trial.score is None else f"{trial.score:.4f}"
+            state = f"{trial.state}: {trial.why}" if trial.why else trial.state
+            rows.append(
+                [trial.run, *(str(trial.values[name]) for name in names), score, str(trial.step), state]
+            )
+        return "\n".join([*aligned(rows), f"best: {self.best.run}; train it: palm train {self.best_config}"])
+
+
+def sweep(
+    config: str | Path | Mapping[str, Any],
+    space: Mapping[str, Any],
+    task_dir: str | Path = ".",
+    *,
+    trials: int | None = None,
+    workers: int | None = None,
+    output: str | Path | None = None,
+    overwrite: bool = False,
+    keep_models: bool = False,
+    argv: Sequence[str] = (),
+) -> Sweep:
+    """Train with different settings, and find those with the best dev scores.
+
+    A run's score is the mean over targets (or `best_by`) of their first metric at its best evaluation. Every
+    run is a process of its own with a folder of its own. Started again after a kill, the sweep goes on; with
+    more trials, it adds what is missing.
+
+    Args:
+        config: the global YAML file, or the same settings as a mapping.
+        space: setting -> a list of values, or `{"low": …, "high": …, "log": …, "step": …}`; settings of one
+            task are called `task.setting`.
+        task_dir: the folder of the task files.
+        trials: let Optuna choose so many points, and give up on bad ones; all combinations where absent.
+        workers: runs at a time; one on every visible GPU, or one on a CPU, where absent.
+        output: the folder; `<save_path>_sweep` where absent.
+        overwrite: remove the runs of another sweep there.
+        keep_models: keep the models and checkpoints of runs that are done.
+        argv: command-line arguments that override settings.
+
+    Returns:
+        All trials and the best; also in `sweep.json`, `sweep.txt` and `best.yaml` of the folder.
+
+    Raises:
+        ConfigError: everything that is wrong with the configuration or the space, in one report.
+        StorageError: the folder holds another sweep; says what differs.
+        PalmError: a run ended with an error, or none has a score; or optuna is missing.
+    """
+    show_on_console()
+    found = space_of(space)
+    raise_any([] if trials is None else count_problems(trials=trials))
+    source = _Source(config, task_dir, argv)
+    given, planned = source.at(first_point(found))
+    settings = RunSettings(**planned.settings)
+    set_verbosity(settings.quiet, settings.verbose)
+    if settings.stages:
+        raise ConfigError(
+            [
+                "stages: a sweep compares runs by the best dev score of each, and stages are several runs "
+                "with scores and settings of their own; take stages out, and search those of one stage: "
+                "task_instance as in it, and for a later one start_from: <save_path>/stages/<the one "
+                "before>/weights. Then write what was best into the stage"
+            ]
+        )
+    if all(task.task.get("dev_file") is None for task in planned.tasks):
+        raise ConfigError(["a sweep goes by dev scores, and no task has a dev_file; give one to a target"])
+    save_path = settings.save_path
+    folder = Path(output) if output is not None else save_path.with_name(f"{save_path.name}_sweep")
+    points = None if trials is not None else grid_points(found)
+    for point in points or ():
+        source.at(point)  # all mistakes before the first run
+    with only_run_in(folder):
+        grid = Grid(folder)
+        about = {
+            "space": as_json(found),
+            "by": "grid" if trials is None else "optuna",
+            "settings": that_count(document(given, planned, given.tasks)),
+            "data": data_checksums([planned]),
+        }
+        if grid.open("sweep", about, overwrite):
+            for name in (FOUND, TABLE, BEST, "study.db"):
+                (folder / name).unlink(missing_ok=True)
+        study = None if trials is None else Study(folder, found, settings.random_seed)
+        slots = slots_of(workers, settings.use_gpu)
+        pool = Pool(grid, ["sweep", "--one_run", *source.home], slots, keep_models)
+        results = _trained(pool, source, points or (), study, trials or 0)
+        return _written(folder, results, source)
+
+
+class _Source:
+    """The configuration at a point."""
+
+    def __init__(self, config: Any, task_dir: str | Path, argv: Sequence[str]) -> None:
+        self.config, self.task_dir, self.argv = config, task_dir, argv
+        self.home = [] if isinstance(config, Mapping) else ["--of", str(config)]
+
+    def at(self, point: Values) -> tuple[Config, Plan]:
+        words = [*self.argv, *words_of(point)]
+        given = configured(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
+        return given, plan(given, for_train=True)
+
+    def document(self, point: Values) -> dict[str, Any]:
+        config, _ = self.at(point)
+        whole = config.resolved()
+        alike = {"num_devices": 1} if whole["global"].get("num_devices", "auto") == "auto" else {}
+        return {**whole, "global": {**whole["global"], **alike}}
+
+
+def _trained(
+    pool: Pool, source: _Source, points: Sequence[Values], study: Study | None, trials: int
+) -> dict[str, tuple[Values, Result]]:
+    """Run -> its values and its result: of a run for each point, or else of the trials of a study."""
+    progress = Progress({f"{k:04d}": 1 for k in range(trials if study is not None else len(points))})
+    values: dict[str, Values] = {}
+    results: dict[str, tuple[Values, Result]] = {}
+
+    def runs() -> Iterator[GridRun]:
+        if study is None:
+            values.update((f"{number:04d}", point) for number, point in enumerate(points))
+            yield from (GridRun(name, source.document(point)) for name, point in values.items())
+            return
+        for number, trial, point in study.points(trials):
+            observer = {"palm.experiments.search.pruning.Pruning": {"storage": study.storage, "trial": trial}}
+            values[name := f"{number:04d}"] = point
+            yield GridRun(name, source.document(point), observer=observer)
+
+    def done(run: GridRun, result: Result, is_old: bool) -> None:
+        _, score = best_of(result)
+        if study is not None:
+            study.tell(int(run.name), result, score)
+        told = ", ".join(f"{name} {value}" for name, value in values[run.name].items())
+        shown = result.get("why") or ("no dev score" if score is None else f"dev score {score:.4f}")
+        progress.tell(run.name, result, is_old, f"{told}: {shown}")
+        results[run.name] = values[run.name], result
+
+    pool.train(runs(), done)
+    return results
+
+
+def best_of(result: Result) -> tuple[int, float | None]:
+    """Global step and score of the best evaluation of a run."""
+    scores = [(score, -step) for step, score in result.get("dev", [])]
+    if not scores:
+        return 0, None
+    score, step = max(scores)
+    return -step, score
+
+
+def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source: _Source) -> Sweep:
+    trials = []
+    for name, (values, result) in sorted(results.items()):
+        step, score = best_of(result)
+        trials.append(
+            Trial(name, values, result["state"], score, step, result.get("seconds"), result.get("why", ""))
+        )
+    whole = [trial for trial in trials if trial.state == "done" and trial.score is not None]
+    if not whole:
+        raise PalmError(f"no run under {folder} has a dev score: {trials[0].why or trials[0].state}")
+    best = max(whole, key=lambda trial: trial.score or 0.0)
+    document = source.document(dict(best.values))
+    document["global"] |= {"save_path": str((folder / "best").absolute())}
+    told = ", ".join(f"{name} {value}" for name, value in best.values.items())
+    reached = f"dev score {best.score:.4f} at step {best.step}"
+    head = f"# The best of {len(trials)} runs of a sweep: {told}; {reached}\n"
+    write_text(folder / BEST, head + yaml_text(document))
+    found = Sweep(trials, best, folder / BEST)
+    written = {"format": FORMAT, "version": VERSION, "best": best.run}
+    write_json(folder / FOUND, {**written, "trials": [asdict(trial) for trial in trials]})
+    write_text(folder / TABLE, f"{found}\n")
+    return found

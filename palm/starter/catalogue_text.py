@@ -1,0 +1,73 @@
+"""Components as text: a line for each, or one with all of its settings."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+from itertools import groupby
+
+from palm.config.conversion import type_name
+from palm.config.printing import default_text
+from palm.config.schema import settings_of
+from palm.lr_sched import HORIZON
+from palm.starter.catalogue import DEMOS, Entry
+
+
+def listing(found: Sequence[Entry]) -> str:
+    """A heading for each kind, a line for each component."""
+    width = max((len(entry.name) for entry in found), default=0)
+    columns = shutil.get_terminal_size((120, 24)).columns
+    lines: list[str] = []
+    for kind, group in groupby(found, key=lambda entry: entry.kind):
+        lines += ["", f"{kind}:"]
+        for entry in group:
+            text = textwrap.shorten(entry.summary, max(40, columns - width - 4), placeholder=" …")
+            lines.append(f"  {entry.name:{width}}  {text}".rstrip())
+    return "\n".join(lines[1:])
+
+
+def description(entry: Entry) -> str:
+    """A component with its settings: their types, defaults and meanings."""
+    lines = [f"{entry.path}: {entry.summary}" if entry.summary else entry.path]
+    if entry.kind == DEMOS or entry.component is None:
+        return "\n".join([*lines, f"  python demos/{entry.name}/demo.py"])
+    name = f"[{entry.name}]" if entry.kind == "metrics" else entry.name
+    lines.append(f"  in a configuration: {entry.kind}: {name}")
+    settings = [each for each in settings_of(entry.component).values() if each.name not in HORIZON]
+    if not settings:
+        lines.append("  no settings")
+    for setting in settings:
+        also = f", also {', '.join(setting.aliases)}" if setting.aliases else ""
+        lines.append(f"  {setting.name}  ({type_name(setting.annotation)}, {default_text(setting)}{also})")
+        if setting.doc:
+            lines.append(textwrap.fill(setting.doc, 100, initial_indent=" " * 6, subsequent_indent=" " * 6))
+    if entry.component.__module__.startswith("palm."):
+        text = (entry.component.__doc__ or "").splitlines()
+        lines += [f"  {line.strip()}" for line in text if line.strip().startswith("Source:")]
+    return "\n".join(lines)
+
+
+def as_json(found: Sequence[Entry]) -> list[dict[str, object]]:
+    """The same for programs."""
+    return [
+        {
+            "kind": entry.kind,
+            "name": entry.name,
+            "summary": entry.summary,
+            "settings": []
+            if entry.component is None
+            else [
+                {
+                    "name": each.name,
+                    "type": type_name(each.annotation),
+                    "default": default_text(each).removeprefix("default "),
+                    "meaning": each.doc,
+                    "aliases": list(each.aliases),
+                }
+                for each in settings_of(entry.component).values()
+                if each.name not in HORIZON
+            ],
+        }
+        for entry in found
+    ]

@@ -1,0 +1,338 @@
+"""`palm compare` from the configuration to verdicts: real runs, tiny, and score tables made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import palm
+from helpers import tiny
+from palm.cli import main
+from palm.config import read_config
+from palm.controller.document import document
+from palm.controller.plan import Plan, plan
+from palm.core.errors import ConfigError, StorageError
+from palm.engine.training.planning import plan_epochs
+from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of
+from palm.experiments.comparison.setup import setup_of
+from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of
+from palm.mixing import MixRatio, Proportional, TaskProgress
+
+
+def made(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
+    tiny.write_files(folder)
+    given = tiny.config(folder, *tasks, **{"num_epochs": 0.4, "mix_ratio": [1, 0.5], **settings})
+    del given["overwrite"]
+    for task in given["tasks"].values():
+        task["dev_file"] = task["train_file"]
+    return given
+
+
+def command(folder: Path) -> list[str]:
+    """`palm compare` of a target with a helper, two seeds, into the folder `grid`."""
+    given = made(folder, "cls", "match", target_tag=[1, 0])
+    (folder / "config.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
+    return ["compare", str(folder / "config.yaml"), "--seeds", "2", "--output", str(folder / "grid")]
+
+
+def test_a_comparison_is_trained_once_and_goes_on_with_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command(tmp_path)
+    assert main(words) == 0
+    assert "cls: together and alone: no difference that 2 seeds can show" in capsys.readouterr().out
+    runs = tmp_path / "grid" / "runs"
+    names = [f"{variant}-seed{seed}" for variant in ("alone-cls", "together") for seed in (1, 2)]
+    assert sorted(path.name for path in runs.iterdir()) == names
+    found = json.loads((tmp_path / "grid" / "compare.json").read_text(encoding="utf-8"))
+    assert [variant["steps"] for variant in found["variants"]] == [{"cls": 4, "match": 2}, {"cls": 4}]
+    results = [json.loads((runs / name / "result.json").read_text(encoding="utf-8")) for name in names]
+    assert [result["steps"]["cls"] for result in results] == [4, 4, 4, 4]
+    scores = found["variants"][1]["scores"]["cls"]["per_seed"]
+    assert scores == [result["test"]["cls"]["scores"]["accuracy"] for result in results[:2]]
+    assert found["helpers"] == {"match": {"cls": "no difference"}}
+
+    # What is done is reused.
+    times = {name: (runs / name / "result.json").stat().st_mtime_ns for name in names}
+    again = palm.compare(tmp_path / "config.yaml", seeds=2, output=tmp_path / "grid")
+    assert {name: (runs / name / "result.json").stat().st_mtime_ns for name in times} == times
+    assert json.loads(json.dumps(again.as_json()["answers"])) == found["answers"]
+
+    with pytest.raises(StorageError, match=r"settings.learning_rate was 0.001 and is now 0.01\nReplace its"):
+        palm.compare(
+            tmp_path / "config.yaml", seeds=2, output=tmp_path / "grid", argv=["--learning_rate", "0.01"]
+        )
+
+
+def test_what_cannot_be_compared_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    given = made(tmp_path, "cls", "match")
+    with pytest.raises(ConfigError, match="seeds: 1 should be a whole number, 2 or more"):
+        palm.compare(given, seeds=1)
+    with pytest.raises(ConfigError, match="test: 'clas' is no target; there are cls, match"):
+        palm.compare(given, test={"clas": tmp_path / "cls.tsv"})
+    del given["tasks"]["match"]["dev_file"]
+    with pytest.raises(ConfigError, match="task 'match' has no test file and no dev_file; name one with"):
+        palm.compare(given)
+    with pytest.raises(ConfigError, match="names one task; a comparison needs a second one"):
+        palm.compare({**given, "mix_ratio": [1]}, argv=["--task_instance", "cls"])
+    assert not (tmp_path / "out_compare").exists()
+
+
+def planned(given: dict[str, Any]) -> Plan:
+    return plan(read_config(given, argv=[]), for_train=True)
+
+
+def test_the_document_of_all_tasks_is_the_configuration(tmp_path: Path) -> None:
+    given = made(
+        tmp_path, "cls", "mrc", "mlm", mix_ratio=[1, 1, 0.5], target_tag=[1, 1, 0], do_lower_case=True
+    )
+    given |= {"doc_stride": 9, "mrc.batch_size": 3, "mixing": "temperature", "mixing_temperature": 3}
+    config = read_config(given, argv=[])
+    whole = plan(config, for_train=True)
+    same = planned(document(config, whole, ["cls", "mrc", "mlm"]))
+    assert (same.tasks, same.backbone, same.optimizer, same.mixing, same.settings) == (
+        *(whole.tasks, whole.backbone, whole.optimizer, whole.mixing),
+        {**whole.settings, "backbone_config_path": same.settings["backbone_config_path"]},
+    )
+
+
+def test_a_document_of_some_tasks_has_nothing_of_the_others(tmp_path: Path) -> None:
+    given = made(tmp_path, "cls", "mrc", "mlm", mix_ratio=[1, 1, 0.5], target_tag=[1, 1, 0])
+    given |= {"doc_stride": 9, "mrc.batch_size": 3, "best_by": ["mrc"], "mixing": "temperature"}
+    given["mixing_temperature"] = 3
+    config = read_config(given, argv=[])
+    whole = plan(config, for_train=True)
+    two = planned(document(config, whole, ["cls", "mlm"]))
+    assert [task.name for task in two.tasks] == ["cls", "mlm"]
+    assert (two.settings["mix_ratio"], two.settings["target_tag"]) == ([1.0, 0.5], [1, 0])
+    assert two.mixing[1] == {"mixing_temperature": 3.0}
+    one = planned(document(config, whole, ["mrc"], random_seed=7))
+    assert one.tasks == [task for task in whole.tasks if task.name == "mrc"]
+    assert one.tasks[0].task["batch_size"] == 3
+    assert (one.settings["random_seed"], one.settings["best_by"]) == (7, ["mrc"])
+
+
+def names(**tasks: bool) -> dict[str, list[str]]:
+    return {variant.name: list(variant.tasks) for variant in variants_of(tasks)}
+
+
+def test_variants_are_together_alone_and_without_each_auxiliary() -> None:
+    assert names(slot=True, intent=True, mlm=False) == {
+        "together": ["slot", "intent", "mlm"],
+        "alone-slot": ["slot"],
+        "alone-intent": ["intent"],
+        "without-mlm": ["slot", "intent"],
+    }
+    assert names(slot=True, mlm=False) == {"together": ["slot", "mlm"], "alone-slot": ["slot"]}
+
+
+SLOT = TaskProgress(name="slot", mix_ratio=0.7, rows=300, steps_per_epoch=30)
+INTENT = TaskProgress(name="intent", mix_ratio=1.3, rows=90, steps_per_epoch=9)
+MLM = TaskProgress(name="mlm", mix_ratio=0.5, rows=1000, steps_per_epoch=100, is_target=False)
+
+
+@pytest.mark.parametrize("mixing", [MixRatio(), Proportional()])
+@pytest.mark.parametrize("epochs", [1, 2.3, 7])
+def test_a_target_has_the_same_steps_in_every_variant(mixing: Any, epochs: float) -> None:
+    variants = variants_of({"slot": True, "intent": True, "mlm": False})
+    lengths = lengths_of(
+        variants, plan_epochs([SLOT, INTENT, MLM], mixing, num_epochs=epochs), epochs, "target"
+    )
+    whole = lengths[0].steps
+    for length in lengths:
+        assert {name: length.steps[name] for name in length.steps} == {
+            name: whole[name] for name in length.steps
+        }
+
+
+def test_a_budget_of_all_steps_is_the_same_in_every_variant_but_for_rounding() -> None:
+    variants = variants_of({"slot": True, "intent": True, "mlm": False})
+    lengths = lengths_of(variants, plan_epochs([SLOT, INTENT, MLM], MixRatio(), num_epochs=7), 7, "total")
+    assert [length.total for length in lengths] == [524, 524, 524, 523]
+    assert lengths[3].steps == {"slot": 183, "intent": 340}
+
+
+def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command(tmp_path)
+    assert main(words) == 0
+    capsys.readouterr()
+    also = ["--also", "equal:mix_ratio=1,1", "--also", "equal:tasks_per_step=all"]
+    assert main([*words, *also]) == 0
+    table = capsys.readouterr().out
+    assert "in total: together 6, alone-cls 4. equal, as given: cls 4, match 4." in table
+    found = json.loads((tmp_path / "grid" / "compare.json").read_text(encoding="utf-8"))
+    assert [(answer["reference"], answer["variant"]) for answer in found["answers"]] == [
+        ("together", "alone-cls"),
+        ("together", "equal"),
+        ("equal", "alone-cls"),
+    ]
+    run = yaml.safe_load((tmp_path / "grid/runs/equal-seed2/config.yaml").read_text(encoding="utf-8"))
+    assert (run["global"]["tasks_per_step"], run["global"]["random_seed"]) == ("all", 2)
+    scores = {each["name"]: np.array(each["scores"]["cls"]["per_seed"]) for each in found["variants"]}
+    assert found["answers"][2]["difference"]["mean"] == pytest.approx(
+        100 * (scores["equal"] - scores["alone-cls"]).mean()
+    )
+    assert main(words) == 0  # without it, what is there stays
+    assert "equal" not in capsys.readouterr().out
+    assert main([*words, "--also", "equal:mix_ratio=1,0.5"]) == 2
+    assert "also.equal.mix_ratio was [1.0, 1.0] and is now [1.0, 0.5]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("also", "told"),
+    [
+        ({"staged": {"tasks_per_step": 2}}, "also: 'staged' cannot name a variant; use a word of its own"),
+        ({"alone-cls": {}}, "also: 'alone-cls' cannot name a variant"),
+        ({"less": {"task_instance": "cls", "mix_ratio": "1"}}, "also: less has other tasks; every variant"),
+        ({"more": {"tasks_per_stp": 2}}, "did you mean 'tasks_per_step'"),
+    ],
+)
+def test_a_further_variant_that_cannot_be_is_refused(
+    also: dict[str, dict[str, Any]], told: str, tmp_path: Path
+) -> None:
+    given = made(tmp_path, "cls", "match")
+    with pytest.raises(ConfigError, match=told):
+        palm.compare(given, also=also)
+
+
+WAYS = [Variant("together", "together", ["a", "b"]), Variant("alone-a", "alone", ["a"])]
+TEST = {"a": Scoring("test.tsv", "accuracy", 400, "best", is_dev=False)}
+
+
+def table(share_together: float, share_alone: float, num_seeds: int = 5) -> Outcome:
+    """The outcome of made-up runs that are right on these shares of 400 rows."""
+    rng = np.random.default_rng(1)
+    difficulty = rng.random(400)
+
+    def run(share: float) -> list[Any]:
+        is_right = difficulty + rng.normal(0, 0.05, 400) < share
+        return [({"label": int(right)}, {"label": 1}) for right in is_right]
+
+    rows = {"a": {}} | {"a": {name: [run(share) for _ in range(num_seeds)] for name, share in
+                              (("together", share_together), ("alone-a", share_alone))}}  # fmt: skip
+    ways = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in WAYS]
+    return outcome_of(ways, rows, TEST, range(1, num_seeds + 1), "target", "Equal.", resamples=400)
+
+
+def test_a_helper_that_helps_is_called_helpful_and_by_how_much() -> None:
+    found = table(0.9, 0.8)
+    assert found.helpers == {"b": {"a": "helpful"}}
+    (answer,) = found.answers
+    assert found.verdicts["a"] == (
+        f"together is better by {answer.difference.mean:.1f} ± "
+        f"{answer.difference.high - answer.difference.mean:.1f} points of accuracy"
+    )
+    assert 8 < answer.difference.mean < 12
+
+
+def test_a_helper_that_harms_is_called_harmful() -> None:
+    found = table(0.8, 0.9)
+    assert found.helpers == {"b": {"a": "harmful"}}
+    assert found.verdicts["a"].startswith("together is worse by ")
+
+
+def test_a_further_variant_is_compared_with_each_target_alone() -> None:
+    ways = [*WAYS, Variant("staged", "in stages", ["a", "b"], as_given=True)]
+    right = {"together": 0.8, "alone-a": 0.8, "staged": 0.9}
+    rng = np.random.default_rng(1)
+    difficulty = rng.random(400)
+    rows = {
+        name: [
+            [
+                ({"label": int(is_right)}, {"label": 1})
+                for is_right in difficulty + rng.normal(0, 0.05, 400) < share
+            ]
+            for _ in range(5)
+        ]
+        for name, share in right.items()
+    }
+    lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
+    found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "target", "Equal.", resamples=400)
+    together, _, last = found.verdicts["a"].split("; ")
+    assert together == "together and alone: no difference that 5 seeds can show"
+    assert last.startswith("in stages is better than alone by ")
+    assert found.helpers == {"b": {"a": "no difference"}}
+
+
+def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
+    found = table(0.85, 0.85)
+    assert found.helpers == {"b": {"a": "no difference"}}
+    assert found.verdicts["a"] == "together and alone: no difference that 5 seeds can show"
+    assert "Mean ± standard deviation over 5 seeds." in str(found)
+
+
+def test_stages_are_a_variant_of_their_own_length(tmp_path: Path) -> None:
+    stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.2, "start_from": "joint"}]
+    given = made(
+        tmp_path, "cls", "match", target_tag=[1, 0], stages=stages, balance="gradnorm", tasks_per_step=2
+    )
+    setup = setup_of(read_config(given, argv=[]), "target", {}, None)
+    ways = setup.ways()
+    assert [variant.name for variant, _ in ways] == ["together", "alone-cls", "staged"]
+    assert [dict(length.steps) for _, length in ways] == [
+        {"cls": 4, "match": 2},
+        {"cls": 4},
+        {"cls": 6, "match": 2},
+    ]
+    assert [length.total for _, length in ways] == [4, 4, 6]
+    assert "together 4, alone-cls 4" in setup.equal(ways)
+    assert "cls 6, match 2" in setup.equal(ways)
+    together, alone, staged = setup.runs(ways, [3])
+    assert ["stages" in run.settings["global"] for run in (together, alone, staged)] == [False, False, True]
+    assert "balance" not in alone.settings["global"]
+    assert setup.about()["settings"]["stages"] == stages
+    staged.settings["global"]["save_path"] = str(tmp_path / "staged")
+    result = palm.Controller(staged.settings, argv=[]).train()
+    assert result.steps == {"cls": 6, "match": 2}
+    assert result.stages == {"cls": "2-cls", "match": "1-joint"}
+
+
+def with_a_twin(folder: Path, **settings: Any) -> dict[str, Any]:
+    """Targets match and twin; twin shares the rows of cls, which helps."""
+    given = made(folder, "match", "cls", **{"mix_ratio": None, **settings})
+    given["tasks"]["twin"] = {**given["tasks"]["cls"], "share_rows_with": "cls"}
+    given |= {"task_instance": ["match", "cls", "twin"], "target_tag": [1, 0, 1]}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"tasks_per_step": 2},
+        {"tasks_per_step": "all", "balance": "uncertainty"},
+        {"balance": "uncertainty"},
+        {"max_steps": 7},
+        {"num_epochs": None, "max_steps": 7},
+    ],
+    ids=str,
+)
+def test_every_variant_trains_the_steps_that_are_told_also_where_tasks_depend_on_each_other(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    setup = setup_of(read_config(with_a_twin(tmp_path, **settings), argv=[]), "target", {}, None)
+    ways = setup.ways()
+    assert [variant.name for variant, _ in ways] == ["together", "alone-match", "alone-twin", "without-cls"]
+    for run, (_, length) in zip(setup.runs(ways, [1]), ways, strict=True):
+        run.settings["global"]["save_path"] = str(tmp_path / run.name)
+        training = palm.Controller(run.settings, argv=[]).training()
+        assert sum(1 for _ in training.steps()) == length.total == run.steps
+        assert {task.name: task.step for task in training.tasks} == length.steps
+        for name in {"match", "twin"} & length.steps.keys():
+            assert length.steps[name] == ways[0][1].steps[name]
+
+
+def test_a_variant_that_cannot_be_built_is_refused_before_the_first_run(tmp_path: Path) -> None:
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0], private_layers=1)
+    also = {"deep": {"cls.private_layers": 9}}
+    with pytest.raises(ConfigError) as caught:
+        palm.compare(given, also=also, output=tmp_path / "grid")
+    assert "private_layers" in str(caught.value)
+    assert not list((tmp_path / "grid").glob("runs/*"))

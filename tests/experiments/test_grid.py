@@ -1,0 +1,128 @@
+"""A grid of runs: killed at any moment, it goes on; what palm wrote, and only that, is removed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import tiny
+from palm.core.errors import PalmError
+from palm.experiments.grid.folder import Grid, GridRun, clear
+from palm.experiments.grid.pool import Pool, Progress, slots_of
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from palm.experiments.grid.folder import Grid, GridRun
+from palm.experiments.grid.pool import Pool
+settings = json.loads(Path(sys.argv[1]).read_text())
+Pool(Grid(Path(sys.argv[2])), ["compare", "--one_run"], [{}]).train([GridRun("one", settings)], print)
+"""
+
+
+def settings_of(folder: Path, **settings: Any) -> dict[str, Any]:
+    tiny.write_files(folder)
+    given = tiny.config(folder, "cls", **{"num_epochs": 1, **settings})
+    tasks = given.pop("tasks")
+    return {"global": given, "tasks": tasks, "backbone": json.loads((folder / "backbone.json").read_text())}
+
+
+def waited_for(path: Path) -> None:
+    until = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert path.exists()
+
+
+def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(tmp_path, num_epochs=60)
+    (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    words = [sys.executable, "-c", PROGRAM, str(tmp_path / "settings.json"), str(tmp_path / "grid")]
+    grid = Grid(tmp_path / "grid")
+    with subprocess.Popen(words) as killed:
+        waited_for(grid.folder("one") / "out" / "history.jsonl")
+        killed.send_signal(signal.SIGKILL)
+    # The second one waits until the run that was left has ended.
+    ended: dict[str, Any] = {}
+    pool = Pool(grid, ["compare", "--one_run"], [{}])
+    folder = grid.folder("one")
+    until = time.monotonic() + 120
+    while not list(folder.glob("out/step_*/manifest.json")) and time.monotonic() < until:
+        time.sleep(0.05)
+    (checkpoint,) = folder.glob("out/step_*")
+    assert 0 < int(checkpoint.name.removeprefix("step_")) < 600
+    monkeypatch.setattr("palm.experiments.grid.pool.REPORT_SECONDS", 0.5)
+    with caplog.at_level("INFO", logger="palm"):
+        run = GridRun("one", settings, steps=600)
+        pool.train([run], lambda _, result, is_old: ended.update(result, old=is_old))
+    assert re.search(r"^one: step \d+ of 600$", "\n".join(caplog.messages), re.M)
+    assert (ended["steps"], ended["state"], ended["old"]) == ({"cls": 600}, "done", False)
+    assert f"resumed from {checkpoint}" in (folder / "log.txt").read_text(encoding="utf-8")
+    assert not list(folder.glob("out/**/manifest.json"))  # models are removed once it is scored
+
+
+def test_a_run_that_fails_is_told_with_its_own_words(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, learning_rate="fast")
+    pool = Pool(Grid(tmp_path / "grid"), ["compare", "--one_run"], [{}])
+    with pytest.raises(
+        PalmError,
+        match=r"the run one ended with exit code 2:\nerror: .*rate should be a number, not 'fast'\nIts log",
+    ):
+        pool.train([GridRun("one", settings)], lambda *_: None)
+
+
+def test_only_what_palm_wrote_is_removed(tmp_path: Path) -> None:
+    grid = Grid(tmp_path)
+    assert grid.open("compare", {"a": {"b": 1}})
+    assert not grid.open("compare", {"a": {"b": 1}})
+    folder = grid.prepare(GridRun("one", {"global": {}, "tasks": {}, "backbone": {}}), keep_models=False)
+    (folder / "out").mkdir()
+    (folder / "out" / "notes.txt").write_text("mine", encoding="utf-8")
+    (folder / "out" / "history.jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(
+        PalmError, match=r"begun with other settings:\n  a.b was 1 and is now 2\nReplace its runs"
+    ):
+        grid.open("compare", {"a": {"b": 2}})
+    with pytest.raises(PalmError, match="it was made by palm compare, not by palm sweep"):
+        grid.open("sweep", {"a": {"b": 1}})
+    assert grid.open("compare", {"a": {"b": 2}}, overwrite=True)
+    assert [path.name for path in sorted(folder.rglob("*"))] == ["out", "notes.txt"]
+    clear(folder)
+
+
+def test_time_that_is_left_goes_by_steps(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    progress = Progress({"a": 10, "b": 30, "c": 60})
+    with caplog.at_level("INFO", logger="palm"):
+        progress.tell("a", {"state": "done"}, True, "f1 0.5")
+        now[0] = 160.0
+        progress.tell("b", {"state": "done"}, False, "f1 0.6")
+        progress.tell("c", {"state": "pruned"}, False, "f1 0.1")
+    assert caplog.messages == [
+        "run 1 of 3, a: done before; f1 0.5",
+        "run 2 of 3, b: f1 0.6; about 2 min left",
+        "run 3 of 3, c: pruned: f1 0.1",
+    ]
+
+
+def test_runs_share_the_cores_of_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert slots_of(None, use_gpu=False) == [{}]
+    assert slots_of(2, use_gpu=False) == [{"OMP_NUM_THREADS": "4"}] * 2
+    with pytest.raises(PalmError, match="workers: 0 should be a whole number, 1 or more"):
+        slots_of(0, use_gpu=False)

@@ -1,0 +1,159 @@
+"""`palm sweep`: which points there are, real runs of some, the best as a configuration, Optuna's trials."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import palm
+from helpers import tiny
+from palm.cli import main
+from palm.config import read_config
+from palm.controller.plan import plan
+from palm.core.errors import ConfigError, StorageError
+from palm.experiments.search.space import (
+    Choices,
+    Range,
+    grid_points,
+    grid_words,
+    range_words,
+    read_space,
+    space_of,
+    words_of,
+)
+
+
+def made(folder: Path, **settings: Any) -> dict[str, Any]:
+    tiny.write_files(folder)
+    given = tiny.config(folder, "cls", **{"num_epochs": 1, "learning_rate": 3e-3, **settings})
+    del given["overwrite"]
+    given["tasks"]["cls"]["dev_file"] = given["tasks"]["cls"]["train_file"]
+    return given
+
+
+def test_a_grid_is_trained_once_and_its_best_is_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(made(tmp_path)), encoding="utf-8")
+    words = ["sweep", str(tmp_path / "config.yaml"), "--grid", "learning_rate=1e-9,1e-2"]
+    words += ["--grid=cls.batch_size=8"]
+    assert main(words) == 0
+    folder = tmp_path / "out_sweep"
+    found = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+    assert [trial["values"] for trial in found["trials"]] == [
+        {"learning_rate": 1e-9, "cls.batch_size": 8},
+        {"learning_rate": 1e-2, "cls.batch_size": 8},
+    ]
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"best: {found['best']}; train it: palm train {folder / 'best.yaml'}"
+    )
+    best = plan(read_config(folder / "best.yaml", argv=[]), for_train=True)
+    chosen = next(trial for trial in found["trials"] if trial["run"] == found["best"])
+    assert best.optimizer[1]["learning_rate"] == chosen["values"]["learning_rate"]
+    assert best.tasks[0].task["batch_size"] == 8
+    assert best.settings["save_path"] == folder / "best"
+    history = folder / "runs" / found["best"] / "out" / "history.jsonl"
+    lines = map(json.loads, history.read_text(encoding="utf-8").splitlines())
+    scores = [line["scores"]["cls"]["accuracy"] for line in lines if line["event"] == "evaluation"]
+    assert chosen["score"] == max(scores)
+
+    assert main(words) == 0  # nothing is trained again
+    assert json.loads((folder / "sweep.json").read_text(encoding="utf-8")) == found
+    with pytest.raises(StorageError, match=r"space.learning_rate was \[1e-09, 0.01\] and is now \[0.5\]"):
+        palm.sweep(tmp_path / "config.yaml", {"learning_rate": [0.5], "cls.batch_size": [8]})
+
+
+def test_points_are_all_combinations() -> None:
+    space = space_of({"learning_rate": ["1e-4", "5e-4"], "intent.batch_size": [8, 16]})
+    assert grid_points(space) == [
+        {"learning_rate": rate, "intent.batch_size": rows} for rate in ("1e-4", "5e-4") for rows in (8, 16)
+    ]
+    assert words_of({"a": 1e-5, "b": True, "c": None, "mix_ratio": [1, 0.5]}) == [
+        *("--a=1e-05", "--b=true", "--c=null", "--mix_ratio=[1, 0.5]"),
+    ]
+
+
+def test_a_space_is_read_from_words_and_files(tmp_path: Path) -> None:
+    given = {
+        **grid_words(["rate=1e-4,5e-4", "mix_ratio=[1,0.5],[1,1]"]),
+        **range_words(["decay=1e-4..0.1:log"]),
+    }
+    (tmp_path / "sweep.yaml").write_text("sweep:\n  n: {low: 2, high: 8, step: 2}\n  lamb: [true]\n", "utf-8")
+    assert space_of({**given, **read_space(tmp_path / "sweep.yaml")}) == {
+        "rate": Choices([1e-4, 5e-4]),
+        "mix_ratio": Choices([[1, 0.5], [1, 1]]),
+        "decay": Range(1e-4, 0.1, log=True),
+        "n": Range(2, 8, step=2),
+        "lamb": Choices([True]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: space_of({}), "nothing to vary; name settings with --grid"),
+        (lambda: space_of({"a": 3}), "sweep: a should be a list of values, or low and high"),
+        (lambda: space_of({"a": {"low": 3, "high": 1}}), "low should be below high"),
+        (lambda: space_of({"a": {"low": 0, "high": 1, "log": True}}), "log needs low above 0"),
+        (lambda: grid_words(["rate"]), "--grid takes NAME=VALUE,VALUE..., not 'rate'"),
+        (lambda: range_words(["rate=1-2"]), "--range takes NAME=LOW..HIGH or"),
+        (
+            lambda: grid_points({"a": Range(0, 1)}),
+            "a is a range, which a grid cannot go through; give --trials",
+        ),
+    ],
+)
+def test_a_space_that_is_none_is_told(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_a_setting_that_nobody_has_is_told_before_the_first_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--learning_rat: nothing uses 'learning_rat'; did you mean"):
+        palm.sweep(made(tmp_path), {"learning_rat": [1e-3]})
+    assert not (tmp_path / "out_sweep").exists()
+
+
+def test_stages_are_not_swept(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    given = tiny.config(tmp_path, "cls", stages=[{"learning_rate": 1e-4}])
+    with pytest.raises(
+        ConfigError, match=r"scores and settings of their own; take stages out, .* start_from: <save_path>"
+    ):
+        palm.sweep(given, {"learning_rate": [1e-3]}, output=tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_trials_of_optuna_go_on_where_they_were(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna", reason="the extra sweep is not installed")
+    given = made(tmp_path, num_epochs=0.3)
+    space = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "cls.batch_size": [4, 8]}
+    first = palm.sweep(given, space, trials=1)
+    both = palm.sweep(given, space, trials=2)
+    assert both.trials[0] == first.trials[0]
+    study = optuna.load_study(study_name="palm", storage=f"sqlite:///{tmp_path / 'out_sweep' / 'study.db'}")
+    assert [trial.params for trial in study.trials] == [dict(trial.values) for trial in both.trials]
+    assert [trial.value for trial in study.trials] == [trial.score for trial in both.trials]
+
+
+def test_a_trial_below_the_median_of_others_is_given_up(tmp_path: Path) -> None:
+    optuna = pytest.importorskip("optuna", reason="the extra sweep is not installed")
+    from palm.experiments.grid.worker import EndedEarly
+    from palm.experiments.search.pruning import Pruning
+    from palm.experiments.search.study import Study
+
+    study = Study(tmp_path, space_of({"learning_rate": [1e-9]}), seed=1)
+    for number, _, _ in list(study.points(5)):
+        trial = optuna.trial.Trial(study._study, number + 1)
+        trial.report(0.99, 2)
+        study.tell(number, {"state": "done"}, 0.99)
+    ((number, trial_id, point),) = list(study.points(6))[5:]
+    given = made(tmp_path, learning_rate=point["learning_rate"], eval_every_n_steps=2)
+    with pytest.raises(EndedEarly):
+        palm.Controller(given, argv=[]).train([Pruning(study.storage, trial_id)])
+    study.tell(number, {"state": "pruned"}, None)
+    assert study._study.trials[5].state.name == "PRUNED"
