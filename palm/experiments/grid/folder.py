@@ -18,25 +18,20 @@ from palm.engine.run.run_directory import CONFIGURATION as RESOLVED
 from palm.engine.run.run_directory import RECORD, STAGES_RECORD
 from palm.engine.watching.history import HISTORY_FILE
 
-DESCRIPTION, FORMAT, VERSION = "grid.json", "palm-grid", 1
-CONFIGURATION, JOB, RESULT, LOG, OUT, ROWS = (
-    "config.yaml",
-    "job.json",
-    "result.json",
-    "log.txt",
-    "out",
-    "rows",
-)
+DESCRIPTION = "grid.json"
+FORMAT = "palm-grid"
+VERSION = 1
+CONFIGURATION = "config.yaml"
+JOB = "job.json"
+RESULT = "result.json"
+LOG = "log.txt"
+OUT = "out"
+ROWS = "rows"
 
-OWN = (
-    *(CONFIGURATION, JOB, RESULT, LOG, ".worker.lock", f"{ROWS}/*.jsonl"),
-    *(
-        f"{OUT}/{place}{name}"
-        for place in ("", "stages/*/")
-        for name in (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
-    ),
-)
-"""What a run's folder holds beside models and checkpoints, which have manifests."""
+RUN_FILES = (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
+OWN = [CONFIGURATION, JOB, RESULT, LOG, ".worker.lock", f"{ROWS}/*.jsonl"]
+OWN += [f"{OUT}/{place}{name}" for place in ("", "stages/*/") for name in RUN_FILES]
+"""The files of a run's folder beside models and checkpoints, which have manifests."""
 
 MOST_DIFFERENCES = 8
 """Differences that a message names."""
@@ -76,7 +71,7 @@ class Grid:
     def open(
         self, kind: str, about: Mapping[str, Any], overwrite: bool = False, grows: Sequence[str] = ()
     ) -> bool:
-        """Begin a grid, or go on with the same one.
+        """Begin a grid, or resume the same one.
 
         Args:
             kind: the command that makes it, such as `compare`.
