@@ -134,7 +134,7 @@ class Grid:
         return folder
 
     def result(self, name: str) -> dict[str, Any] | None:
-        """What a run that is done wrote last; None as long as it is not."""
+        """The result of a run; None until it is done."""
         file = self.folder(name) / RESULT
         return read_object(file) if file.is_file() else None
 
