@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.distributed import is_first
 from palm.engine.inference.inference import InferenceModel

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import writing
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import wrap_write_errors, write_text
 from palm.core.version import __version__
 from palm.engine.training.events import Completed, Ended, Evaluated, Event, Logged, Saved, Started, Warned
 from palm.engine.training.loop import Training
@@ -89,7 +88,7 @@ class History:
     def _start(self, event: Started) -> None:
         if self.folder is not None:
             path = self.folder / FILE
-            with writing(path):
+            with wrap_write_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # The file is replaced as a whole, so that a kill loses no line.
                 write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self.lines))
@@ -127,7 +126,10 @@ class History:
         if self._file is None or self.folder is None:
             return
         # The last line must not hide why the run ended, which may be a full disk.
-        with suppress(StorageError) if event == "end" else nullcontext(), writing(self.folder / FILE):
+        with (
+            suppress(StorageError) if event == "end" else nullcontext(),
+            wrap_write_errors(self.folder / FILE),
+        ):
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
             self._file.flush()
 
