@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -11,14 +10,15 @@ from typing import Any
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import numbered
+from palm.core.files.fs import numbered_directories
 from palm.core.files.tensors import weights_under
-from palm.core.files.untrusted import parse_json, read_object, resolve_inside, wrap_read_errors
+from palm.core.files.untrusted import read_object, resolve_inside, wrap_read_errors
 from palm.engine.inference import inference
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run import checkpoint, weights
-from palm.engine.run.run_directory import CONFIGURATION, HISTORY, RECIPE
-from palm.engine.watching import history
+from palm.engine.run.run_directory import CONFIGURATION, RECIPE
+from palm.engine.training.events import Ended
+from palm.engine.watching.history import HISTORY_FILE, read_lines
 from palm.export import description as export
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import read_config
@@ -174,8 +174,7 @@ MODELS = {
 RUN_FILES = {
     "configuration": CONFIGURATION,
     "recipe": RECIPE,
-    "history": history.FILE,
-    "evaluations": HISTORY,
+    "history": HISTORY_FILE,
     "report": "report.html",
     "curves": "curves.png",
 }
@@ -190,21 +189,18 @@ def _run(folder: Path) -> Facts | None:
         )
         for kind, pattern in MODELS.items()
     }
-    checkpoints = numbered(folder, "step_")
+    checkpoints = numbered_directories(folder, "step_")
     files = {what: name if (folder / name).is_file() else None for what, name in RUN_FILES.items()}
     if not (any(models.values()) or checkpoints or files["history"]):
         return None
     state = {}
     if files["history"] is not None:
-        # How far it has come, by the last events of its history; the last line may be cut off.
-        last: dict[str, Any] = {}
-        step = 0
-        with (folder / files["history"]).open("rb") as lines:
-            for line in lines:
-                with suppress(ValueError):
-                    last = parse_json(line)
-                    step = max(step, last["step"])
-        state = {"state": last["reason"] if last.get("event") == "end" else "not ended", "step": step}
+        lines = read_lines(folder / files["history"])
+        has_ended = bool(lines) and lines[-1]["event"] == Ended.recorded_as
+        state = {
+            "state": lines[-1]["reason"] if has_ended else "not ended",
+            "step": max((line["step"] for line in lines), default=0),
+        }
     return {
         "format": "palm run",
         **state,

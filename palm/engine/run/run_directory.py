@@ -13,7 +13,7 @@ from typing import Any
 
 from palm.core.errors import StorageError, TrainingError
 from palm.core.files.atomic_dir import check_target, remove_directory, remove_stale
-from palm.core.files.fs import numbered, wrap_write_errors, write_json
+from palm.core.files.fs import numbered_directories, wrap_write_errors, write_json
 from palm.core.files.manifest import MANIFEST, is_sealed
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
@@ -21,9 +21,9 @@ from palm.core.logging import logger
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run.checkpoint import differences, newest_checkpoint, on_devices_of
 from palm.engine.run.run_lock import HOLDER
+from palm.engine.watching.history import HISTORY_FILE
 
 RECORD = "run.json"
-HISTORY = "evaluation.jsonl"
 CONFIGURATION = "resolved_config.yaml"
 BAD_ROWS = "bad_rows.jsonl"
 
@@ -48,7 +48,7 @@ RESERVED = re.compile(
         [
             rf"{CHECKPOINT}\d+",
             *(BEST_OF_RUN, STAGES, STAGE_WEIGHTS),
-            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, RECIPE, BAD_ROWS, HOLDER, "history.jsonl")),
+            *map(re.escape, (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS, HOLDER)),
             re.escape(STAGES_RECORD),
             *FOLDERS,
         ]
@@ -148,7 +148,7 @@ class RunDirectory:
             # What an earlier run of palm left, nothing else; its checkpoints never take part again.
             for folder in (*self._checkpoints(), *self._models()):
                 remove_directory(folder)
-            for name in (HISTORY, BAD_ROWS, STAGES_RECORD):
+            for name in (BAD_ROWS, STAGES_RECORD):
                 with wrap_write_errors(self.path / name):
                     (self.path / name).unlink(missing_ok=True)
         record = {
@@ -234,7 +234,11 @@ class RunDirectory:
         return [name for name in tasks if name_problem(name) is None]
 
     def _checkpoints(self) -> list[Path]:
-        return [folder for _, folder in sorted(numbered(self.path, CHECKPOINT).items()) if is_sealed(folder)]
+        return [
+            folder
+            for _, folder in sorted(numbered_directories(self.path, CHECKPOINT).items())
+            if is_sealed(folder)
+        ]
 
     def _models(self) -> list[Path]:
         """The folders of models of this run's tasks, of the earlier run's, and of all of its stages."""
