@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import numbered_directories
+from palm.core.files.fs import numbered
 from palm.core.files.tensors import weights_under
 from palm.core.files.untrusted import read_object, resolve_inside, wrap_read_errors
 from palm.engine.inference import inference
@@ -189,7 +189,7 @@ def _run(folder: Path) -> Facts | None:
         )
         for kind, pattern in MODELS.items()
     }
-    checkpoints = numbered_directories(folder, "step_")
+    checkpoints = numbered(folder, "step_")
     files = {what: name if (folder / name).is_file() else None for what, name in RUN_FILES.items()}
     if not (any(models.values()) or checkpoints or files["history"]):
         return None

@@ -13,7 +13,7 @@ from typing import Any
 
 from palm.core.errors import StorageError, TrainingError
 from palm.core.files.atomic_dir import check_target, remove_directory, remove_stale
-from palm.core.files.fs import numbered_directories, wrap_write_errors, write_json
+from palm.core.files.fs import numbered, wrap_write_errors, write_json
 from palm.core.files.manifest import MANIFEST, is_sealed
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
@@ -234,11 +234,7 @@ class RunDirectory:
         return [name for name in tasks if name_problem(name) is None]
 
     def _checkpoints(self) -> list[Path]:
-        return [
-            folder
-            for _, folder in sorted(numbered_directories(self.path, CHECKPOINT).items())
-            if is_sealed(folder)
-        ]
+        return [folder for _, folder in sorted(numbered(self.path, CHECKPOINT).items()) if is_sealed(folder)]
 
     def _models(self) -> list[Path]:
         """The folders of models of this run's tasks, of the earlier run's, and of all of its stages."""
