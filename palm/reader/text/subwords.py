@@ -146,8 +146,8 @@ class JsonTokenizer(Tokenizer):
             )  # a model may name a token for unknown words that it does not have
         after = json.dumps(content.get("post_processor"))
         self._trims_offsets = '"ByteLevel"' in after or '"RobertaProcessing"' in after
-        special, between = _special_of(ids, path, whole)
-        super().__init__(pipeline, ids, special, between, before_word=_before_word(pipeline))
+        roles, between = _special_of(ids, path, whole)
+        super().__init__(pipeline, ids, roles, between, before_word=_before_word(pipeline))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Pieces]:
         encoded = super().encode_with_offsets(texts)
