@@ -19,9 +19,8 @@ from palm.backbone.packed_attention import attend
 from palm.backbone.packing import Packing, Padded
 from palm.core.numerics.weight_cache import Product, current_keeper, num_steps_taken, product_of
 
-Run = Callable[[Tensor, int, bool], Tensor]
-"""Packed tokens with spare ones behind them [tokens, width], how many are real, whether only the first token
-is wanted -> [tokens, width] or [1, width]."""
+Run = Callable[[Tensor, bool], Tensor]
+"""Packed tokens [tokens, width], whether only the first token is wanted -> [tokens, width] or [1, width]."""
 
 
 class BoundLayers:
@@ -88,10 +87,9 @@ def through_one_row(
     if bound.runs is None or not bound.is_undisturbed():
         return None
     *lower, last = bound.runs
-    count = len(packing.positions)
     for run in lower:
-        tokens = run(tokens, count, False)
-    return last(tokens, count, first_only)
+        tokens = run(tokens, False)
+    return last(tokens, first_only)
 
 
 def _is_plain(layer: nn.Module) -> bool:
@@ -133,7 +131,7 @@ def _bound(layer: PostNorm, dtype: torch.dtype) -> Run:
         ffn.activation,
     )
 
-    def run(tokens: Tensor, count: int, first_only: bool) -> Tensor:
+    def run(tokens: Tensor, first_only: bool) -> Tensor:
         asking = tokens[:1] if first_only else tokens
         # As `SelfAttention`: one product where the matrices are cast, and joined, once for all.
         if is_cast and not first_only:
@@ -142,10 +140,8 @@ def _bound(layer: PostNorm, dtype: torch.dtype) -> Run:
             given = tuple(
                 product(each)(part) for each, part in zip(thirds, (asking, tokens, tokens), strict=True)
             )
-        q, k, v = (part[:count].view(1, -1, heads, part.shape[-1] // heads).transpose(1, 2) for part in given)
+        q, k, v = (part.view(1, -1, heads, part.shape[-1] // heads).transpose(1, 2) for part in given)
         gathered = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)[0]
-        if spare := len(asking) - len(gathered):
-            gathered = F.pad(gathered, (0, 0, 0, spare))
         residual = first_norm(asking + output(gathered))
         return second_norm(residual + outer(activation(inner(residual))))
 
