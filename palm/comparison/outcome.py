@@ -67,7 +67,7 @@ class Trained:
         tasks: that it trained.
         num_epochs: of its main task.
         steps: task -> planned steps.
-        total: planned steps of all tasks.
+        total: planned optimizer steps.
         seconds: that a run took, on average.
         scores: target -> its scores.
     """
@@ -75,7 +75,7 @@ class Trained:
     name: str
     said: str
     tasks: Sequence[str]
-    num_epochs: float
+    num_epochs: float | None
     steps: Mapping[str, int]
     total: int
     seconds: float

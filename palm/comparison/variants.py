@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from palm.mixing import Mixing, TaskProgress
+from palm.engine.training.planning import StepPlan, plan_epochs
+from palm.mixing import MixRatio
 
 Budget = Literal["target", "total"]
 """What is equal in all variants: the steps of every target, or the steps of all tasks together."""
@@ -41,20 +42,19 @@ class Variant:
 
 @dataclass(frozen=True)
 class Length:
-    """How long a variant trains.
+    """The length of a variant's runs.
 
     Args:
-        num_epochs: of its main task.
+        num_epochs: of its main task; None for as many as `max_steps` allows.
         steps: task -> planned steps.
+        total: optimizer steps of the run, each of which may train several tasks.
+        max_steps: the most of them.
     """
 
-    num_epochs: float
+    num_epochs: float | None
     steps: Mapping[str, int]
-
-    @property
-    def total(self) -> int:
-        """Steps of all tasks."""
-        return sum(self.steps.values())
+    total: int
+    max_steps: int | None = None
 
 
 def variants_of(tasks: Mapping[str, bool]) -> list[Variant]:
@@ -76,48 +76,73 @@ def variants_of(tasks: Mapping[str, bool]) -> list[Variant]:
 
 
 def lengths_of(
-    variants: Sequence[Variant],
-    mixing: Mixing,
-    tasks: Sequence[TaskProgress],
-    num_epochs: float,
-    budget: Budget,
+    variants: Sequence[Variant], whole: StepPlan, num_epochs: float | None, budget: Budget
 ) -> list[Length]:
-    """How long every variant trains so that the budget is the same in all of them.
+    """Choose how long every variant trains so that the budget is the same in all of them.
 
     Args:
         variants: the ways of training, that of all tasks first.
-        mixing: how tasks take turns.
-        tasks: as they stand before the first step.
-        num_epochs: of the main task, in the run of all tasks.
+        whole: the plan of the run of all tasks.
+        num_epochs: of the main task, in that run.
         budget: `target`: a target has as many steps as in the run of all tasks; `total`: all tasks of a
             variant have as many steps together as there.
     """
-    by_name = {task.name: task for task in tasks}
-    whole = steps_of_all(mixing, tasks, num_epochs)
-    found = []
-    for variant in variants:
-        chosen = [by_name[name] for name in variant.tasks]
-        main = next(task for task in chosen if task.is_target)
-        ratio = main.mix_ratio if len(chosen) > 1 else 1.0
-        wanted = float(whole[main.name])
+    found = [Length(num_epochs, whole.expected_steps, whole.total_steps, whole.max_steps)]
+    for variant in variants[1:]:
+        part = part_of(whole, variant.tasks)
+        wanted = {task.name: task.expected_steps for task in part.tasks if task.is_target}
         if budget == "total":
-            wanted *= sum(whole.values()) / sum(whole[name] for name in variant.tasks)
-        exact = round(wanted) / (ratio * main.steps_per_epoch)
+            factor = _batches(whole) / _batches(part)
+            wanted = {part.main.name: round(factor * wanted[part.main.name])}
+        per_epoch = part.main.mix_ratio * part.main.steps_per_epoch
+        main = wanted[part.main.name]
         # A quotient may lose a step when it is multiplied again and cut off; half a step more does not.
-        more = (round(wanted) + 0.5) / (ratio * main.steps_per_epoch)
-        is_same = len(chosen) == len(tasks) or (len(chosen) > 1 and budget == "target")
-        lengths = [num_epochs] if is_same else [exact, more]
-        planned = [steps_of_all(mixing, chosen, epochs) for epochs in lengths]
-        best = next((k for k, steps in enumerate(planned) if steps[main.name] == round(wanted)), 0)
-        found.append(Length(lengths[best], planned[best]))
+        candidates: list[tuple[float | None, int | None]] = [
+            (main / per_epoch, None),
+            ((main + 0.5) / per_epoch, None),
+            (None, part.total_steps),
+        ]
+        if num_epochs is not None:
+            candidates.insert(0, (num_epochs, None))
+        plans = [_planned(part, *candidate) for candidate in candidates]
+        k = min(range(len(plans)), key=lambda k: _distance(plans[k], wanted))
+        epochs, max_steps = candidates[k]
+        found.append(Length(epochs, plans[k].expected_steps, plans[k].total_steps, max_steps))
     return found
 
 
-def steps_of_all(mixing: Mixing, tasks: Sequence[TaskProgress], num_epochs: float) -> dict[str, int]:
-    """Task -> planned steps, counted by the first target."""
+def part_of(whole: StepPlan, names: Sequence[str]) -> StepPlan:
+    """Return the plan of some of the tasks, with the steps that they have among all, and without a limit.
+
+    Tasks that share the rows of one that is not among them are drawn themselves. A task by itself has no
+    mixing.
+    """
+    tasks = [
+        replace(task, share_rows_with=task.share_rows_with if task.share_rows_with in names else None)
+        for task in whole.tasks
+        if task.name in names
+    ]
     if len(tasks) == 1:
-        return {tasks[0].name: int(num_epochs * tasks[0].steps_per_epoch)}
-    main = next(k for k, task in enumerate(tasks) if task.is_target)
-    return dict(
-        zip([task.name for task in tasks], mixing.expected_steps(tasks, main, num_epochs), strict=True)
+        return StepPlan(tasks=[replace(tasks[0], mix_ratio=1.0)], mixing=MixRatio())
+    part = replace(whole, tasks=tasks, max_steps=None)
+    if whole.tasks_per_step == "all":
+        return part
+    return replace(part, tasks_per_step=min(whole.tasks_per_step, len(part.leaders)))
+
+
+def _planned(part: StepPlan, num_epochs: float | None, max_steps: int | None) -> StepPlan:
+    return plan_epochs(
+        part.tasks,
+        part.mixing,
+        num_epochs=num_epochs,
+        tasks_per_step=part.tasks_per_step,
+        max_steps=max_steps,
     )
+
+
+def _distance(plan: StepPlan, wanted: Mapping[str, int]) -> int:
+    return sum(abs(plan.expected_steps[name] - steps) for name, steps in wanted.items())
+
+
+def _batches(plan: StepPlan) -> int:
+    return sum(task.expected_steps for task in plan.leaders)

@@ -46,7 +46,6 @@ from palm.engine.training.build import start
 from palm.engine.training.events import Observer
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import Recipe, identity
-from palm.engine.training.step_planning import planned_steps
 from palm.engine.training.task import Task
 from palm.engine.training.transfer import TransferProbe
 from palm.engine.watching.callbacks import callbacks_of
@@ -336,16 +335,18 @@ class Controller:
         beside = self.config.base / path
         return beside if not Path(path).exists() and beside.exists() else Path(path)
 
-    def training(self) -> Training:
+    def training(self, devices: int | None = None) -> Training:
         """The run that `train` makes, for a loop of your own: `for step in controller.training().steps(): …`.
 
         Reads the training data and plans the steps; nothing is saved unless you do it.
+
+        Args:
+            devices: plan the steps that the run has on so many devices, of which this process is the first.
         """
         parts = self._fresh()
         self._begun = True
         settings = parts.settings
-        open_data(parts)
-        total = planned_steps(parts.tasks, parts.mixing, settings.tasks_per_step)
+        total = open_data(parts, devices).total_steps
         return start(
             Recipe(
                 backbone=parts.backbone,
@@ -357,6 +358,7 @@ class Controller:
                 groups=parts.groups,
                 mixing=parts.mixing,
                 tasks_per_step=settings.tasks_per_step,
+                max_steps=settings.max_steps,
                 loss_scale=settings.loss_scale,
                 balance=parts.balance,
                 ema_decay=settings.ema_decay if settings.use_ema else None,

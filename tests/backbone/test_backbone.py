@@ -41,8 +41,8 @@ def tiny(cls: type[Backbone] = BERT, **settings: object) -> Backbone:
     return backbone.eval()
 
 
-def test_the_registered_backbones_are_bert_and_its_kin() -> None:
-    assert list(BACKBONES) == ["bert", "distilbert", "electra", "ernie", "roberta"]
+def test_the_registered_backbones_are_bert_its_kin_and_transformers() -> None:
+    assert list(BACKBONES) == ["bert", "distilbert", "electra", "ernie", "roberta", "transformers"]
 
 
 @pytest.mark.parametrize(("kind", "lengths"), CASES)

@@ -201,7 +201,7 @@ def automatic_period(training: Training) -> int:
     passes = 3 * tasks + tasks**2
     dearer = FP32_COST if training.model.precision == "bf16" else 1
     parts = max(task.gradient_accumulation_steps for task in training.tasks)
-    return math.ceil(passes * dearer / (SHARE * 3 * training.recipe.count * parts))
+    return math.ceil(passes * dearer / (SHARE * 3 * training.plan.count * parts))
 
 
 def cosines(products: Tensor) -> list[list[float]]:
