@@ -20,7 +20,7 @@ from palm.backbone.layer import PostNorm, casting
 from palm.backbone.packed_attention import attend
 from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape, Table
-from palm.backbone.single_sequence import through_one_row
+from palm.backbone.single_sequence import encode_single
 from palm.core.errors import ConfigError, WiringError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
 from palm.core.tensor_specs import Tensors, TensorSpec, mismatches
@@ -299,7 +299,7 @@ class Encoder(Backbone):
     def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str], depth: int = 0) -> Tensors:
         """What of `encoder_outputs` and the sentence embeddings is wanted, from what layer `depth` gave."""
         every_token = "encoder_outputs" in wanted
-        alone = None if depth else through_one_row(self.layers, tokens, packing, not every_token)
+        alone = None if depth else encode_single(self.layers, tokens, packing, not every_token)
         if alone is None:
             *lower, last = self.layers[depth:]
             with casting([*lower, last], tokens):
