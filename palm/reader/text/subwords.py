@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from palm.core.errors import ConfigError, DataError
-from palm.core.files.untrusted import MAX_JSON, parse_json, read_bytes, reading
+from palm.core.files.untrusted import MAX_JSON, parse_json, read_bytes, wrap_read_errors
 from palm.reader.text.tokenizer import (
     MAX_ID,
     SPECIAL_TOKENS,
@@ -59,7 +59,7 @@ def load_tokenizer(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
     is_pieces = path.suffix != ".json"
     files = [path] if is_pieces else [path, path.with_name(MERGES), path.with_name(SETTINGS)]
     there = [file for file in files if file.is_file()]
-    with reading(path, " the vocabulary", DataError):
+    with wrap_read_errors(path, " the vocabulary", DataError):
         parts = [hashlib.sha256(read_bytes(file, 2 * MAX_JSON)).hexdigest() for file in there]
     # A tokenizer remembers where its further files lie, so these count with their paths.
     key = (f"{is_pieces and do_lower_case}", *parts, *(str(file.absolute()) for file in there[1:]))
@@ -98,7 +98,7 @@ class ByteLevelTokenizer(Tokenizer):
             raise DataError(f"{vocab_path}: the vocabulary needs {MERGES} beside it")
         found = _read(settings) if settings.is_file() else {}
         blank_before = bool(found.get("add_prefix_space"))
-        with reading(vocab_path, f" the vocabulary with its {MERGES}", DataError):
+        with wrap_read_errors(vocab_path, f" the vocabulary with its {MERGES}", DataError):
             read_bytes(merges)
             pipeline = tokenizers.Tokenizer(models.BPE.from_file(str(vocab_path), str(merges)))
         pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=blank_before)
@@ -119,7 +119,7 @@ class JsonTokenizer(Tokenizer):
 
     def __init__(self, path: Path) -> None:
         self._content = content = _read(path)
-        with reading(path, " the tokenizer", DataError):
+        with wrap_read_errors(path, " the tokenizer", DataError):
             special = [token["content"] for token in content.get("added_tokens", ()) if token.get("special")]
             hidden = {token: f"\ufdd0{token}" for token in special}
             _check_growth(content.get("normalizer"))
@@ -178,7 +178,7 @@ def _with_special(ids: dict[str, int], path: Path) -> tuple[dict[str, int], Spec
 
 
 def _read(path: Path) -> dict[str, Any]:
-    with reading(path, " the vocabulary", DataError):
+    with wrap_read_errors(path, " the vocabulary", DataError):
         content = parse_json(read_bytes(path, 2 * MAX_JSON))  # some have merges in thousands, and scores
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a JSON object, not {type(content).__name__}")

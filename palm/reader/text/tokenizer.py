@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from palm.core.errors import DataError
-from palm.core.files.untrusted import read_bytes, reading
+from palm.core.files.untrusted import read_bytes, wrap_read_errors
 
 
 class SpecialTokens(NamedTuple):
@@ -215,7 +215,7 @@ def load_vocabulary(path: Path) -> dict[str, int]:
 
 def _entries(path: Path) -> Iterator[tuple[str, int, str]]:
     """The token, the id and the place (`file:line`) of every line."""
-    with reading(path, " the vocabulary", DataError):
+    with wrap_read_errors(path, " the vocabulary", DataError):
         lines = read_bytes(path, MAX_VOCABULARY).decode("utf-8-sig").removesuffix("\n").split("\n")
     if len(lines) > MAX_TOKENS:
         raise DataError(f"{path}: {len(lines)} lines; a vocabulary has at most {MAX_TOKENS}")
@@ -234,7 +234,7 @@ def _entries(path: Path) -> Iterator[tuple[str, int, str]]:
 
 def _encoding() -> AbstractContextManager[None]:
     """What the library says of a vocabulary that turns out not to fit together, as an error of palm."""
-    return reading("a text", " with this vocabulary", DataError)
+    return wrap_read_errors("a text", " with this vocabulary", DataError)
 
 
 def _encodable(texts: Sequence[str]) -> list[str]:
