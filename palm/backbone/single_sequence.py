@@ -113,8 +113,8 @@ def _is_plain(layer: nn.Module) -> bool:
     if type(layer) is not PostNorm or layer._compiled_call_impl is not None:
         return False
     attention = layer.attention
-    parts = (attention.query, attention.key, attention.value, attention.output, layer.attention_norm)
-    parts += (layer.ffn.inner, layer.ffn.outer, layer.ffn_norm)
+    linear_layers = (attention.query, attention.key, attention.value, attention.output)
+    parts = [*linear_layers, layer.ffn.inner, layer.ffn.outer, layer.attention_norm, layer.ffn_norm]
     return (
         type(attention) is SelfAttention
         and attention.kind == AttentionKind()

@@ -66,7 +66,7 @@ class WeightCache:
         if entry is None:
             entry = owner, make()
             self._values[key] = entry
-        return entry[1]  # type: ignore[no-any-return]
+        return entry[1]
 
     def watch(self, parameters: Sequence[Tensor]) -> None:
         """Drop all values when one of these parameters changes."""
