@@ -15,7 +15,7 @@ from palm.controller.program import configured
 from palm.controller.settings import RunSettings
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.manifest import write_json, write_text
+from palm.core.files.fs import remove, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
@@ -183,7 +183,7 @@ def _opened(folder: Path, space: Space, source: _Source, trials: int | None, ove
     }
     if Grid(folder).open("sweep", about, overwrite):
         for name in (FOUND, TABLE, BEST, STUDY_FILE):
-            (folder / name).unlink(missing_ok=True)
+            remove(folder / name)
     return None if trials is None else Study(folder, space, planned.settings.get("random_seed", 1))
 
 
