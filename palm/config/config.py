@@ -148,7 +148,7 @@ class Config:
         self._problems.add(line)
 
     def excuse(self, scope: str | None) -> None:
-        """Note that a component of this scope is unknown; of unused settings, report likely misspellings only."""
+        """Note an unknown component of this scope: of its unused settings, report likely misspellings only."""
         self._excused.add(scope)
 
     def place(self, name: str, scope: str | None = None) -> str | None:
