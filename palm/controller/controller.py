@@ -18,7 +18,7 @@ from palm.controller.staged import train_stages
 from palm.controller.stages import stages_of
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import write_text
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
 from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean
@@ -37,7 +37,7 @@ from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.run.evaluation import Evaluator, shown
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import CONFIGURATION, HISTORY, RunDirectory
+from palm.engine.run.run_directory import CONFIGURATION, RunDirectory
 from palm.engine.run.run_lock import only_run_in
 from palm.engine.run.saving import CheckpointSaver, TargetSaver, evaluation_observers, models_table
 from palm.engine.run.stopping import StopOnSignal
@@ -234,7 +234,6 @@ class Controller:
             settings.eval_every_n_steps,
             settings.eval_every_epoch,
             settings.best_by,
-            settings.save_path / HISTORY,
         )
 
     def evaluate(

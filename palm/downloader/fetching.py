@@ -13,7 +13,8 @@ from urllib.request import Request, urlopen
 from tqdm import tqdm
 
 from palm.core.errors import StorageError
-from palm.core.files.manifest import read_json, write_json
+from palm.core.files.fs import remove, write_json
+from palm.core.files.untrusted import read_json
 from palm.core.version import __version__
 
 TIMEOUT = 30.0
@@ -154,8 +155,8 @@ class _Part:
     def finish(self) -> None:
         """Make it the file."""
         self.path.replace(self.file)
-        self.notes.unlink(missing_ok=True)
+        remove(self.notes)
 
     def discard(self) -> None:
-        self.path.unlink(missing_ok=True)
-        self.notes.unlink(missing_ok=True)
+        remove(self.path)
+        remove(self.notes)

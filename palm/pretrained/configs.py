@@ -13,8 +13,7 @@ from palm.backbone.encoder import Encoder
 from palm.backbone.transformers_config import PACKED, PADDED
 from palm.config import settings_of
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.manifest import read_object
-from palm.core.files.untrusted import inside, reading
+from palm.core.files.untrusted import read_object, resolve_inside, wrap_read_errors
 from palm.pretrained.library import is_library_family
 from palm.pretrained.names import Renamed
 
@@ -76,7 +75,7 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
         ConfigError: sizes are missing.
     """
     config = read_config(file)
-    with reading(file), placed(file):
+    with wrap_read_errors(file), placed(file):
         saved = config.get("backbone")
         if isinstance(saved, dict):  # of palm's own: weights to start from bring no code
             name = saved["name"]
@@ -101,7 +100,9 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
 
 def _in_folder(value: Any, folder: Path) -> Any:
     """Resolve a setting that names a file of a saved model."""
-    return inside(folder, value["file"]) if isinstance(value, dict) and set(value) == {"file"} else value
+    return (
+        resolve_inside(folder, value["file"]) if isinstance(value, dict) and set(value) == {"file"} else value
+    )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from palm.backbone.transformers import Transformers
 from palm.core.errors import StorageError
-from palm.core.files.untrusted import reading
+from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.pretrained.agreement import check_agreement
 from palm.pretrained.files import read_weights
@@ -82,7 +82,7 @@ def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
     Raises:
         StorageError: nothing known is there, or parameters are missing or of another shape.
     """
-    with reading(path):
+    with wrap_read_errors(path):
         given = to_ours(read_weights(path))
     check_agreement(backbone, given, Path(path))
     return fill_backbone(backbone, given, Path(path))

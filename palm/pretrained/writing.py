@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.files.manifest import save_tensors, write_json
+from palm.core.files.fs import write_json
+from palm.core.files.tensors import save_tensors
 from palm.core.version import __version__
 from palm.pretrained.families import config_of, family_of
 from palm.pretrained.names import from_ours

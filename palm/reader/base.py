@@ -11,7 +11,7 @@ import numpy as np
 
 from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import DataError, PalmError
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, overload
 
-from palm.core.files.fs import writing
+from palm.core.files.fs import wrap_write_errors, write_atomically
 
 Record: TypeAlias = dict[str, Any]
 """One prediction as a user sees it: JSON-ready."""
@@ -164,14 +164,11 @@ def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
 @contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
     """A file that appears under its name when it is complete."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Half of a surrogate pair, which no UTF-8 file can hold, is written as JSON's own escape.
-            with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-                yield file
-            partial.replace(path)
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+    with wrap_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    # Half of a surrogate pair, which no UTF-8 file can hold, is written as JSON's own escape.
+    with (
+        write_atomically(path) as part,
+        part.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+    ):
+        yield file

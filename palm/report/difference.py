@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from palm.core.differences import ABSENT, changes
 from palm.core.errors import StorageError
-from palm.core.files.manifest import read_json
+from palm.core.files.untrusted import read_json
 from palm.engine.inference.inference import DESCRIPTION
 from palm.engine.run.evaluation import aligned, shown
 from palm.engine.run.run_directory import RECORD
@@ -135,9 +136,10 @@ def _scores(run: Run) -> Facts:
     for evaluation in run.history.evaluations:
         for task, scores in evaluation.scores.items():
             for metric, score in scores.items():
-                found[task, f"{metric}, last"] = score
+                known = None if math.isnan(score) else score
+                found[task, f"{metric}, last"] = known
                 if task in evaluation.best:
-                    found[task, f"{metric}, best"] = score
+                    found[task, f"{metric}, best"] = known
     return found
 
 

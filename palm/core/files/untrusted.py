@@ -26,7 +26,7 @@ _LEADS_OUT = re.compile(r"[\\:\0]")
 
 
 @contextmanager
-def reading(place: object, form: str = "", error: type[PalmError] = StorageError) -> Iterator[None]:
+def wrap_read_errors(place: object, form: str = "", error: type[PalmError] = StorageError) -> Iterator[None]:
     """Make everything that goes wrong while foreign bytes are read an error of palm that names them.
 
     What malformed bytes raise in parsers (their own, numpy's, a library's) cannot be listed, so all of it
@@ -108,6 +108,28 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        StorageError: missing, not JSON, or larger than any that palm or others write.
+    """
+    with wrap_read_errors(path):
+        return parse_json(read_bytes(path))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        StorageError: as `read_json`, or it holds something else.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise StorageError(f"cannot read {path}: it should hold a JSON object, not {type(content).__name__}")
+    return content
+
+
 def printable(text: str) -> str:
     """Text of others for a terminal: what would steer it, or cannot be written, as its escape.
 
@@ -119,7 +141,7 @@ def printable(text: str) -> str:
     )
 
 
-def inside(folder: Path, name: object) -> Path:
+def resolve_inside(folder: Path, name: object) -> Path:
     """The file that something in a directory names, which must lie in it.
 
     Symbolic links may lead to other places of the directory; and, where the directory is one of Hugging

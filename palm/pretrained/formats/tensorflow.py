@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.files.untrusted import read_bytes, reading
+from palm.core.files.untrusted import read_bytes, wrap_read_errors
 from palm.pretrained.formats.crc32c import masked_crc32c
 from palm.pretrained.formats.fluid import weights_among
 from palm.pretrained.formats.protobuf import fields, varint
@@ -77,7 +77,7 @@ def read_checkpoint(index: Path, headers: bool = False) -> dict[str, Tensor]:
 
     Source: TensorFlow, `tensor_bundle.proto`; LevelDB, `doc/table_format.md`.
     """
-    with reading(index, " as a TensorFlow checkpoint"):
+    with wrap_read_errors(index, " as a TensorFlow checkpoint"):
         table = _table(read_bytes(index, MAX_INDEX))
         shards = next((value for number, value in fields(table.pop(b"", b"")) if number == 1), 1)
         entries = {name.decode(): _Entry(value) for name, value in table.items()}

@@ -13,14 +13,14 @@ import yaml
 import palm
 from helpers import tiny
 from palm.cli import main
-from palm.comparison.outcome import Outcome, Scoring, outcome_of
-from palm.comparison.setup import setup_of
-from palm.comparison.variants import Length, Variant, lengths_of, variants_of
 from palm.config import read_config
 from palm.controller.document import document
 from palm.controller.plan import Plan, plan
 from palm.core.errors import ConfigError, StorageError
 from palm.engine.training.planning import plan_epochs
+from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of
+from palm.experiments.comparison.setup import setup_of
+from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of
 from palm.mixing import MixRatio, Proportional, TaskProgress
 
 

@@ -10,16 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from palm.comparison.variants import (
-    ALONE,
-    REFERENCE,
-    STAGED,
-    Budget,
-    Length,
-    Variant,
-    lengths_of,
-    variants_of,
-)
 from palm.config import Config, read_config
 from palm.controller.build import build, open_data
 from palm.controller.document import Document, data_checksums, document, that_count
@@ -30,7 +20,17 @@ from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
 from palm.engine.training.planning import StepPlan
-from palm.grid.folder import GridRun
+from palm.experiments.comparison.variants import (
+    ALONE,
+    REFERENCE,
+    STAGED,
+    Budget,
+    Length,
+    Variant,
+    lengths_of,
+    variants_of,
+)
+from palm.experiments.grid.folder import GridRun
 
 NAME = re.compile(r"\w[\w.-]{0,40}")
 """What a further variant can be called, since a folder has its name."""
