@@ -148,7 +148,7 @@ class Config:
         self._problems.add(line)
 
     def excuse(self, scope: str | None) -> None:
-        """Note an unknown component of this scope: of its unused settings, report likely misspellings only."""
+        """Note an unknown component of a scope: of its unused settings, report only likely misspellings."""
         self._excused.add(scope)
 
     def place(self, name: str, scope: str | None = None) -> str | None:
