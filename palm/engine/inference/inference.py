@@ -24,7 +24,7 @@ from palm.core.files.serialization import describe
 from palm.core.files.tensors import save_tensors, tensor_digests
 from palm.core.numerics.precision import checked, resolved
 from palm.core.numerics.rng import generator
-from palm.core.numerics.weight_cache import KeptWeights
+from palm.core.numerics.weight_cache import WeightCache
 from palm.core.tensor_specs import Tensors
 from palm.core.version import __version__
 from palm.distributed import (
@@ -88,7 +88,7 @@ class InferenceModel:
     ) -> None:
         self.task, self.reader, self.backbone, self.head = task, reader, backbone, head
         self.batch_size, self.precision = batch_size, checked(precision)
-        self._kept_weights = KeptWeights()
+        self._weight_cache = WeightCache()
         self.engine: OnnxEngine | None = None
         self.trained: dict[str, Any] = {}
 
@@ -287,7 +287,7 @@ class InferenceModel:
         if self.engine is not None:
             outputs = self.engine(batch)
         else:
-            with self._kept_weights:
+            with self._weight_cache.active():
                 outputs = outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
         decoded = self.head.decode(outputs)
         if with_eval_outputs:
