@@ -1,4 +1,4 @@
-"""What a directory of pretrained weights says of itself: format, encoder, sizes, vocabulary."""
+"""Directories of pretrained weights: format, encoder, sizes, vocabulary."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ModelDirectory:
     given: Renamed = field(repr=False)
 
     def build(self) -> Backbone:
-        """The encoder, to be filled with the weights; what they may lack, it starts as ever.
+        """Build the encoder, to be filled with the weights; what they may lack is initialized.
 
         Raises:
             ConfigError: a size is wrong.

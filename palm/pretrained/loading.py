@@ -43,7 +43,7 @@ _ROWS = {
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a weights file and of a backbone.
+    """The result of loading a weights file into a backbone.
 
     Args:
         path: where the weights came from.
@@ -118,7 +118,7 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
 
 
 def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
-    """What the file lacks, and what has another shape in it."""
+    """Yield what the file lacks, and what has another shape in it."""
     missing = [name for name in parameters if name not in given.weights and not may_lack(name)]
     if missing:
         yield f"  missing, {len(missing)} of {len(parameters)}: {shortened(missing)}"

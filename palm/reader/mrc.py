@@ -267,7 +267,7 @@ class MRCReader(Reader):
 
     def _columns(self, rows: Sequence[_WindowRow], with_targets: bool) -> Rows:
         cls_id, sep_id = self.tokenizer.cls_id, self.tokenizer.sep_id
-        between = [sep_id] * self.tokenizer.separators
+        between = self.tokenizer.between
         token_ids = [
             [cls_id, *row.query, *between, *_cut(row.document.ids, row.window).tolist(), sep_id]
             for row in rows
