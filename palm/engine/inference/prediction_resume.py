@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from palm.core.errors import DataError, StorageError
-from palm.core.files.fs import writing
+from palm.core.files.fs import wrap_write_errors
 from palm.core.logging import logger
 
 PREDICTION_LOG = ".predictions.resume"
@@ -83,7 +83,7 @@ class PredictionLog:
         Raises:
             StorageError: the directory cannot be written.
         """
-        with writing(self.path):
+        with wrap_write_errors(self.path):
             if self._file is None:
                 self._file = self._opened()
             self._file.write(json.dumps(records) + "\n")
