@@ -22,7 +22,7 @@ from palm.core.errors import ConfigError, DataError, WiringError
 from palm.core.files.serialization import described, rebuilt
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.training.loop import Training
-from palm.metrics.entities import entity_scores
+from palm.metrics.tagging import entity_scores
 from palm.paradigm import HEADS, SequenceLabel
 from palm.paradigm.seq_label import words_first
 from palm.reader import SequenceLabelReader
