@@ -122,7 +122,7 @@ def test_goodness_rises_and_1_is_perfect() -> None:
 def test_names_of_metrics_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"'acuracy'.*'accuracy'"):
         metrics_of(["acuracy"])
-    with pytest.raises(ConfigError, match="'squad' and 'cmrc' .*'f1'"):
+    with pytest.raises(ConfigError, match=r"'squad' and 'cmrc' .*'f1'"):
         metrics_of(["squad", "cmrc"])
     [line] = metric_problems(["accuracy", "pearson"], ["label"])
     assert "'pearson'" in line
