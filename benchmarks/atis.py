@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from arguments import add_training, new_parser
+
 import palm
 
 READERS = {"slot": palm.reader.SequenceLabelReader, "intent": palm.reader.ClassifyReader}
@@ -94,19 +96,11 @@ def run(args: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, required=True, help="a Hugging Face BERT directory")
+    parser = new_parser(__doc__)
+    add_training(parser, epochs=10, learning_rate=1e-4)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", choices=list(READERS), default=list(READERS))
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--learning_rate", type=float, default=1e-4)
-    parser.add_argument("--weight_decay", type=float, default=0.01)
-    parser.add_argument("--max_seq_len", type=int, default=128)
     parser.add_argument("--use_crf", action="store_true")
-    parser.add_argument("--precision", default="auto", choices=("auto", "fp32", "bf16"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     args = parser.parse_args()
     for seed in args.seeds:

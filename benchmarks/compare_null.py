@@ -10,10 +10,10 @@ effect of 0 it is the type-I error, which should be 0.05 or less, else the power
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 
 import numpy as np
+from arguments import new_parser
 
 from palm.comparison.statistics import LEVEL, Floats, paired_difference, t_tail
 
@@ -81,9 +81,7 @@ def simulated(scene: Scene, effect: float, simulations: int, seed: int = 0) -> d
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--simulations", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=5)
     args = parser.parse_args()

@@ -9,7 +9,6 @@ held-out files and all seeds, and the mean of the differences of equal seeds wit
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -19,6 +18,7 @@ from typing import Any
 
 import hf_reference
 import palm_accuracy
+from arguments import new_parser
 
 TASKS: dict[str, dict[str, Any]] = {
     "rte": {"folder": "rte", "test": "val.tsv", "epochs": 3},
@@ -72,9 +72,7 @@ def line_of(task: str, found: dict[str, list[float]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a Hugging Face BERT directory")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))

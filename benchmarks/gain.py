@@ -12,7 +12,6 @@ last step is scored on the test rows, since there are no dev rows to spare. `--d
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -21,7 +20,7 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
-from arguments import run_settings
+from arguments import add_training, new_parser, run_settings
 
 import palm
 
@@ -240,26 +239,18 @@ def run(args: Namespace, case: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, required=True, help="a Hugging Face BERT directory")
+    parser = new_parser(__doc__)
+    add_training(parser, 40.0, batch_size=16, learning_rate=1e-4, max_seq_len=64, precision="bf16")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True, help="the folder of all runs")
     parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--rows", type=int, default=100, help="labelled rows of the target")
     parser.add_argument("--sample", type=int, default=0, help="which ones")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=float, default=40, help="of the target's rows")
     parser.add_argument("--helper_epochs", type=float, default=3, help="of the helper's rows, in stages")
     parser.add_argument("--helper_ratio", type=float, default=1.0, help="its steps, per target step")
     parser.add_argument("--each_step", action="store_true", help="also all tasks in every step")
-    parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--helper_batch_size", type=int, default=32)
-    parser.add_argument("--learning_rate", type=float, default=1e-4)
-    parser.add_argument("--weight_decay", type=float, default=0.01)
-    parser.add_argument("--max_seq_len", type=int, default=64)
-    parser.add_argument("--precision", default="bf16")
     parser.add_argument("--workers", type=int)
     args = parser.parse_args()
     args.data = args.data.resolve()

@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from arguments import new_parser
 from speed import VARIANTS, Timing, compare, report, variants
 from speed_cases import SHAPES, Case, Shape, made_up, masked, realistic_lengths
 from speed_mix import TASKS, both
@@ -291,9 +292,7 @@ def rows_of_heads(
 
 def read_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument(
         "--quick", "--tiny", action="store_true", help="a tiny encoder, on whatever device there is"
     )

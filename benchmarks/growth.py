@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -23,9 +24,35 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from data_start import memory, write_data
+from arguments import new_parser
 
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WARM_UP, STEPS = 5, 40
+
+
+def write_data(folder: Path, num_rows: int) -> None:
+    """A vocabulary of made-up words, and rows of 4 to 24 of them with one of two labels."""
+    rng = random.Random(0)
+    syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+    words = sorted({"".join(rng.choices(syllables, k=rng.randint(1, 3))) for _ in range(8000)})
+    (folder / "vocab.txt").write_text("\n".join(SPECIAL + words), encoding="utf-8")
+    with (folder / "train.tsv").open("w", encoding="utf-8") as file:
+        file.write("label\ttext_a\n")
+        for _ in range(num_rows):
+            file.write(f"{rng.randrange(2)}\t{' '.join(rng.choices(words, k=rng.randint(4, 24)))}\n")
+
+
+def memory() -> dict[str, float]:
+    """Peak and own memory of this process, in MB."""
+    import torch
+
+    from palm.engine.watching.throughput import memory_bytes
+
+    peak = (memory_bytes(torch.device("cpu")) or 0) / 2**20
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []
+    own = next((int(line.split()[1]) / 2**10 for line in lines if line.startswith("RssAnon")), float("nan"))
+    return {"peak": peak, "own": own}
 
 
 def configuration(folder: Path, num_tasks: int) -> dict[str, Any]:
@@ -93,9 +120,7 @@ def line_of(folder: Path, num_tasks: int, num_rows: int, how: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 10, 50, 200])
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--quick", action="store_true", help="3 tasks at most, and 4000 rows")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from arguments import new_parser
 from speed_cases import DATA
 
 from palm.backbone import BERT
@@ -59,9 +60,7 @@ def peak() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 100_000, 1_000_000])
     parser.add_argument("--measure", nargs=2, type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from arguments import run_settings
+from arguments import add_training, new_parser, run_settings
 
 import palm
 
@@ -139,20 +139,12 @@ def run(args: argparse.Namespace, mixing: str, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, required=True, help="a Hugging Face BERT directory")
+    parser = new_parser(__doc__)
+    add_training(parser, epochs=3.0)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--set", choices=list(SETS), required=True)
     parser.add_argument("--tasks", nargs="+", help="only these tasks of the set")
     parser.add_argument("--mixing", nargs="+", default=["mix_ratio"])
-    parser.add_argument("--epochs", type=float, default=3)
-    parser.add_argument("--batch_size", type=int, default=32)
-    parser.add_argument("--learning_rate", type=float, default=5e-5)
-    parser.add_argument("--weight_decay", type=float, default=0.01)
-    parser.add_argument("--max_seq_len", type=int, default=128)
-    parser.add_argument("--precision", default="auto")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     args = parser.parse_args()
     for mixing in args.mixing:

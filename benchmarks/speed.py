@@ -31,6 +31,7 @@ from typing import Any
 
 import speed_cases as cases
 import torch
+from arguments import new_parser
 from speed_cases import DATA, SHAPES, Case, Shape
 from speed_runs import HuggingFace, Palm, free, gemm_rate, peak_memory
 
@@ -216,9 +217,7 @@ def machine() -> str:
 
 def read_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--shape", nargs="+", choices=list(SHAPES), default=["minilm"])
     parser.add_argument("--case", nargs="+", default=CASES)
     parser.add_argument(

@@ -12,7 +12,6 @@ labels are the same, and the largest difference of a probability.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from arguments import new_parser
 from speed import machine
 from speed_cases import DATA, SHAPES
 
@@ -29,7 +29,7 @@ from palm import load_model
 from palm.backbone import BERT
 from palm.engine.inference.inference import InferenceModel
 from palm.export import to_onnx
-from palm.export.graph import INPUTS
+from palm.export.onnx_model import INPUTS
 from palm.paradigm import Classify
 from palm.reader import ClassifyReader
 
@@ -139,9 +139,7 @@ def table(answers: dict[str, Answer], texts: Sequence[str], turns: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--model", type=Path, help="a saved model of a task cls; a random one where absent")
     parser.add_argument("--texts", type=Path, help="a data file whose second column is taken")
     parser.add_argument("--turns", type=int, default=5)

@@ -1,4 +1,4 @@
-"""Shared encoders by name: `bert`, `distilbert`, `electra`, `ernie` and `roberta`."""
+"""Shared encoders by name: `bert`, `distilbert`, `electra`, `ernie`, `roberta` and `transformers`."""
 
 from palm.backbone import base_backbone
 from palm.backbone.base import BACKBONES, Backbone
@@ -7,5 +7,16 @@ from palm.backbone.distilbert import DistilBERT
 from palm.backbone.electra import ELECTRA
 from palm.backbone.ernie import ERNIE
 from palm.backbone.roberta import RoBERTa
+from palm.backbone.transformers import Transformers
 
-__all__ = ["BACKBONES", "BERT", "ELECTRA", "ERNIE", "Backbone", "DistilBERT", "RoBERTa", "base_backbone"]
+__all__ = [
+    "BACKBONES",
+    "BERT",
+    "ELECTRA",
+    "ERNIE",
+    "Backbone",
+    "DistilBERT",
+    "RoBERTa",
+    "Transformers",
+    "base_backbone",
+]

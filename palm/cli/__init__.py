@@ -1,4 +1,4 @@
-"""The command `palm`: what can be done from a shell, one module a command."""
+"""The command `palm`."""
 
 from __future__ import annotations
 
@@ -8,27 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from palm.cli import (
-    check,
-    compare,
-    completion,
-    convert,
-    diff,
-    download,
-    evaluate,
-    export,
-    init,
-    inspect,
-    ls,
-    merge,
-    plot,
-    predict,
-    report,
-    sweep,
-    train,
-    verify_resume,
-)
-from palm.cli.command import Command, Settings
+from palm.cli.command import COMMANDS, Command, Settings
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
 from palm.core.files.untrusted import printable
@@ -36,26 +16,13 @@ from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.core.signals import Stopped, ending_on_signals
 from palm.core.version import __version__
 
-COMMANDS = {
-    command.name: command
-    for command in (
-        *(
-            init.COMMAND,
-            check.COMMAND,
-            train.COMMAND,
-            predict.COMMAND,
-            evaluate.COMMAND,
-            verify_resume.COMMAND,
-        ),
-        *(export.COMMAND, convert.COMMAND, download.COMMAND, inspect.COMMAND, merge.COMMAND),
-        *(plot.COMMAND, report.COMMAND, diff.COMMAND, compare.COMMAND, sweep.COMMAND, ls.COMMAND),
-    )
-}
-COMMANDS["completion"] = completion.command_of(COMMANDS)
+# isort: off
+from palm.cli import projects, runs, models, reports  # noqa: F401 - in the order of `palm --help`
+# isort: on
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code: 0, or 2 with one message for what a user can mend."""
+    """Run the command line; return the exit code: 0, or 2 with one message for what a user can mend."""
     show_on_console()
     words = sys.argv[1:] if arguments is None else list(arguments)
     set_verbosity("--quiet" in words, "--verbose" in words)
@@ -86,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Of `palm` itself; the arguments of a command are for the command's own."""
+    """Return the parser of `palm` itself; the arguments of a command are parsed by the command's parser."""
     parser = argparse.ArgumentParser(
         prog="palm", description="Multi-task training on one shared BERT or ERNIE encoder."
     )
@@ -104,15 +71,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _parsed(command: Command, words: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
-    """The command's own options, and the settings of a configuration among its words."""
-    # Without allow_abbrev=False, a setting whose name begins an option's would be taken for the option.
-    parser = argparse.ArgumentParser(prog=f"palm {command.name}", allow_abbrev=False)
-    command.add_arguments(parser)
+    """Return the command's options, and the settings of a configuration among its words."""
+    parser = command.parser()
     if command.takes_settings:
-        own = {action.dest: action.nargs == 0 for action in parser._actions}
-        commands, settings = separated(words, own, flags=[name for name, is_flag in own.items() if is_flag])
+        takes_value = {action.dest: action.nargs != 0 for action in parser._actions}
+        flags = [name for name, takes in takes_value.items() if not takes]
+        commands, settings = separated(words, takes_value, flags)
         return parser.parse_args(commands), settings
     options, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(f"palm {command.name} does not know {' '.join(unknown)}")
-    return options, unknown
+    return options, []

@@ -1,121 +1,190 @@
-"""What makes one word a command of `palm`.
+"""Commands of `palm` as values: a name, help, options, and the function that runs it.
 
-A command's module imports what it runs inside of its functions: `palm --help` and the commands that need no
-torch must not wait for it.
+A function imports what it needs when it runs: `palm --help` and the commands that need no torch must not
+wait for torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from palm.core.errors import PalmError
 
 Settings = Sequence[str]
 """`--SETTING VALUE ...`, which only the configuration can understand."""
 
+Run = Callable[[argparse.Namespace, Settings], None]
+
+
+@dataclass(frozen=True)
+class Option:
+    """An argument of a command, as `ArgumentParser.add_argument` takes it.
+
+    Args:
+        names: `--output` and its like, or the name of a positional argument.
+        keywords: its help, type and default.
+    """
+
+    names: tuple[str, ...]
+    keywords: Mapping[str, Any]
+
+
+def option(*names: str, **keywords: Any) -> Option:
+    """Declare an argument."""
+    return Option(names, keywords)
+
+
+def flag(name: str, meaning: str) -> Option:
+    """Declare an option without a value."""
+    return option(name, action="store_true", help=meaning)
+
+
+def repeated(name: str, metavar: str, meaning: str) -> Option:
+    """Declare an option whose values are collected."""
+    return option(name, metavar=metavar, action="append", default=[], help=meaning)
+
 
 @dataclass(frozen=True)
 class Command:
-    """One command.
+    """A command of `palm`.
 
     Args:
         name: the word after `palm`.
         help: its line in `palm --help`.
-        add_arguments: adds its arguments to its parser, and what else its `--help` says.
-        run: does it; gets the arguments, and the settings that follow them.
+        run: gets the arguments, and the settings that follow them; its docstring is the description.
+        options: its arguments.
+        usage: where the arguments alone do not show how they go together.
+        epilog: returns the end of its `--help`.
         takes_settings: whether settings of a configuration may follow.
     """
 
     name: str
     help: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, Settings], None]
+    run: Run
+    options: Sequence[Option]
+    usage: str | None = None
+    epilog: Callable[[], str] | None = None
     takes_settings: bool = False
 
+    def parser(self) -> argparse.ArgumentParser:
+        """Return the parser of its arguments."""
+        # Without allow_abbrev=False, a setting whose name begins an option's would be taken for the option.
+        parser = argparse.ArgumentParser(
+            prog=f"palm {self.name}",
+            allow_abbrev=False,
+            usage=self.usage,
+            description=inspect.getdoc(self.run),
+            epilog=self.epilog and self.epilog(),
+            formatter_class=argparse.RawDescriptionHelpFormatter if self.epilog else argparse.HelpFormatter,
+        )
+        self.add_options(parser)
+        return parser
 
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    """The argument that allows code beside palm's own."""
-    parser.add_argument(
-        "--trust",
-        metavar="MODULE",
-        action="append",
-        default=[],
-        help="import components of the saved model from this module, package or class; may be repeated",
-    )
-
-
-def refuse_trust(options: argparse.Namespace) -> None:
-    """With a configuration nothing needs to be allowed.
-
-    Raises:
-        PalmError: it was.
-    """
-    if options.trust:
-        raise PalmError("--trust goes with --model; a configuration names its own components, and they count")
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add its arguments to a parser."""
+        for declared in self.options:
+            parser.add_argument(*declared.names, **declared.keywords)
 
 
-def add_engine(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say what computes a saved model, and with which numbers."""
-    parser.add_argument(
+COMMANDS: dict[str, Command] = {}
+"""Word after `palm` -> command, in the order of `palm --help`."""
+
+
+def command(
+    name: str,
+    help: str,
+    options: Sequence[Option],
+    *,
+    usage: str | None = None,
+    epilog: Callable[[], str] | None = None,
+    takes_settings: bool = False,
+) -> Callable[[Run], Run]:
+    """Return a decorator that makes a function a command; arguments as in `Command`."""
+
+    def enter(run: Run) -> Run:
+        COMMANDS[name] = Command(name, help, run, options, usage, epilog, takes_settings)
+        return run
+
+    return enter
+
+
+# ---- Options of several commands ----
+
+TASK_DIR = option("--task_dir", default=".", help="the folder of the task files, beside CONFIG")
+CONFIG = (option("config", help="the global YAML file"), TASK_DIR)
+OPTIONAL_CONFIG = (option("config", nargs="?", help="the global YAML file"), TASK_DIR)
+
+JSON = flag("--json", "as JSON")
+OVERWRITE = flag("--overwrite", "replace OUT, if palm wrote it and no file of others is there")
+TRUST = repeated(
+    "--trust",
+    "MODULE",
+    "import components of the saved model from this module, package or class; may be repeated",
+)
+
+SAVED_MODEL = (
+    option("--inference_model_dir", help="the saved model, for one task"),
+    option("--model", type=Path, help="the saved model"),
+    option(
         "--engine",
         choices=["torch", "onnx"],
         default="torch",
         help="with --model: what computes; onnx is onnxruntime on the CPU (extra onnx)",
-    )
-    parser.add_argument(
-        "--precision", help="auto, fp32, or bf16; with --engine onnx auto, fp32 or int8 (default: auto)"
-    )
+    ),
+    option("--precision", help="auto, fp32, or bf16; with --engine onnx auto, fp32 or int8 (default: auto)"),
+    TRUST,
+)
+
+GRID = (
+    option("--workers", type=int, metavar="N", help="runs at a time; one a GPU where absent"),
+    option("--output", type=Path, metavar="DIR", help="the folder of the runs"),
+    flag("--keep_models", "keep the models of runs that are done"),
+    flag("--overwrite", "remove the runs of other settings there"),
+    # With these the command is one of its own runs.
+    flag("--one_run", argparse.SUPPRESS),
+    option("--of", help=argparse.SUPPRESS),
+)
+"""Options of commands that train a folder of runs."""
 
 
-def settings_with_precision(options: argparse.Namespace, settings: Settings) -> Settings:
-    """The settings that a configuration gets, where `add_engine` has taken one of them.
-
-    Raises:
-        PalmError: another engine, which a configuration does not know.
-    """
-    if options.engine != "torch":
-        raise PalmError("--engine goes with --model")
-    return settings if options.precision is None else [*settings, "--precision", options.precision]
-
-
-def refuse_incomplete(options: argparse.Namespace, settings: Settings, command: str, *names: str) -> None:
-    """Without a configuration, some options are needed, and settings are not.
-
-    Raises:
-        PalmError: otherwise.
-    """
-    missing = [name for name in names if getattr(options, name) is None]
-    if missing or settings:
-        needed = f"--{', --'.join(names[:-1])} and --{names[-1]}"
-        wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"
-        raise PalmError(f"{command} needs CONFIG, or {needed}; {wrong}")
+# ---- What commands have in common ----
 
 
 def find_components(config: str) -> None:
     """Let a configuration name classes of modules beside it or in the working directory.
 
     As for `python demo.py`, whose folder Python searches; behind all else, so that no module of a library is
-    replaced by a file that happens to be called like it.
+    replaced by a file that happens to have its name.
     """
     for folder in (Path(config).absolute().parent, Path.cwd()):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
 
 
-def add_config(parser: argparse.ArgumentParser, required: bool) -> None:
-    """The arguments that name a configuration."""
-    parser.add_argument("config", nargs=None if required else "?", help="the global YAML file")
-    parser.add_argument("--task_dir", default=".", help="the folder of the task files, beside CONFIG")
+def write_line(text: object) -> None:
+    """Write an answer to stdout."""
+    sys.stdout.write(f"{text}\n")
 
 
-def add_overwrite(parser: argparse.ArgumentParser) -> None:
-    """The argument that lets a command replace what palm wrote before, and nothing else."""
-    parser.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace OUT, if palm wrote it and no file of others is there",
-    )
+def json_text(value: Any) -> str:
+    """Return an answer as indented JSON."""
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def pairs_of(words: Sequence[str], name: str, form: str) -> list[tuple[str, str]]:
+    """Return the two sides of words such as `TASK=FILE`.
+
+    Raises:
+        PalmError: a word of another form.
+    """
+    pairs = [word.partition("=") for word in words]
+    if wrong := ["".join(pair) for pair in pairs if not all(pair)]:
+        raise PalmError(f"{name} takes {form}, not {wrong[0]!r}")
+    return [(left, right) for left, _, right in pairs]

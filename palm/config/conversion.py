@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from palm.config.files import parsed_yaml
 from palm.config.model_names import names_model
+from palm.config.removed import removal
 from palm.config.values import (
     FALSE_WORDS,
     NULL_WORDS,
@@ -66,6 +67,8 @@ def convert_value(setting: Setting, annotation: Any) -> Any:
 def complaint(name: str, setting: Setting, annotation: Any, error: Mismatch) -> str:
     """The line of the report about a value that does not fit."""
     place = setting.place(name)
+    if gone := removal(name, setting.value):
+        return f"{setting.origin}: {gone}"
     if isinstance(error, MissingFile):
         return f"{place}: no such file: {error.path} (written as {shown(setting.value)})"
     noun = type_name(annotation)

@@ -8,6 +8,7 @@ from typing import Any
 
 from palm.backbone import BACKBONES
 from palm.core.checks import raise_any
+from palm.core.differences import changes, shortened
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.atomic_dir import check_target
 from palm.core.files.checksum import checksum
@@ -17,7 +18,7 @@ from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.model_paths import chosen_model
 from palm.engine.run.checkpoint import STATE
-from palm.engine.run.merging import SHOWN, mean_of, normalized_shares
+from palm.engine.run.merging import MOST_DIFFERENCES, mean_of, normalized_shares
 from palm.engine.training.recipe import named
 from palm.export.sources import tasks_of_run
 from palm.paradigm import HEADS
@@ -100,15 +101,12 @@ def _loaded(folder: Path, task: str | None, trust: str | Sequence[str]) -> Infer
 
 def _differences(one: Path, first: InferenceModel, other: Path, second: InferenceModel) -> Iterator[str]:
     """A line on what does not agree between two models, if anything does not."""
-    ours, theirs = _facts(first), _facts(second)
     found = [
-        f"{name} is {ours.get(name)!r} and {theirs.get(name)!r}"
-        for name in dict.fromkeys([*ours, *theirs])
-        if ours.get(name) != theirs.get(name)
+        f"{path[0]} is {old!r} and {new!r}" for path, old, new in changes(_facts(first), _facts(second), 1)
     ]
     if found:
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        yield f"{one} and {other} cannot be merged: {'; '.join(found[:SHOWN])}{more}"
+        told = "; ".join(shortened(found, MOST_DIFFERENCES))
+        yield f"{one} and {other} cannot be merged: {told}"
 
 
 def _facts(model: InferenceModel) -> Mapping[str, Any]:

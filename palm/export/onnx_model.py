@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
+from palm.core.numerics.rng import generator
+from palm.core.tensor_specs import Tensors
 from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.onnx.writing import check_sizes, require_onnx, session_of, write_graph
-from palm.export.checking import Check, check_graph
+from palm.engine.inference.onnx.graph import Graph, batch_specs, made_up_batch
+from palm.engine.inference.onnx.writing import require_onnx, write_graph
 from palm.export.description import describe_export
-from palm.export.graph import Graph
 from palm.export.sources import Trained, saved_model, tasks_of_run
 from palm.export.tokenizer_files import save_reader
 
 FILE = "model.onnx"
+
+INPUTS = {"token_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
+"""Our name -> the input's name in the graph, which is Hugging Face's; other inputs keep our name."""
+
+NUM_ROWS = 32
+"""Rows that are compared."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """The comparison of a graph with PyTorch.
+
+    Args:
+        num_rows: how many rows were compared.
+        rows_of: where they come from.
+        difference: the largest absolute difference of any output at a real token.
+    """
+
+    num_rows: int
+    rows_of: str
+    difference: float
+
+    def __str__(self) -> str:
+        return (
+            f"differs from PyTorch by at most {self.difference:.1e} on {self.num_rows} rows of {self.rows_of}"
+        )
 
 
 def to_onnx(
@@ -46,7 +75,7 @@ def to_onnx(
         overwrite: replace a folder that palm wrote, and that holds nothing else.
 
     Returns:
-        Task -> what was compared, and the largest difference.
+        Task -> its comparison with PyTorch.
 
     Raises:
         PalmError: the extra `onnx` is not installed, the model cannot be a graph, or the graph computes
@@ -60,20 +89,75 @@ def to_onnx(
     tasks = tasks_of_run(Path(source), trust) if all_heads else [saved_model(Path(source), trust)]
     tasks = _with_rows(tasks, rows)
     models = [trained.model for trained in tasks]
-    heads = {model.task: model.head for model in models}
-    graph = Graph(models[0].backbone, heads, models[0].reader.settings.get("task_id", 0)).eval()
-    parts = ", ".join(dict.fromkeys(type(part).__name__ for part in (graph.backbone, *graph.heads)))
+    graph = graph_of(models)
     with new_directory(folder, overwrite) as part:
-        shapes = {name: ("masks",) if name == "mask_pos" else ("batch", "seq") for name in graph.input_names}
-        write_graph(graph, shapes, graph.output_names, part / FILE, parts)
-        session = session_of(part / FILE)
-        check_sizes(session, parts)
+        session = write_graph(graph, part / FILE)
         checks = {trained.model.task: check_graph(session, graph, trained, tolerance) for trained in tasks}
         _describe(part, graph, models, checks)
     for name, check in checks.items():
         logger.info("%s: the graph %s", name, check)
     logger.info("%s written to %s", FILE, folder)
     return checks
+
+
+def graph_of(models: Sequence[InferenceModel]) -> Graph:
+    """The graph of tasks that have one encoder in common: token ids to the heads' floating-point outputs.
+
+    With several tasks, an output's name begins with `<task>.`.
+
+    Raises:
+        PalmError: a head reads what the graph cannot have.
+    """
+    first = models[0]
+    outputs = {
+        f"{model.task}.{name}" if len(models) > 1 else name: (model.task, name)
+        for model in models
+        for name, spec in model.head.outputs_attr.items()
+        if spec.dtype.is_floating_point  # only decoding reads masks and counters
+    }
+    return Graph(
+        first.backbone,
+        {model.task: model.head for model in models},
+        batch_specs(*(model.reader for model in models)),
+        outputs,
+        INPUTS,
+        first.reader.settings.get("task_id", 0),
+    ).eval()
+
+
+def check_graph(session: Any, graph: Graph, trained: Trained, tolerance: float) -> Check:
+    """Compare one task's outputs of an `onnxruntime` session with those of its PyTorch model.
+
+    Args:
+        session: of the exported graph.
+        graph: the module that was exported.
+        trained: the task, with the file of its rows; None for rows of made-up tokens.
+        tolerance: the largest difference.
+
+    Raises:
+        PalmError: some output differs by more.
+        DataError: a row of the file cannot be read.
+    """
+    model, data = trained.model, trained.data
+    batch = made_up_batch(model.reader, NUM_ROWS) if data is None else _first_rows(model, data)
+    check = Check(
+        num_rows=len(batch["input_mask"]),
+        rows_of="made-up tokens" if data is None else str(data),
+        difference=graph.difference(session, model.task, batch),
+    )
+    if not check.difference <= tolerance:
+        raise PalmError(
+            f"task {model.task!r}: the ONNX graph {check}, more than the tolerance of {tolerance:.1e}. "
+            "Nothing was written"
+        )
+    return check
+
+
+def _first_rows(model: InferenceModel, data: Path) -> Tensors:
+    examples = list(islice(model.reader.read(data, with_targets=False), NUM_ROWS))
+    rows = model.reader.encode(examples, with_targets=False)
+    indices = range(min(len(rows), NUM_ROWS))
+    return model.reader.collate(rows, indices, lambda row: generator(0, "export", model.task, row))
 
 
 def _with_rows(tasks: Sequence[Trained], rows: str | Path | Mapping[str, str | Path] | None) -> list[Trained]:
@@ -95,12 +179,12 @@ def _describe(
 ) -> None:
     """The tokenizer and `palm_export.json`; the tokenizer's longest row is the longest of any task."""
     longest = max(models, key=lambda model: int(model.reader.settings["max_seq_len"]))
-    save_reader(longest.reader, longest.backbone, folder, marks_text="mask_pos" in graph.input_names)
+    save_reader(longest.reader, longest.backbone, folder, marks_text="mask_pos" in graph.inputs)
     describe_export(
         folder,
         "onnx",
         models,
-        inputs=graph.input_names,
-        outputs=graph.output_names,
+        inputs=list(graph.shapes),
+        outputs=list(graph.outputs),
         checks={task: asdict(check) for task, check in checks.items()},
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from palm.config import yaml_text
 from palm.controller.document import Document
+from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import discard
 from palm.core.files.manifest import MANIFEST, read_object, write_json, write_text
@@ -33,7 +34,7 @@ OWN = (
 )
 """What a run's folder holds beside models and checkpoints, which have manifests."""
 
-SHOWN = 8
+MOST_DIFFERENCES = 8
 """Differences that a message names."""
 
 
@@ -92,21 +93,19 @@ class Grid:
             old = saved.get("about", {})
             about = {**about, **{name: {**old.get(name, {}), **about[name]} for name in grows}}
             kept = {name: {key: about[name][key] for key in old.get(name, {})} for name in grows}
-            before, now = dict(_flat(old)), dict(_flat({**about, **kept}))
-            lines = []
-            for name in dict.fromkeys([*before, *now]):
-                if before.get(name) != now.get(name):
-                    was, is_now = (repr(each[name]) if name in each else "not set" for each in (before, now))
-                    lines.append(f"{name} was {was} and is now {is_now}")
+            lines = [
+                f"{'.'.join(path)} was {before!r} and is now {now!r}"
+                for path, before, now in changes(old, {**about, **kept})
+            ]
             if saved.get("kind") != kind:
                 lines = [f"it was made by palm {saved.get('kind')}, not by palm {kind}"]
             if not lines:
                 write_json(file, {**saved, "about": about})
                 return False
             if not overwrite:
-                more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+                told = shortened(lines, MOST_DIFFERENCES)
                 raise StorageError(
-                    "\n  ".join([f"{self.path} was begun with other settings:", *lines[:SHOWN], *more])
+                    "\n  ".join([f"{self.path} was begun with other settings:", *told])
                     + "\nReplace its runs (--overwrite), or give another folder (--output)"
                 )
             for folder in self.folders():
@@ -153,12 +152,3 @@ def remove_models(folder: Path) -> None:
     """Remove the models and checkpoints of a run, which are most of what it takes on the disk."""
     for manifest in sorted((folder / OUT).rglob(MANIFEST)):
         discard(manifest.parent)
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The values by dotted names."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield before + name, list(value) if isinstance(value, tuple) else value

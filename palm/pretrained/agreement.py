@@ -7,8 +7,10 @@ from pathlib import Path
 from torch import nn
 
 from palm.backbone import BACKBONES, Backbone
+from palm.backbone.transformers import Transformers
 from palm.core.errors import ConfigError, StorageError
 from palm.pretrained.configs import described, find_config
+from palm.pretrained.library import disagreements
 from palm.pretrained.names import Renamed
 
 COMPUTED = ("num_attention_heads", "hidden_act")
@@ -31,6 +33,11 @@ def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
     """
     file = find_config(path)
     if file is None or not isinstance(backbone, Backbone):
+        return
+    if isinstance(backbone, Transformers):
+        if problems := list(disagreements(backbone, file)):
+            told = f"the weights of {path} are not those of this encoder, says {file}:"
+            raise StorageError("\n".join([told, *problems]))
         return
     try:
         name, settings = described(file, given)

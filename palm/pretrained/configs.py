@@ -10,10 +10,12 @@ from typing import Any
 
 from palm.backbone import BACKBONES
 from palm.backbone.encoder import Encoder
+from palm.backbone.transformers_config import PACKED, PADDED
 from palm.config import settings_of
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.manifest import read_object
-from palm.core.files.untrusted import reading
+from palm.core.files.untrusted import inside, reading
+from palm.pretrained.library import is_library_family
 from palm.pretrained.names import Renamed
 
 CONFIG_FILES = (
@@ -77,7 +79,8 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
     with reading(file), placed(file):
         saved = config.get("backbone")
         if isinstance(saved, dict):  # of palm's own: weights to start from bring no code
-            name, settings = saved["name"], saved["settings"]
+            name = saved["name"]
+            settings = {key: _in_folder(value, file.parent) for key, value in saved["settings"].items()}
             if name not in set(BACKBONES):
                 raise StorageError(
                     f"{file} describes the backbone {name!r}; only palm's own ({', '.join(BACKBONES)}) are "
@@ -88,10 +91,17 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
                 unknown = ", ".join(map(repr, sorted(strange)))
                 raise StorageError(f"{file}: {name} has no settings {unknown}")
             return name, settings
+        if is_library_family(config, BACKBONE_OF):
+            return "transformers", {"encoder_config_path": file}
         name = _name(config, file, given)
         encoder = BACKBONES[name]
         assert issubclass(encoder, Encoder)
         return name, encoder.settings_in({**config, **_told_by(given, config)})
+
+
+def _in_folder(value: Any, folder: Path) -> Any:
+    """Resolve a setting that names a file of a saved model."""
+    return inside(folder, value["file"]) if isinstance(value, dict) and set(value) == {"file"} else value
 
 
 @contextmanager
@@ -135,7 +145,7 @@ def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
             elif "embeddings.projection.weight" in given.weights:
                 kind = "electra"
     if kind not in BACKBONE_OF:
-        known = ", ".join(BACKBONE_OF)
+        known = ", ".join(sorted(BACKBONE_OF.keys() | PACKED | PADDED))
         raise StorageError(
             f"{file} describes a model of type {kind!r}; palm has no such encoder, but {known}"
         )

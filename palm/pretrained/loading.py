@@ -9,11 +9,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from palm.backbone.transformers import Transformers
 from palm.core.errors import StorageError
 from palm.core.files.untrusted import reading
 from palm.core.logging import logger
 from palm.pretrained.agreement import check_agreement
 from palm.pretrained.files import read_weights
+from palm.pretrained.library import renamed_for
 from palm.pretrained.names import Renamed, to_ours
 
 MAY_LACK = {
@@ -22,6 +24,12 @@ MAY_LACK = {
     "embeddings.task.weight": "set to zero, which adds nothing",
 }
 """Parameters that some published weights lack -> what becomes of them then."""
+
+
+def may_lack(name: str) -> str | None:
+    """Tell what becomes of a parameter that the weights lack; None where it must be there."""
+    return MAY_LACK.get(name) or (MAY_LACK["pooler.weight"] if name.startswith("model.pooler.") else None)
+
 
 _ROWS = {
     "embeddings.word.weight": "vocab_size",
@@ -54,7 +62,7 @@ class Report:
     def __str__(self) -> str:
         total = len(self.loaded) + len(self.missing)
         lines = [f"{len(self.loaded)} of the backbone's {total} parameters loaded from {self.path}"]
-        lines += [f"  missing: {name} ({MAY_LACK[name]})" for name in self.missing]
+        lines += [f"  missing: {name} ({may_lack(name)})" for name in self.missing]
         lines += [f"  left out: {shortened(self.left_out)}"] if self.left_out else []
         lines += [f"  unused: {shortened(self.unused)}"] if self.unused else []
         return "\n".join(lines)
@@ -83,6 +91,8 @@ def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
 def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
     """`load_pretrain` for weights that were read before."""
     parameters = backbone.state_dict()
+    if isinstance(backbone, Transformers):
+        given = renamed_for(backbone, given)
     if problems := list(_problems(parameters, given)):
         more = [f"  and {len(problems) - 6} more"] if len(problems) > 6 else []
         raise StorageError(
@@ -109,7 +119,7 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
 
 def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
     """What the file lacks, and what has another shape in it."""
-    missing = [name for name in parameters if name not in given.weights and name not in MAY_LACK]
+    missing = [name for name in parameters if name not in given.weights and not may_lack(name)]
     if missing:
         yield f"  missing, {len(missing)} of {len(parameters)}: {shortened(missing)}"
         others = [*given.unused, *given.left_out]

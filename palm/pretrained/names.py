@@ -27,12 +27,14 @@ class Renamed:
         weights: our name -> tensor, linear weights as [out, in].
         left_out: the file's names of heads and constants.
         unused: the file's other names.
+        original: the file's tensors under its own names.
     """
 
     layout: LayoutName
     weights: dict[str, Tensor]
     left_out: list[str]
     unused: list[str]
+    original: Mapping[str, Tensor]
 
 
 def to_ours(tensors: Mapping[str, Tensor]) -> Renamed:
@@ -43,7 +45,7 @@ def to_ours(tensors: Mapping[str, Tensor]) -> Renamed:
     """
     layout = max(LAYOUTS, key=lambda name: sum(_own_name(theirs, name) is not None for theirs in tensors))
     own = LAYOUTS[layout].names.values()
-    renamed = Renamed(layout, {}, [], [])
+    renamed = Renamed(layout, {}, [], [], tensors)
     for theirs in sorted(tensors, key=lambda name: _general(_bare(name)) not in own):
         ours = _own_name(theirs, layout)
         if ours is not None and ours not in renamed.weights:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from palm.core.differences import ABSENT, changes
 from palm.core.errors import StorageError
 from palm.core.files.manifest import read_json
 from palm.engine.inference.inference import DESCRIPTION
@@ -58,9 +59,10 @@ def differences(first: str, second: str) -> list[Difference]:
     Raises:
         StorageError: no history there.
     """
-    one, other = read_run(first), read_run(second)
+    one = read_run(first)
+    other = read_run(second)
     return [
-        *_settings(one, other),
+        *_compared("setting", _settings(one), _settings(other)),
         *_compared("data", data_of(one), data_of(other)),
         *_compared("version", _versions(one), _versions(other)),
         *_compared("steps", _steps(one), _steps(other)),
@@ -68,23 +70,20 @@ def differences(first: str, second: str) -> list[Difference]:
     ]
 
 
-def _settings(one: Run, other: Run) -> Iterator[Difference]:
-    ours, theirs = _values(one), _values(other)
-    for where, name in {**ours, **theirs}:
-        mine, its = ours.get((where, name)), theirs.get((where, name))
-        if (None if mine is None else mine.value) != (None if its is None else its.value):
-            yield Difference(
-                "setting",
-                where,
-                name,
-                None if mine is None else mine.value,
-                None if its is None else its.value,
-                "" if mine is None else mine.origin,
-                "" if its is None else its.origin,
-            )
+def _compared(kind: str, first: Facts, second: Facts) -> Iterator[Difference]:
+    for (place,), old, new in changes(first, second, depth=1):
+        mine = _as_value(place, old)
+        its = _as_value(place, new)
+        if mine.value != its.value:  # otherwise only the origin differs
+            where, name = place
+            yield Difference(kind, where, name, mine.value, its.value, mine.origin, its.origin)
 
 
-def _values(run: Run) -> dict[tuple[str, str], Value]:
+def _as_value(place: tuple[str, str], fact: Any) -> Value:
+    return fact if isinstance(fact, Value) else Value(place[1], None if fact is ABSENT else fact)
+
+
+def _settings(run: Run) -> Facts:
     return {
         ("" if title == "global" else title, value.name): value
         for title, values in run.sections.items()
@@ -140,13 +139,6 @@ def _scores(run: Run) -> Facts:
                 if task in evaluation.best:
                     found[task, f"{metric}, best"] = score
     return found
-
-
-def _compared(kind: str, first: Facts, second: Facts) -> Iterator[Difference]:
-    for where, name in {**first, **second}:
-        mine, its = first.get((where, name)), second.get((where, name))
-        if mine != its:
-            yield Difference(kind, where, name, mine, its)
 
 
 HEADINGS = {

@@ -58,7 +58,7 @@ def test_its_state_makes_another_one_its_equal(cls: type[Any]) -> None:
 @every_component
 def test_its_settings_build_it_again_after_json(cls: type[Any]) -> None:
     component = small(cls)
-    again = cls(**json.loads(json.dumps(component.settings)))
+    again = cls(**json.loads(json.dumps(component.settings, default=str)))
     assert again.settings == component.settings
     again.load_state_dict(component.state_dict())
 

@@ -19,6 +19,7 @@ from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.logging import logger
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
+from palm.engine.inference.onnx.computing import _sources
 from palm.paradigm import MRC, Classify, Head, MaskLM, Match, Regression, SequenceLabel
 from palm.reader import (
     ClassifyReader,
@@ -206,52 +207,61 @@ class UnsteadyHead(Classify):
 
 
 @pytest.mark.parametrize(
-    ("head", "message"),
+    ("head", "values"),
     [
-        (DataDependentHead, "BERT, DataDependentHead cannot become an ONNX graph: "),
-        (UnsteadyHead, r"BERT, UnsteadyHead differs from PyTorch by .* leave out engine 'onnx'"),
+        (DataDependentHead, ["BERT, DataDependentHead"]),
+        (UnsteadyHead, ["BERT, UnsteadyHead", "by 1.0e+00", "1e-04", "engine 'onnx'"]),
     ],
 )
-def test_what_no_graph_computes_is_refused(head: Any, message: str, folder: Path, tmp_path: Path) -> None:
+def test_what_no_graph_computes_is_refused(
+    head: Any, values: list[str], folder: Path, tmp_path: Path
+) -> None:
     shutil.copy(folder / "vocab.txt", tmp_path)
     model = saved("cls", tmp_path, head=head(4, 16))
     assert len(load_model(model).predict(["a red door"])) == 1
-    with pytest.raises(PalmError, match=message):
+    with pytest.raises(PalmError) as caught:
         load_model(model, engine="onnx")
+    assert all(value in str(caught.value) for value in values)
+
+
+def test_the_key_of_a_graph_covers_the_code_of_its_parts() -> None:
+    names = {file.name for file in _sources([DataDependentHead(4, 16)])}
+    assert {"encoder.py", "cls.py", "layers.py", "graph.py", Path(__file__).name} <= names
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "values"),
     [
-        ({"engine": "tvm"}, "engine: 'tvm' should be one of torch, onnx"),
-        ({"precision": "int8"}, "precision 'int8' needs engine 'onnx', which needs the extra `onnx`"),
+        ({"engine": "tvm"}, ["engine", "'tvm'", "torch, onnx"]),
+        ({"precision": "int8"}, ["precision", "'int8'", "engine 'onnx'"]),
         (
             {"engine": "onnx", "precision": "bf16"},
-            "precision with engine 'onnx' should be one of auto, fp32, int8, not 'bf16'",
+            ["precision", "engine 'onnx'", "auto, fp32, int8", "'bf16'"],
         ),
     ],
 )
 def test_other_engines_and_precisions_are_refused(
-    settings: dict[str, str], message: str, folder: Path
+    settings: dict[str, str], values: list[str], folder: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError) as caught:
         load_model(folder / "cls" / "infer_model", **settings)  # type: ignore[arg-type]
+    assert all(value in str(caught.value) for value in values)
 
 
 def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palm.engine.inference.onnx.writing.NEEDED", ("no_such_library",))
-    message = r"engine 'onnx' needs no_such_library; install them: pip install 'palm-torch\[onnx\]'"
-    with pytest.raises(PalmError, match=message):
+    with pytest.raises(PalmError) as caught:
         load_model(folder / "cls" / "infer_model", engine="onnx")
+    assert all(part in str(caught.value) for part in ("'onnx'", "no_such_library", "palm-torch[onnx]"))
 
 
 def test_it_stays_on_the_cpu(folder: Path) -> None:
     model = load_model(folder / "cls" / "infer_model", engine="onnx")
     assert model.to("cpu") is model
-    with pytest.raises(
-        PalmError, match="engine 'onnx' computes on the CPU, not on cuda; load the model without it"
-    ):
+    with pytest.raises(PalmError) as caught:
         model.to("cuda")
+    assert "'onnx'" in str(caught.value)
+    assert "cuda" in str(caught.value)
 
 
 def test_the_commands_take_it(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

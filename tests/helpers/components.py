@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from palm.core.tensor_specs import Specs, Tensors
@@ -16,6 +18,7 @@ ARGUMENTS = {
     "vocab_size": 20,
     "max_position_embeddings": 8,
     "n_classes": 3,
+    "encoder_config_path": Path(__file__).with_name("tiny_modernbert.json"),
 }
 """Small values for constructors' parameters, by name; what is not here has its default."""
 
@@ -26,6 +29,8 @@ SIZES = {"batch": 8, "seq": 6, "masks": 8}
 
 def small(cls: type[Any], seed: int = 0) -> Any:
     parameters = inspect.signature(cls).parameters
+    if "encoder_config_path" in parameters:
+        pytest.importorskip("transformers", minversion="5.9")
     torch.manual_seed(seed)
     return cls(**{name: value for name, value in ARGUMENTS.items() if name in parameters}).eval()
 

@@ -46,7 +46,7 @@ def test_twenty_steps_follow_the_original(run: str, weight_decay: float, scale: 
             assert max(differences(model, f"{run}/param{number}").values()) < 2e-6
 
 
-# The bounds are some one and a half times what benchmarks/adam_epsilon.py prints.
+# The bounds are some one and a half times the differences in docs/optimization.md.
 WHOLE = [
     ("nowarmup", 0.1, 1.0, 6e-6, 4e-5),
     ("nowarmup_wd0", 0.0, 1.0, 6e-6, 4e-5),

@@ -54,19 +54,6 @@ def test_the_cpu_benchmark_runs_on_a_tiny_encoder() -> None:
     assert any("steps among three tasks took" in line for line in lines)
 
 
-def test_the_benchmark_of_steps_of_several_tasks_runs_on_a_tiny_encoder() -> None:
-    lines = lines_of("several_tasks.py", "--quick", "--kind", "short")
-    rows = [line.split(" | ")[0] for line in lines if line.startswith("| ")]
-    assert rows[:4] == [
-        "| 32 rows as",
-        "| one step of two tasks",
-        "| two steps of one task",
-        "| one step of 32 rows",
-    ]
-    assert "| balance: gradnorm" in rows
-    assert any(line.startswith("Comparing the tasks takes as long as ") for line in lines)
-
-
 @pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="compares with transformers")
 def test_the_comparison_over_seeds_runs_on_a_tiny_encoder(tmp_path: Path) -> None:
     from transformers import BertConfig, BertForSequenceClassification

@@ -50,7 +50,7 @@ PACKAGES = {
 REGISTERED = {
     "reader": (READERS, ["cls", "match", "mlm", "mrc", "seq_label"]),
     "paradigm": (HEADS, ["cls", "match", "mlm", "mrc", "regression", "seq_label"]),
-    "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta"]),
+    "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta", "transformers"]),
     "optimizer": (OPTIMIZERS, ["adam", "adamw", "adamwdl", "lamb"]),
     "mixing": (
         MIXINGS,

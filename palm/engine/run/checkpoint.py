@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from palm.backbone import BACKBONES
+from palm.core.differences import changes
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import new_directory, set_aside_foreign
 from palm.core.files.manifest import (
@@ -277,38 +278,49 @@ DERIVED = {
 """What a configuration does not say itself -> what it follows from."""
 
 
-def differences(saved: Mapping[str, Any], now: Mapping[str, Any], place: str = "") -> list[str]:
-    """How two identities differ, a line each, under the names that settings have on the command line.
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """List how two identities differ, a line each, under the names that settings have on the command line.
 
     Args:
         saved: the identity in a checkpoint.
         now: that of a run.
-        place: what stands before their names: nothing, or `<task>.`.
     """
+    found = sorted(changes(saved, now))
+    paths = {change.path for change in found}
     lines = []
-    for key in sorted({*saved, *now}):
-        old: Any = saved.get(key)
-        new: Any = now.get(key)
-        if old == new:
+    for path, old, new in found:
+        wrapper = path.index("settings") if "settings" in path else None
+        if wrapper is not None and (*path[:wrapper], "name") in paths:
+            continue  # settings of two different components
+        if path[0] == "tasks" and len(path) == 2:
+            continue  # only one of them has the task, as task_instance tells
+        if path[-2:-1] == ("train_file",):
+            if path[-1] == "rows":
+                told = f"{old} rows in the checkpoint, {new} in this run"
+            elif (*path[:-1], "rows") in paths:
+                continue
+            else:
+                told = "as many rows, with other contents or read otherwise"
+            lines.append(f"{_setting_name(path[:-1])} has changed: {told}")
             continue
-        if key == "train_file":
-            rows = f"{old['rows']} rows in the checkpoint, {new['rows']} in this run"
-            same = old["rows"] == new["rows"]
-            told = "as many rows, with other contents or read otherwise" if same else rows
-            lines.append(f"{place}{key} has changed: {told}")
-        elif key == "tasks" and not place:
-            for task in new:
-                if task in old:  # one that only the run or only the checkpoint has is in task_instance
-                    lines += differences(old[task], new[task], f"{task}.")
-        elif _is_component(old) and _is_component(new) and old["name"] == new["name"]:
-            lines += differences(old["settings"], new["settings"], place)
-        elif isinstance(old, Mapping) and isinstance(new, Mapping) and not _is_component(old):
-            lines += differences(old, new, f"{place}{key}.")
-        else:
-            old, new = (value["name"] if _is_component(value) else value for value in (old, new))
-            origin = f" (it follows from {DERIVED[key]})" if key in DERIVED else ""
-            lines.append(f"{place}{key}: {old!r} in the checkpoint, {new!r} in this run{origin}")
+        old_name = old["name"] if _is_component(old) else old
+        new_name = new["name"] if _is_component(new) else new
+        origin = f" (it follows from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
+        lines.append(
+            f"{_setting_name(path)}: {old_name!r} in the checkpoint, {new_name!r} in this run{origin}"
+        )
     return lines
+
+
+def _setting_name(path: Sequence[str]) -> str:
+    """Return a setting's name on the command line: `task.name` of a task's, without its component's name."""
+    names = list(path[1:] if path[0] == "tasks" else path)
+    if "settings" in names:
+        wrapper = names.index("settings")
+        del names[wrapper - 1 : wrapper + 1]
+    elif names[-1] == "name":
+        names.pop()
+    return ".".join(names)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Callable[[Tensor], str]) -> dict[str, Tensor]:

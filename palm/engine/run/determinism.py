@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
 from palm.core.files.manifest import tensor_digests
 from palm.distributed import full_tensors, is_first
@@ -115,5 +116,4 @@ def _flat(line: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _names(one: Mapping[str, str], other: Mapping[str, str]) -> str:
-    differing = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    return ", ".join(differing[:3]) + (f" and {len(differing) - 3} more" if len(differing) > 3 else "")
+    return ", ".join(shortened([change.path[0] for change in changes(one, other)], 3))

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from palm.core.differences import ABSENT, changes, shortened
 from palm.core.errors import ConfigError, StorageError
 from palm.engine.run.checkpoint import TrainedWeights
 
-SHOWN = 4
+MOST_DIFFERENCES = 4
 """Differences that a message names."""
 
 
@@ -47,12 +48,10 @@ def mean_of(
     """
     first = models[0]
     for name, other in zip(names[1:], models[1:], strict=True):
-        found = list(_differences(first, other))
-        if found:
-            more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        if found := _differences(first, other):
             raise StorageError(
                 f"{names[0]} and {name} are not built alike, so they have no mean: "
-                f"{'; '.join(found[:SHOWN])}{more}"
+                f"{'; '.join(shortened(found, MOST_DIFFERENCES))}"
             )
     taken = [(model, share) for model, share in zip(models, shares, strict=True) if share]
     if len(taken) == 1:
@@ -68,13 +67,18 @@ def mean_of(
 
 
 def _differences(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[str]:
-    found = [f"only one has {name}" for name in one.keys() ^ other.keys()]
-    for name in one.keys() & other.keys():
-        ours, theirs = one[name], other[name]
-        if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
-            found.append(f"{name} is {_shown(ours)} and {_shown(theirs)}")
-        elif not ours.is_floating_point() and not torch.equal(ours, theirs):
-            found.append(f"{name} holds other whole numbers")
+    ours = {name: _shown(value) for name, value in one.items()}
+    theirs = {name: _shown(value) for name, value in other.items()}
+    found = [
+        f"only one has {path[0]}" if ABSENT in (old, new) else f"{path[0]} is {old} and {new}"
+        for path, old, new in changes(ours, theirs)
+    ]
+    found += [
+        f"{name} holds other whole numbers"
+        for name, value in one.items()
+        if ours[name] == theirs.get(name) and not value.is_floating_point()
+        if not torch.equal(value, other[name])
+    ]
     return sorted(found)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from palm.core.differences import changes
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import linked_copy
 from palm.core.files.manifest import is_sealed, read_object, write_json, write_text
@@ -96,10 +97,8 @@ class StagedDirectory:
             if now is None:
                 yield f"stage {label} is there no more"
                 continue
-            changed = ", ".join(
-                sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
-            )
-            yield f"stage {label}: {changed}"
+            changed = sorted(change.path[0] for change in changes(before, now, depth=1))
+            yield f"stage {label}: {', '.join(changed)}"
 
     def publish(self, stage: str, targets: Sequence[str]) -> None:
         """Give the models of targets their usual place, below `<save_path>/<task>`."""

@@ -1,4 +1,4 @@
-"""onnxruntime in the place of torch: a model's graph, made once and kept, and what computes it."""
+"""The inference engine `onnx`: a model's graph, made once and cached, and its session of onnxruntime."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from palm.backbone import Backbone
 from palm.core.errors import ConfigError, PalmError, StorageError
@@ -23,21 +23,21 @@ from palm.core.files.locking import locked
 from palm.core.files.manifest import tensor_digests, verify
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
-from palm.engine.inference.onnx.graph import BatchGraph, made_up_batch
+from palm.engine.inference.onnx.graph import Graph, batch_specs, made_up_batch
 from palm.engine.inference.onnx.writing import (
     NEEDED,
-    check_sizes,
     quiet,
     require_onnx,
     session_of,
     write_graph,
 )
-from palm.engine.training.model import outputs_of
 from palm.paradigm import Head
 from palm.reader import Reader
 from palm.reader.rows.cache import DataCache, forget_unused
 
 FILE = "model.onnx"
+
+PACKAGE = Path(__file__).parents[3]
 
 PRECISIONS = {"auto": "fp32", "fp32": "fp32", "int8": "int8"}
 """What a user may ask for -> what is computed with."""
@@ -47,7 +47,7 @@ TOLERANCE = 1e-4
 
 
 class OnnxEngine:
-    """Gives a head's outputs for a batch, computed by onnxruntime on the CPU, without Python in between.
+    """Compute a head's outputs for a batch by onnxruntime on the CPU.
 
     Args:
         reader: of the batches.
@@ -55,7 +55,7 @@ class OnnxEngine:
         head: on the encoder.
         precision: 'fp32' ('auto' is the same), or 'int8' for products of 8-bit weights with activations that
             are rounded to 8 bits for each batch.
-        cache: where the graph is kept for later loads; made anew for each where it is None.
+        cache: keeps the graph for later loads; None makes it at every load.
 
     Attributes:
         about: what computes, in words.
@@ -73,36 +73,31 @@ class OnnxEngine:
                 [f"precision with engine 'onnx' should be one of {', '.join(PRECISIONS)}, not {precision!r}"]
             )
         require_onnx("engine 'onnx'")
-        rows = made_up_batch(reader, num_rows=8)
-        given = {name: spec for name, spec in reader.outputs_attr.items() if name in rows}
-        graph = BatchGraph(backbone.eval(), head.eval(), given).eval()
-        self.inputs, self.outputs = list(graph.inputs), graph.outputs
+        outputs = {f"output.{name}": ("", name) for name in head.outputs_attr}
+        self.graph = Graph(backbone, {"": head}, batch_specs(reader), outputs).eval()
         version = importlib.metadata.version("onnxruntime")
         self.about = f"{PRECISIONS[precision]} by onnxruntime {version} on cpu"
+        rows = made_up_batch(reader, num_rows=8)
         with tempfile.TemporaryDirectory() as folder:
-            file = graph_file(graph, rows, PRECISIONS[precision], cache, Path(folder) / FILE)
+            file = graph_file(self.graph, rows, PRECISIONS[precision], cache, Path(folder) / FILE)
             self.session = session_of(file, torch.get_num_threads())
 
     def __call__(self, batch: Tensors) -> Tensors:
-        """The outputs that `palm.engine.training.model.outputs_of` gives, within rounding."""
-        arrays = self.session.run(
-            list(self.outputs), {name: batch[name].long().numpy() for name in self.inputs}
-        )
-        names = self.outputs.values()
+        """Compute the outputs of `palm.engine.training.model.outputs_of`, within rounding."""
+        arrays = self.session.run(list(self.graph.outputs), self.graph.arrays(batch))
+        names = [name for _, name in self.graph.outputs.values()]
         return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
 
 
-def graph_file(
-    graph: BatchGraph, rows: Tensors, precision: str, cache: DataCache | None, otherwise: Path
-) -> Path:
-    """The file of a graph: kept from an earlier load, or made now.
+def graph_file(graph: Graph, rows: Tensors, precision: str, cache: DataCache | None, otherwise: Path) -> Path:
+    """The file of a graph, from the cache or made now.
 
     Args:
         graph: in evaluation mode.
         rows: a batch to compare it on.
         precision: fp32 or int8.
-        cache: where it is kept.
-        otherwise: the file to make where it cannot be kept.
+        cache: keeps it.
+        otherwise: the file to make without a usable cache.
 
     Raises:
         PalmError: it cannot be a graph, or the graph computes something else.
@@ -121,33 +116,38 @@ def graph_file(
             return entry / FILE
         except (OSError, StorageError) as error:
             logger.warning(
-                "the ONNX graph cannot be kept in %s (%s), it is made anew at every load; set "
-                "PALM_DATA_CACHE to a folder that can be written",
-                *(cache.folder, error),
+                "cannot cache the ONNX graph in %s (%s): it is made at every load; set PALM_DATA_CACHE to a "
+                "folder that can be written",
+                cache.folder,
+                error,
             )
     _make(graph, rows, precision, otherwise)
     return otherwise
 
 
-def key_of_graph(graph: BatchGraph, precision: str) -> str:
-    """What a graph depends on as 32 hexadecimal digits: weights, settings, code and versions."""
-    parts = (graph.backbone, graph.head)
-    package = Path(__file__).parents[2]
-    places = ("backbone", "paradigm", "engine/onnx", "core")
-    sources = {file for place in places for file in (package / place).glob("*.py")}
-    # A class of the user's own has its code elsewhere.
-    for part in parts:
-        with suppress(OSError, TypeError):
-            sources |= {Path(inspect.getfile(kind)) for kind in type(part).__mro__[:-1]}
+def key_of_graph(graph: Graph, precision: str) -> str:
+    """Digest of what a graph depends on, 32 hexadecimal digits: weights, settings, code and versions."""
+    parts = (graph.backbone, *graph.heads)
     about = {
         "weights": [tensor_digests(part.state_dict()) for part in parts],
         "components": [f"{type(part).__module__}.{type(part).__qualname__}" for part in parts],
         "settings": [part.settings for part in parts],
         "precision": precision,
-        "code": [checksum(file, "blake2b") for file in sorted(sources)],
+        "code": [checksum(file, "blake2b") for file in sorted(_sources(parts))],
         "versions": [importlib.metadata.version(name) for name in ("torch", *NEEDED)],
     }
     return hashlib.blake2b(json.dumps(about, default=str).encode(), digest_size=16).hexdigest()
+
+
+def _sources(parts: Iterable[object]) -> set[Path]:
+    """The files whose code computes these components, and writes their graph."""
+    folders = ("backbone", "paradigm", "core", "engine/inference/onnx")
+    files = {file for name in folders for file in (PACKAGE / name).rglob("*.py")}
+    # A class of the user's own has its code elsewhere.
+    for part in parts:
+        with suppress(OSError, TypeError):
+            files |= {Path(inspect.getfile(kind)) for kind in type(part).__mro__[:-1]}
+    return files
 
 
 def _is_whole(entry: Path) -> bool:
@@ -159,26 +159,16 @@ def _is_whole(entry: Path) -> bool:
     return True
 
 
-def _make(graph: BatchGraph, rows: Tensors, precision: str, file: Path) -> None:
-    """Write a graph that was compared with torch on `rows`, and then perhaps rounded."""
-    name = f"{type(graph.backbone).__name__}, {type(graph.head).__name__}"
-    logger.info("making an ONNX graph of %s", name)
+def _make(graph: Graph, rows: Tensors, precision: str, file: Path) -> None:
+    """Write a graph, compare it with torch on `rows`, and round it where int8 is wanted."""
+    logger.info("making an ONNX graph of %s", graph.title)
     exact = file if precision == "fp32" else file.with_name("exact.onnx")
-    shapes = {field: spec.shape for field, spec in graph.inputs.items()}
-    write_graph(graph, shapes, list(graph.outputs), exact, name)
-    session = session_of(exact, torch.get_num_threads())
-    check_sizes(session, name)
-    given = session.run(list(graph.outputs), {field: rows[field].long().numpy() for field in graph.inputs})
-    with torch.no_grad():
-        expected = outputs_of(graph.backbone, graph.head, rows)
-    apart = max(
-        _difference(expected[field], torch.from_numpy(array), rows["input_mask"])
-        for field, array in zip(graph.outputs.values(), given, strict=True)
-    )
+    session = write_graph(graph, exact, torch.get_num_threads())
+    apart = graph.difference(session, graph.tasks[0], rows)
     if not apart <= TOLERANCE:
         raise PalmError(
-            f"the ONNX graph of {name} differs from PyTorch by {apart:.1e} on made-up tokens; more than "
-            f"{TOLERANCE:.0e} is not equal: leave out engine 'onnx'"
+            f"the ONNX graph of {graph.title} differs from PyTorch by {apart:.1e} on made-up "
+            f"tokens, more than the {TOLERANCE:.0e} of rounding; load the model without engine 'onnx'"
         )
     if precision == "int8":
         from onnxruntime.quantization import quantize_dynamic
@@ -187,11 +177,3 @@ def _make(graph: BatchGraph, rows: Tensors, precision: str, file: Path) -> None:
         with quiet():
             quantize_dynamic(exact, file, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True)
         exact.unlink()
-
-
-def _difference(ours: Tensor, theirs: Tensor, mask: Tensor) -> float:
-    """The largest difference; outputs of single tokens count where there is no padding."""
-    if ours.shape != theirs.shape:
-        return float("inf")
-    apart = (ours.double() - theirs.double()).abs()
-    return float((apart[mask] if apart.shape[:2] == mask.shape else apart).max())

@@ -1,10 +1,13 @@
-"""An encoder with one head as one function of what a reader gives, whose shapes no value decides."""
+"""An encoder with heads as one function of a batch, whose shapes depend on no value."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -14,65 +17,138 @@ from palm.backbone.packing import Padded
 from palm.core.errors import PalmError
 from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Specs, Tensors, as_declared
+from palm.engine.training.model import outputs_of
 from palm.paradigm import Head
 from palm.reader import Reader
 
+COMPUTED = ("position_ids", "task_ids", "word_mask")
+"""Inputs that a graph can compute by itself, so that its caller need not know them."""
+
+
+class Graph(nn.Module):
+    """An encoder and heads, from a batch of a reader to the outputs of the heads.
+
+    Args:
+        backbone: the encoder that all heads share.
+        heads: task -> its head.
+        specs: the tensors that batches have, see `batch_specs`.
+        outputs: name in the graph -> the task and its head's output.
+        names: name in a batch -> name in the graph, where they differ.
+        task_id: what ERNIE's task embedding gets; the graph then computes all of `COMPUTED`. None for a graph
+            that reads them.
+
+    Attributes:
+        inputs: name in a batch -> its spec, of what the graph reads; everything is int64 in the graph.
+
+    Raises:
+        PalmError: the backbone or a head reads something else.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        heads: Mapping[str, Head],
+        specs: Specs,
+        outputs: Mapping[str, tuple[str, str]],
+        names: Mapping[str, str] = MappingProxyType({}),
+        task_id: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.heads = nn.ModuleList(heads.values())
+        self.tasks = list(heads)
+        self.outputs = outputs
+        self.task_id = task_id
+        self._names = names
+        read = [name for head in heads.values() for name in head.inputs_attr]
+        self._features = [name for name in backbone.outputs_attr if name in read]
+        needed = dict.fromkeys(
+            [*backbone.inputs_attr, *(name for name in read if name not in self._features)]
+        )
+        if task_id is not None:
+            needed = dict.fromkeys(["token_ids", "input_mask", *(n for n in needed if n not in COMPUTED)])
+        for name in needed:
+            if name not in specs or specs[name].dtype not in (torch.long, torch.bool):
+                raise PalmError(f"{self.title}: an ONNX graph has no input {name!r}, which these read")
+        self.inputs = {name: specs[name] for name in needed}
+
+    @property
+    def title(self) -> str:
+        """Class names of the encoder and the heads, for messages."""
+        return ", ".join(dict.fromkeys(type(part).__name__ for part in (self.backbone, *self.heads)))
+
+    @property
+    def shapes(self) -> dict[str, tuple[str | int, ...]]:
+        """Name in the graph -> shape, of all inputs."""
+        return {self._names.get(name, name): spec.shape for name, spec in self.inputs.items()}
+
+    def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
+        """Compute the outputs in the order of `outputs`.
+
+        Args:
+            inputs: every name of `shapes`, int64.
+        """
+        batch = {
+            name: inputs[self._names.get(name, name)].to(spec.dtype) for name, spec in self.inputs.items()
+        }
+        if self.task_id is not None:
+            ids, mask = batch["token_ids"], batch["input_mask"]
+            batch["position_ids"] = torch.arange(ids.shape[1], device=ids.device).expand_as(ids) * mask
+            batch["task_ids"] = torch.full_like(ids, self.task_id)
+            batch["word_mask"] = mask  # only decoding asks which tokens begin a word
+        features = batch | padded_features(self.backbone, batch, self._features)
+        outputs = {}
+        for task, head in zip(self.tasks, self.heads, strict=True):
+            assert isinstance(head, Head)
+            read = {name: features[name] for name in head.inputs_attr}
+            outputs[task] = head(as_declared(read, head.inputs_attr))
+        return tuple(outputs[task][name] for task, name in self.outputs.values())
+
+    def arrays(self, batch: Tensors) -> dict[str, npt.NDArray[np.int64]]:
+        """The inputs of the graph; empty where only other tasks have one, as `mask_pos`."""
+        empty = torch.empty(0)
+        return {self._names.get(name, name): batch.get(name, empty).long().numpy() for name in self.inputs}
+
+    @torch.no_grad()
+    def difference(self, session: Any, task: str, batch: Tensors) -> float:
+        """The largest absolute difference between a session's outputs and PyTorch's, at real tokens.
+
+        Args:
+            session: of onnxruntime, of this graph.
+            task: whose outputs are compared.
+            batch: of the task's reader.
+        """
+        head = self.heads[self.tasks.index(task)]
+        assert isinstance(head, Head)
+        expected = outputs_of(self.backbone.eval(), head.eval(), batch)
+        names = {theirs: ours for theirs, (owner, ours) in self.outputs.items() if owner == task}
+        arrays = session.run(list(names), self.arrays(batch))
+        mask = batch["input_mask"]
+        largest = 0.0
+        for ours, array in zip(names.values(), arrays, strict=True):
+            if array.shape != expected[ours].shape:
+                return float("inf")
+            apart = (expected[ours].double() - torch.from_numpy(array).double()).abs()
+            largest = max(largest, float((apart[mask] if apart.shape[:2] == mask.shape else apart).max()))
+        return largest
+
 
 def padded_features(backbone: Backbone, batch: Tensors, wanted: Sequence[str]) -> Tensors:
-    """What `backbone(batch, wanted)` gives, with the padding left in place: packing depends on values."""
+    """Compute `backbone(batch, wanted)` with the padding left in place: packing depends on values."""
     if isinstance(backbone, Encoder):
         return backbone.features(batch, Padded.of(batch["input_mask"]), wanted)
     features: Tensors = backbone(as_declared(batch, backbone.inputs_attr), wanted)
     return features
 
 
-class BatchGraph(nn.Module):
-    """All outputs of a head, those too that only decoding reads, of a reader's batch as it is.
-
-    Args:
-        backbone: the encoder.
-        head: on the encoder.
-        given: what batches of the reader have, `reader.outputs_attr`.
-
-    Attributes:
-        inputs: what the graph reads, by its name in a batch; masks are int64 in the graph.
-        outputs: name in the graph -> that of the head's output.
-
-    Raises:
-        PalmError: the backbone or the head reads something of another kind.
-    """
-
-    def __init__(self, backbone: Backbone, head: Head, given: Specs) -> None:
-        super().__init__()
-        self.backbone, self.head = backbone, head
-        read = [name for name in head.inputs_attr if name not in backbone.outputs_attr]
-        needed = dict.fromkeys([*backbone.inputs_attr, *read])
-        self.inputs = {name: given[name] for name in needed if name in given}
-        missing = [name for name in needed if name not in given]
-        strange = [name for name, spec in self.inputs.items() if spec.dtype not in (torch.long, torch.bool)]
-        for name in missing + strange:
-            raise PalmError(
-                f"an ONNX graph has no input {name!r}, which {type(head).__name__} or its backbone reads"
-            )
-        # An output may be called like an input in a head, but not in a graph.
-        self.outputs = {f"output.{name}": name for name in head.outputs_attr}
-
-    def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
-        """The outputs in the order of `outputs`.
-
-        Args:
-            inputs: every name of `self.inputs`, int64.
-        """
-        batch = {name: inputs[name].to(spec.dtype) for name, spec in self.inputs.items()}
-        wanted = [name for name in self.head.inputs_attr if name in self.backbone.outputs_attr]
-        features = {**batch, **padded_features(self.backbone, batch, wanted)}
-        taken = {name: features[name] for name in self.head.inputs_attr}
-        outputs = self.head(as_declared(taken, self.head.inputs_attr))
-        return tuple(outputs[name] for name in self.outputs.values())
+def batch_specs(*readers: Reader) -> Specs:
+    """The tensors of these readers' batches, as far as `made_up_batch` has them."""
+    known = made_up_batch(readers[0], 1)
+    return {name: spec for reader in readers for name, spec in reader.outputs_attr.items() if name in known}
 
 
 def made_up_batch(reader: Reader, num_rows: int) -> Tensors:
-    """Random tokens and lengths, with everything that any reader of palm's gives."""
+    """Random tokens and lengths, with every tensor that any reader of palm's gives."""
     draw = generator(0, "export")
     shape = (num_rows, reader.settings["max_seq_len"])
     lengths = draw.integers(1, shape[1] + 1, (num_rows, 1))

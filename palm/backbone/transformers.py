@@ -1,0 +1,215 @@
+"""Any encoder of the `transformers` library, on packed tokens where its attention can be replaced."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import nn
+
+from palm.backbone.base import BACKBONES, Backbone
+from palm.backbone.packing import Packing
+from palm.backbone.pooling import Pooling, pooled
+from palm.backbone.transformers_attention import NAME, register
+from palm.backbone.transformers_config import PACKED, library, read_encoder_config
+from palm.core.checks import choice_problems, raise_any
+from palm.core.errors import ConfigError, WiringError
+from palm.core.logging import logger
+from palm.core.tensor_specs import Tensors, TensorSpec, mismatches
+
+SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
+
+
+@BACKBONES.register("transformers")
+class Transformers(Backbone):
+    """An encoder of the `transformers` library.
+
+    Families in `PACKED` see one row of all real tokens, and palm's attention keeps the texts apart. The
+    others see the padded batch.
+
+    Args:
+        encoder_config_path: the encoder's `config.json`.
+        pooling: how a sentence embedding is made: of the first token (`cls`, through the family's pooler
+            where it has one), or the mean or maximum of all tokens; `model` is `cls` where nothing else is
+            known of the weights.
+
+    Attributes:
+        model: the library's module.
+        is_packed: whether it runs on packed tokens.
+
+    Raises:
+        ConfigError: the library is missing, or the file describes what palm does not run.
+    """
+
+    max_tokens: int | None
+
+    def __init__(self, encoder_config_path: Path, pooling: Pooling = "cls") -> None:
+        super().__init__()
+        raise_any(choice_problems(get_args(Pooling), pooling=pooling))
+        self.config = read_encoder_config(encoder_config_path)
+        kind = self.config.model_type
+        self.is_packed = kind in PACKED
+        self.pooling = "cls" if pooling == "model" else pooling
+        self.model = self._built(encoder_config_path)
+        if not self.is_packed:
+            logger.info("%s: its attention cannot be replaced, so its batches are padded", kind)
+        takes = inspect.signature(self.model.forward).parameters
+        self._takes_positions = "position_ids" in takes and self.is_packed
+        takes_segments = "token_type_ids" in takes and getattr(self.config, "type_vocab_size", 0) > 1
+        self._first_position = _first_position(self.model)
+        longest = getattr(self.config, "max_position_embeddings", -1)
+        self.max_tokens = longest - self._first_position if longest > 0 else None
+        ids = ["token_ids", *(["segment_ids"] if takes_segments else ())]
+        self.inputs_attr = dict.fromkeys(ids, TensorSpec(("batch", "seq"), torch.long))
+        self.inputs_attr["input_mask"] = TensorSpec(("batch", "seq"), torch.bool)
+        width = self.config.hidden_size
+        table = self.model.get_input_embeddings().weight
+        self.outputs_attr = {
+            "word_embedding": TensorSpec(("batch", "seq", width), torch.float),
+            "embedding_table": TensorSpec(tuple(table.shape), torch.float),
+            "encoder_outputs": TensorSpec(("batch", "seq", width), torch.float),
+            **{name: TensorSpec(("batch", width), torch.float) for name in SENTENCE},
+        }
+
+    def _built(self, path: Path) -> Any:
+        model_class = library().AutoModel
+        options: dict[str, Any] = {"trust_remote_code": False}
+        if self.is_packed:
+            register()
+            options["attn_implementation"] = NAME
+        kind = model_class._model_mapping[type(self.config)]
+        if self.pooling != "cls" and "add_pooling_layer" in inspect.signature(kind.__init__).parameters:
+            options["add_pooling_layer"] = False
+        try:
+            return model_class.from_config(self.config, dtype=torch.float32, **options)
+        except (ValueError, TypeError, AttributeError, KeyError, ZeroDivisionError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ConfigError([f"{path}: the library cannot build this encoder: {reason}"]) from error
+
+    def write_file(self, setting: str, target: Path) -> None:  # noqa: ARG002
+        """Write the configuration without what the library adds about the machine and its own version."""
+        content = self.config.to_diff_dict() | {"model_type": self.config.model_type}
+        target.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+    def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
+        """Compute the declared outputs of the declared inputs; they are zero where there is padding.
+
+        Args:
+            inputs: every name of `inputs_attr`; further names are ignored.
+            wanted: the outputs to compute; None for all.
+
+        Raises:
+            WiringError: an input is missing, of another shape or dtype, or too long; a row begins with
+                padding; or (on a CPU) an id lies outside its table.
+        """
+        return self.features(inputs, self._checked_layout(inputs), wanted)
+
+    def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
+        """Compute `forward` without its checks, on a given layout of the batch."""
+        names = set(self.outputs_attr if wanted is None else wanted)
+        outputs: Tensors = {}
+        if "embedding_table" in names:
+            outputs["embedding_table"] = self.model.get_input_embeddings().weight
+        if names & {"word_embedding", "encoder_outputs", *SENTENCE}:
+            outputs |= self._encoded(inputs, packing, names)
+        return outputs
+
+    def _encoded(self, inputs: Tensors, packing: Packing, wanted: set[str]) -> Tensors:
+        computed = self.model(
+            **(self._packed(inputs, packing) if self.is_packed else self._padded(inputs)),
+            output_hidden_states="word_embedding" in wanted,
+            return_dict=True,
+        )
+        tokens = computed.last_hidden_state
+        tokens = tokens[0] if self.is_packed else packing.pack(tokens)  # [tokens, width]
+        outputs: Tensors = {}
+        if "word_embedding" in wanted:
+            embedded = computed.hidden_states[0]
+            outputs["word_embedding"] = packing.unpack(
+                embedded[0] if self.is_packed else packing.pack(embedded)
+            )
+        if "encoder_outputs" in wanted:
+            outputs["encoder_outputs"] = packing.unpack(tokens)
+        if wanted & set(SENTENCE):
+            sentence = pooled(tokens, packing, self.pooling)
+            if (pooler := getattr(self.model, "pooler", None)) is not None:
+                sentence = pooler(sentence[:, None])  # a pooler takes the first token of [batch, seq, width]
+            outputs |= {name: sentence for name in SENTENCE if name in wanted}
+        return outputs
+
+    def _packed(self, inputs: Tensors, packing: Packing) -> dict[str, Any]:
+        given: dict[str, Any] = {
+            "input_ids": packing.pack(inputs["token_ids"])[None],
+            "palm_packing": packing,
+        }
+        if "segment_ids" in self.inputs_attr:
+            given["token_type_ids"] = packing.pack(inputs["segment_ids"])[None]
+        if self._takes_positions:
+            columns = packing.positions % packing.mask.shape[1]
+            given["position_ids"] = (columns + self._first_position)[None]
+        return given
+
+    def _padded(self, inputs: Tensors) -> dict[str, Any]:
+        mask, pad = inputs["input_mask"], self.config.pad_token_id
+        # Some families count positions by what is not padding, so padding must be their own.
+        ids = inputs["token_ids"].masked_fill(~mask, 0 if pad is None else pad)
+        given = {"input_ids": ids, "attention_mask": mask.long()}
+        return given | (
+            {"token_type_ids": inputs["segment_ids"]} if "segment_ids" in self.inputs_attr else {}
+        )
+
+    def _checked_layout(self, inputs: Tensors) -> Packing:
+        given = {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in inputs.items()}
+        if problems := list(mismatches("backbone", self.inputs_attr, "batch", given)):
+            raise WiringError("\n".join(problems))
+        longest = inputs["input_mask"].shape[1]
+        if self.max_tokens is not None and longest > self.max_tokens:
+            raise WiringError(
+                f"token_ids: sequences of {longest} tokens are longer than the {self.max_tokens} that the "
+                "encoder's max_position_embeddings allows; lower max_seq_len"
+            )
+        ids = inputs["token_ids"]
+        rows = self.model.get_input_embeddings().num_embeddings
+        if not ids.is_cuda and not bool(((ids >= 0) & (ids < rows)).all()):
+            raise WiringError(
+                f"token_ids: {int(ids.max())} is outside 0..{rows - 1}; the vocabulary is another one"
+            )
+        return Packing.of(inputs["input_mask"], inputs)
+
+    def checkpoint_activations(self) -> None:
+        """Keep only what goes into each layer for the backward pass, and compute the rest there again."""
+        if not self.model.supports_gradient_checkpointing:
+            super().checkpoint_activations()
+        self.model.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def parameter_layers(self) -> list[list[str]]:
+        """Name the parameters before the first layer, then those of each; what follows is in none of them.
+
+        Raises:
+            ConfigError: the family's layers are not one list, or have parameters in common.
+        """
+        name, layers = self._layers()
+        names = [parameter for parameter, _ in self.named_parameters()]
+        stages = [[p for p in names if p.startswith(f"{name}.{k}.")] for k in range(len(layers))]
+        first = next((names.index(p) for stage in stages for p in stage), 0)
+        return [names[:first], *stages]
+
+    def _layers(self) -> tuple[str, nn.ModuleList]:
+        count = self.config.num_hidden_layers
+        for name, module in self.named_modules():
+            if isinstance(module, nn.ModuleList) and len(module) == count:
+                return name, module
+        super().parameter_layers()
+        raise AssertionError("the base class refuses")
+
+
+def _first_position(model: nn.Module) -> int:
+    """Find the position id of a text's first token; RoBERTa's kin count from after the padding's id."""
+    for module in model.modules():
+        if hasattr(module, "create_position_ids_from_input_ids"):
+            return int(module.padding_idx) + 1  # type: ignore[arg-type]
+    return 0

@@ -1,0 +1,63 @@
+"""palm's packed attention as an attention implementation of the `transformers` library."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from torch import Tensor, nn
+
+from palm.backbone.packed_attention import attend
+from palm.backbone.packing import Packing
+
+NAME = "palm_packed"
+"""Name of the implementation; the library makes no mask for a name without a mask function."""
+
+
+@cache
+def register() -> None:
+    """Tell the library of `attend_packed`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, attend_packed)
+
+
+def attend_packed(
+    module: nn.Module,  # noqa: ARG001
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    palm_packing: Packing,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **unused: Any,  # noqa: ARG001
+) -> tuple[Tensor, None]:
+    """Attend within each of the packed texts.
+
+    Args:
+        module: the library's attention layer.
+        query: [1, heads, tokens, head_dim].
+        key: [1, key heads, tokens, head_dim]; a divisor of `heads` of them, each for as many query heads.
+        value: as `key`.
+        attention_mask: None, since `palm_packing` says which tokens see each other.
+        palm_packing: the layout of the tokens, which the encoder passes through all layers.
+        scaling: of the scores; None for head_dim^-0.5.
+        dropout: probability of zeroing an attention weight.
+        sliding_window: tokens this many places apart, or more, do not see each other.
+        unused: further arguments of the library that do not change attention.
+
+    Returns:
+        [1, tokens, heads, head_dim], and None for the weights.
+    """
+    assert attention_mask is None, "a mask would be ignored"
+    q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))  # [tokens, heads, head_dim]
+    if (groups := q.shape[1] // k.shape[1]) > 1:
+        k = k.repeat_interleave(groups, dim=1)
+        v = v.repeat_interleave(groups, dim=1)
+    if scaling is not None and scaling != q.shape[-1] ** -0.5:
+        q = q * (scaling * q.shape[-1] ** 0.5)
+    window = None if sliding_window is None else sliding_window - 1
+    return attend(q, k, v, palm_packing.scope(False, window), dropout)[None], None

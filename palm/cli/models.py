@@ -1,0 +1,295 @@
+"""Commands for trained and pretrained models, from predict to merge."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palm.cli.command import (
+    JSON,
+    OPTIONAL_CONFIG,
+    OVERWRITE,
+    SAVED_MODEL,
+    TRUST,
+    Settings,
+    command,
+    find_components,
+    flag,
+    json_text,
+    option,
+    pairs_of,
+    repeated,
+    write_line,
+)
+from palm.core.errors import PalmError
+
+if TYPE_CHECKING:
+    from palm.controller import Controller
+
+
+def _names_model(options: argparse.Namespace, settings: Settings, caller: str, *needed: str) -> bool:
+    """Return whether a saved model is named, and not a configuration.
+
+    Raises:
+        PalmError: options of the other way are there, or some that are needed are not.
+    """
+    if options.config is not None:
+        if options.trust:
+            raise PalmError(
+                "--trust goes with --model; a configuration names its own components, and they count"
+            )
+        if options.engine != "torch":
+            raise PalmError("--engine goes with --model")
+        return False
+    missing = [name for name in needed if getattr(options, name) is None]
+    if missing or settings:
+        wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"
+        alternative = f"--{', --'.join(needed[:-1])} and --{needed[-1]}"
+        raise PalmError(f"{caller} needs CONFIG, or {alternative}; {wrong}")
+    return True
+
+
+def _load_model(options: argparse.Namespace) -> Any:
+    from palm.engine.inference.loading import load_model
+
+    precision = options.precision or "auto"
+    return load_model(options.model, engine=options.engine, precision=precision, trust=options.trust)
+
+
+def _open_controller(options: argparse.Namespace, settings: Settings) -> Controller:
+    from palm.controller import Controller
+
+    if options.precision is not None:
+        settings = [*settings, "--precision", options.precision]
+    find_components(options.config)
+    return Controller(options.config, options.task_dir, for_train=False, argv=settings)
+
+
+@command(
+    "predict",
+    "predict with trained tasks",
+    [
+        *OPTIONAL_CONFIG,
+        repeated("--task", "NAME", "a task to predict; may be repeated"),
+        option("--input", type=Path, help="the data file to predict"),
+        option("--output", type=Path, help="the folder for the predictions"),
+        flag("--resume", "go on where the same prediction was stopped, if it was"),
+        *SAVED_MODEL,
+    ],
+    usage="palm predict CONFIG [--task NAME ...] [--inference_model_dir DIR] [--resume]\n"
+    "           [--SETTING VALUE ...]\n"
+    "       palm predict --model DIR --input FILE --output DIR [--resume]\n"
+    "           [--engine onnx] [--precision NAME] [--trust MODULE ...]",
+    takes_settings=True,
+)
+def predict(options: argparse.Namespace, settings: Settings) -> None:
+    """Predict the pred_file of tasks of a configuration (all of them where none is named), or a file with a
+    saved model, without any configuration.
+    """
+    if _names_model(options, settings, "palm predict", "model", "input", "output"):
+        from palm.core.numerics.device import device_of
+        from palm.distributed import join
+
+        device = device_of(use_gpu=options.engine == "torch")
+        join(device)
+        model = _load_model(options)
+        model.to(device)
+        model.predict_file(options.input, options.output, resume=options.resume)
+        return
+    controller = _open_controller(options, settings)
+    for task in options.task or controller.config.tasks:
+        controller.pred(task, options.inference_model_dir, resume=options.resume)
+
+
+@command(
+    "evaluate",
+    "score trained tasks on labelled data",
+    [
+        *OPTIONAL_CONFIG,
+        repeated("--task", "NAME", "a task to evaluate; may be repeated"),
+        option("--input", type=Path, help="the data file, with labels"),
+        option("--metric", action="append", help="a metric instead of the usual; may be repeated"),
+        *SAVED_MODEL,
+    ],
+    usage="palm evaluate CONFIG [--task NAME ...] [--inference_model_dir DIR] [--SETTING VALUE ...]\n"
+    "       palm evaluate --model DIR --input FILE [--metric NAME ...]\n"
+    "           [--engine onnx] [--precision NAME] [--trust MODULE ...]",
+    takes_settings=True,
+)
+def evaluate(options: argparse.Namespace, settings: Settings) -> None:
+    """Score tasks of a configuration on their dev_file (all that have one where none is named), or a saved
+    model on a file with labels. The last line is JSON: the numbers, with a configuration by task.
+    """
+    from palm.engine.run.evaluation import json_ready
+
+    scores: Any
+    if _names_model(options, settings, "palm evaluate", "model", "input"):
+        scores = json_ready(_load_model(options).evaluate(options.input, options.metric))
+    else:
+        controller = _open_controller(options, settings)
+        with_data = [task.name for task in controller.plan.tasks if task.task.get("dev_file") is not None]
+        tasks = options.task or with_data
+        if not tasks:
+            raise PalmError(
+                "no task has a dev_file; name the data in a task's file, or with --TASK.dev_file FILE"
+            )
+        scores = {task: json_ready(controller.evaluate(task, options.inference_model_dir)) for task in tasks}
+    write_line(json.dumps(scores, ensure_ascii=False))
+
+
+@command(
+    "export",
+    "write trained tasks for transformers or ONNX",
+    [
+        option("source", metavar="MODEL", help="a saved model, or the checkpoint of a run"),
+        option("folder", metavar="OUT", help="the new folder"),
+        OVERWRITE,
+        option("--to", choices=["hf", "onnx"], required=True, help="for transformers, or ONNX"),
+        flag("--all-heads", "all tasks of a run in one ONNX graph"),
+        repeated(
+            "--rows",
+            "FILE",
+            "the data whose first rows are compared; what the run predicts or trains on where absent",
+        ),
+        TRUST,
+    ],
+    usage="palm export MODEL OUT --to hf [--overwrite]\n"
+    "       palm export MODEL OUT --to onnx [--rows FILE]\n"
+    "       palm export CHECKPOINT OUT --to onnx --all-heads [--rows TASK=FILE ...]",
+)
+def export(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    """Write a saved model as a directory of Hugging Face's transformers, or as an ONNX graph; or all tasks of
+    a checkpoint as one ONNX graph. A graph is compared with PyTorch on rows of data first.
+    """
+    from palm.export import to_hugging_face, to_onnx
+
+    if options.to == "hf":
+        if options.all_heads or options.rows:
+            raise PalmError("--all-heads and --rows go with --to onnx")
+        to_hugging_face(options.source, options.folder, trust=options.trust, overwrite=options.overwrite)
+        return
+    rows: Any = next(iter(options.rows), None)
+    if options.all_heads:
+        pairs = pairs_of(options.rows, "--rows with --all-heads", "TASK=FILE")
+        rows = {task: Path(file) for task, file in pairs}
+    to_onnx(
+        options.source,
+        options.folder,
+        all_heads=options.all_heads,
+        rows=rows,
+        trust=options.trust,
+        overwrite=options.overwrite,
+    )
+
+
+@command(
+    "convert",
+    "write an encoder for transformers, or for palm",
+    [
+        option("source", metavar="DIR", help="a directory with weights, sizes and vocabulary"),
+        option("folder", metavar="OUT", help="the new folder"),
+        OVERWRITE,
+        option("--to", choices=["hf", "palm"], default="hf", help="the layout; hf where absent"),
+    ],
+)
+def convert_encoder(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    """Write the encoder of a directory (of Hugging Face, Google, PaddlePALM, PaddleNLP or palm) with its
+    vocabulary for Hugging Face's transformers, or under palm's own names. The numbers stay the same.
+    """
+    from palm.export.convert import convert
+
+    convert(options.source, options.folder, options.to, options.overwrite)
+
+
+@command(
+    "download",
+    "list pretrained models, or download them by name",
+    [
+        option("-l", "--list", action="store_true", help="list the models"),
+        option("names", metavar="NAME", nargs="*", help="a model, owner/name, or all of the list (all)"),
+        option("-d", "--download", metavar="NAME", action="append", default=[], help="the same"),
+        option("--path", metavar="DIR", default=".", help="the folder that is to hold `pretrain`"),
+        option(
+            "--no-convert",
+            dest="convert",
+            action="store_false",
+            help="keep PaddlePALM's weights as they are, without model.safetensors beside them",
+        ),
+    ],
+    usage="palm download --list\n       palm download NAME [NAME ...] [--path DIR] [--no-convert]",
+)
+def download_models(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    """Download pretrained models to DIR/pretrain/NAME. What has arrived is kept when a connection breaks off:
+    run the same again, and it goes on from there. The environment variables PALM_MIRROR (PaddlePALM's
+    archives) and HF_ENDPOINT (Hugging Face) name other servers.
+    """
+    from palm.downloader import download
+    from palm.downloader.items import listed
+
+    names = [*options.names, *options.download]
+    if options.list or not names:
+        for line in listed("pretrain"):
+            write_line(line)
+    try:
+        for name in names:
+            download("pretrain", name, options.path, convert=options.convert)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("run the same again, and it goes on from there") from None
+
+
+@command(
+    "inspect",
+    "tell what a directory holds",
+    [option("directory", metavar="DIR", help="the directory"), JSON],
+)
+def inspect(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    """Tell what a directory holds: a saved model, a checkpoint, a run, an export, or pretrained weights of
+    Hugging Face, Google, PaddlePALM or PaddleNLP. Of weights, only names and shapes are read where the
+    format allows it.
+    """
+    from palm.core.files.untrusted import printable
+    from palm.export.inspection import as_text, inspect_directory
+
+    facts = inspect_directory(options.directory)
+    if not options.json:
+        write_line(printable(as_text(facts)))
+        return
+    text = json_text(facts)
+    write_line(text if text == printable(text) else json.dumps(facts, indent=2))  # whose escapes are JSON
+
+
+@command(
+    "merge",
+    "the mean of several models of one task",
+    [
+        option("models", metavar="MODEL", nargs="+", help="a saved model, or a checkpoint of a run"),
+        option("--output", metavar="OUT", required=True, help="the new folder"),
+        option("--weights", help="the weight of each model, separated by commas; equal where absent"),
+        option("--task", help="whose model to take from checkpoints that have several"),
+        OVERWRITE,
+        TRUST,
+    ],
+    usage="palm merge MODEL [MODEL ...] --output OUT [--weights 0.5,0.5] [--task TASK] [--overwrite]",
+)
+def merge_models(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    """Save the mean of models of one task: of the last checkpoints of a run, or of runs with other seeds.
+    They must be built alike; differences are reported.
+    """
+    from palm.export.merge import merge
+
+    weights = None
+    if options.weights is not None:
+        try:
+            weights = [float(part) for part in options.weights.split(",")]
+        except ValueError:
+            raise PalmError(f"--weights should be numbers such as 0.5,0.5, not {options.weights!r}") from None
+    merge(
+        options.models,
+        options.output,
+        weights,
+        task=options.task,
+        trust=options.trust,
+        overwrite=options.overwrite,
+    )

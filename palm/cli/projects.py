@@ -1,0 +1,153 @@
+"""Commands for writing configurations: init, ls, completion."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from palm.cli.command import (
+    COMMANDS,
+    JSON,
+    TASK_DIR,
+    Settings,
+    command,
+    find_components,
+    json_text,
+    option,
+    repeated,
+    write_line,
+)
+from palm.core.errors import ConfigError, PalmError
+
+DEFAULT_TASKS = "cls, seq_label, mlm"
+
+
+@command(
+    "init",
+    "write a new project that trains as it stands",
+    [
+        option("folder", metavar="DIR", type=Path, help="the new folder"),
+        option("--tasks", metavar="KIND,...", help="such as cls,mlm or intent=cls,slots=seq_label"),
+        option(
+            "--pretrain",
+            metavar="WEIGHTS",
+            help="the directory, or model at Hugging Face, to start from; absent: a small random encoder",
+        ),
+    ],
+    usage="palm init DIR [--tasks KIND|NAME=KIND,...] [--pretrain DIR|owner/name]",
+)
+def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    """Write a configuration, a file for each task, a few rows of data and a script into a new folder; `palm
+    train config.yaml` trains them within two minutes on a CPU, without network. Kinds of tasks: cls,
+    seq_label, mrc, match, mlm. On a terminal, what is missing is asked for.
+    """
+    from palm.starter.project import KINDS, tasks_of, write_project
+
+    tasks = options.tasks
+    pretrain = options.pretrain
+    if tasks is None:
+        if not sys.stdin.isatty():
+            example = DEFAULT_TASKS.replace(" ", "")
+            raise ConfigError([f"--tasks: say which tasks, such as --tasks {example}"])
+        width = max(map(len, KINDS))
+        for kind, meaning in KINDS.items():
+            write_line(f"  {kind:{width}}  {meaning}")
+        tasks = input(f"Tasks, NAME=KIND or KIND alone [{DEFAULT_TASKS}]: ").strip() or DEFAULT_TASKS
+        if pretrain is None:
+            question = "Start from, a directory or a model at Hugging Face [a small random encoder]: "
+            pretrain = input(question).strip() or None
+    for file in write_project(options.folder, tasks_of(tasks), pretrain):
+        write_line(options.folder / file)
+    write_line(f"\nNext: cd {options.folder} && palm check config.yaml && palm train config.yaml")
+
+
+@command(
+    "ls",
+    "list what a configuration can name, and its settings",
+    [
+        option("name", nargs="?", help="a kind, or a component"),
+        option("--config", help="also those of the modules that this configuration names"),
+        TASK_DIR,
+        repeated("--module", "MODULE", "also those of this module; may be repeated"),
+        JSON,
+    ],
+    usage="palm ls [KIND | NAME | KIND.NAME] [--config CONFIG] [--module MODULE] [--json]",
+)
+def ls(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and demos, a line
+    each; all of one kind (palm ls mixing); or one of them with its settings (palm ls mixing.temperature).
+    """
+    from palm.catalogue.entries import KINDS, chosen, entries
+    from palm.catalogue.text import as_json, description, listing
+
+    find_components(options.config or ".")
+    modules = list(dict.fromkeys([*options.module, *_modules_of(options.config, options.task_dir, KINDS)]))
+    found = entries(modules=modules) if options.name is None else chosen(options.name, modules)
+    if options.json:
+        write_line(json_text(as_json(found)))
+    elif options.name in (None, *KINDS, "demos"):
+        write_line(listing(found))
+    else:
+        write_line("\n\n".join(map(description, found)))
+
+
+def _modules_of(config_file: str | None, task_dir: str, kinds: Iterable[str]) -> Iterator[str]:
+    """Yield the modules of the classes that a configuration names."""
+    if config_file is None:
+        return
+    from palm.config import read_config
+
+    config = read_config(config_file, task_dir, argv=(), resolves_auto=False)
+    for kind in kinds:
+        for scope in (None, *config.tasks):
+            setting = config.value(kind, scope)
+            value = None if setting is None else setting.value
+            for path in value if isinstance(value, list) else [value]:
+                if "." in str(path):
+                    yield str(path).rpartition(".")[0]
+
+
+@command(
+    "completion",
+    "print a script that completes words in a shell",
+    [option("shell", choices=["bash", "zsh", "fish"], help="the shell")],
+)
+def completion(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    """Print a script that completes commands, options, settings and names of components (extra completion).
+    For bash: palm completion bash > ~/.local/share/bash-completion/completions/palm. For zsh: palm
+    completion zsh > ~/.zfunc/_palm, a folder of $fpath. For fish: palm completion fish >
+    ~/.config/fish/completions/palm.fish.
+    """
+    try:
+        import shtab
+    except ImportError:
+        raise PalmError("palm completion needs shtab: pip install 'palm-torch[completion]'") from None
+    from palm.catalogue.entries import entries
+
+    names = list(dict.fromkeys(name for entry in entries() for name in (entry.kind, entry.path)))
+    parser = argparse.ArgumentParser(prog="palm")
+    commands = parser.add_subparsers()
+    for each in COMMANDS.values():
+        words = commands.add_parser(each.name, help=each.help)
+        each.add_options(words)
+        if each.takes_settings:
+            _add_settings(words)
+        for action in words._actions:
+            if each.name == "ls" and action.dest == "name":
+                action.choices = names
+            elif action.nargs != 0 and action.choices is None:
+                vars(action)["complete"] = shtab.FILE
+    write_line(shtab.complete(parser, options.shell))
+
+
+def _add_settings(words: argparse.ArgumentParser) -> None:
+    """Add the settings of a configuration to the options of a command."""
+    from palm.config import listed
+    from palm.controller.plan import HELP, NO_SETTINGS
+
+    taken = {action.dest for action in words._actions}
+    for setting in listed([consumer for group in HELP.values() for consumer in group], NO_SETTINGS):
+        if setting.name not in taken:
+            words.add_argument(f"--{setting.name}", help=setting.doc.replace("%", "%%"))

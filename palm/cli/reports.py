@@ -1,0 +1,103 @@
+"""Commands that show runs that are done: plot, report, diff."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from palm.cli.command import JSON, TRUST, Settings, command, flag, json_text, option, write_line
+from palm.core.errors import PalmError
+
+A_RUN = "the folder of a run, its save_path"
+
+
+@command(
+    "plot",
+    "plot the curves of runs",
+    [
+        option("runs", metavar="RUN", nargs="+", help=A_RUN),
+        option(
+            "--output",
+            metavar="FILE",
+            type=Path,
+            help="the picture, .png or .svg (or .pdf); curves.png in the first run's folder where absent",
+        ),
+        flag("--terminal", "draw in the terminal instead"),
+    ],
+)
+def plot_runs(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    """Plot loss and dev scores of every task. Runs that differ in nothing but the seed are drawn as their
+    mean with its standard deviation, others beside each other.
+    """
+    from palm.report.plot import plot, terminal_plot
+
+    if options.terminal:
+        width = min(shutil.get_terminal_size().columns, 120)
+        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        write_line(terminal_plot(*options.runs, width=width, colour=colour))
+        return
+    figure = plot(*options.runs)
+    output = options.output or Path(options.runs[0]) / "curves.png"
+    try:
+        figure.savefig(output, dpi=150)
+    except ValueError as error:
+        raise PalmError(f"{output}: {error}") from None
+    except OSError as error:
+        raise PalmError(f"{output}: cannot be written ({error.strerror}); give another --output") from error
+    write_line(output)
+
+
+@command(
+    "report",
+    "show on one page what a run was and where it is wrong",
+    [
+        option("run", metavar="RUN", help=A_RUN),
+        option(
+            "--output",
+            metavar="FILE",
+            type=Path,
+            help="the page; report.html in the run's folder where absent",
+        ),
+        flag("--no-predict", "use only what the run wrote down, and predict nothing"),
+        TRUST,
+    ],
+)
+def report(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    """Write one HTML file that shows what a run was trained on, how it went, and where its models are wrong:
+    for the latter, the best model of every task (or its last) predicts its dev_file. It needs no network
+    and runs no script, so it can be sent to others; it has rows of the dev data in it.
+    """
+    from palm.report.page import write_report
+
+    predict = not options.no_predict
+    write_line(write_report(options.run, options.output, predict=predict, trust=options.trust))
+
+
+@command(
+    "diff",
+    "tell what differs between two runs",
+    [
+        option("first", metavar="RUN", help=A_RUN),
+        option("second", metavar="RUN", help="that of another"),
+        JSON,
+    ],
+)
+def diff(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+    """Tell what differs between two runs: settings, with the file and line that set them, data, versions,
+    steps and scores; save_path, in which any two runs differ, is left out. The exit code is 0 where nothing
+    differs, 1 where something does, and 2 where there is no run.
+    """
+    from palm.core.files.untrusted import printable
+    from palm.report.difference import as_text, differences
+
+    found = differences(options.first, options.second)
+    if options.json:
+        write_line(json_text([dataclasses.asdict(difference) for difference in found]))
+    else:
+        write_line(printable(as_text(found, options.first, options.second)))
+    if found:
+        raise SystemExit(1)

@@ -1,0 +1,251 @@
+"""Commands that plan or train runs of a configuration: check, train, verify-resume, compare, sweep."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from palm.cli.command import (
+    CONFIG,
+    GRID,
+    Settings,
+    command,
+    find_components,
+    flag,
+    option,
+    pairs_of,
+    repeated,
+    write_line,
+)
+from palm.core.errors import PalmError
+
+CHECK_OPTIONS = (
+    option("--json", metavar="FILE", help="write it as JSON; - for standard output, without text"),
+    option("--html", metavar="FILE", type=Path, help="write it as a page"),
+    flag("--strict", "let warnings, too, end with exit code 1"),
+    flag("--no_measure", "do not measure time and memory"),
+)
+"""Options of `palm check` and `palm train --dry_run`."""
+
+
+@command(
+    "check",
+    "look at a run before it is made",
+    [*CONFIG, *CHECK_OPTIONS],
+    usage="palm check CONFIG [--task_dir DIR] [--json FILE] [--html FILE] [--strict] [--no_measure]\n"
+    "                  [--SETTING VALUE ...]",
+    takes_settings=True,
+)
+def check_run(options: argparse.Namespace, settings: Settings) -> None:
+    """Look at a run before it is made: its data, its wiring, its steps, time and memory, and where it would
+    write. Nothing is trained, and nothing is written to save_path. The exit code is 0 where nothing stands
+    against the run, 1 with an error (with --strict, also with a warning), and 2 where the command line is
+    wrong.
+    """
+    from palm.check import check
+    from palm.check.text import as_text
+    from palm.core.files.manifest import write_text
+    from palm.core.files.untrusted import printable
+
+    find_components(options.config)
+    findings = check(options.config, options.task_dir, settings, measure=not options.no_measure)
+    if options.json != "-":
+        write_line(printable(as_text(findings)))
+    if options.json is not None:
+        text = json.dumps(findings.as_json(), ensure_ascii=False, indent=2, allow_nan=False)
+        if options.json == "-":
+            write_line(text)
+        else:
+            write_text(Path(options.json), f"{text}\n")
+    if options.html is not None:
+        from palm.check.page import write_page
+
+        write_page(findings, options.html)
+    if not findings.is_fine(options.strict):
+        raise SystemExit(1)
+
+
+def _settings_help() -> str:
+    from palm.config import help_text
+    from palm.controller.plan import HELP, NO_SETTINGS
+
+    return help_text(HELP, NO_SETTINGS)
+
+
+@command(
+    "train",
+    "train the tasks of a configuration",
+    [*CONFIG, flag("--dry_run", "do as `palm check` and train nothing"), *CHECK_OPTIONS],
+    usage="palm train CONFIG [--task_dir DIR] [--dry_run] [--SETTING VALUE ...]",
+    epilog=_settings_help,
+    takes_settings=True,
+)
+def train(options: argparse.Namespace, settings: Settings) -> None:
+    """Train the tasks of a configuration."""
+    if options.dry_run:
+        check_run(options, settings)
+        return
+    if unused := [name for name in ("json", "html", "strict", "no_measure") if getattr(options, name)]:
+        raise PalmError(f"--{', --'.join(unused)}: goes with --dry_run, or with palm check")
+    from palm.controller import Controller
+
+    find_components(options.config)
+    Controller(options.config, options.task_dir, argv=settings).train()
+
+
+@command(
+    "verify-resume",
+    "try out whether a killed run continues exactly",
+    [
+        *CONFIG,
+        option("--steps", type=int, default=20, metavar="N", help="steps before the kill"),
+        option("--more", type=int, default=20, metavar="M", help="steps after it"),
+        # With these the command is one of its own runs.
+        option("--record", type=Path, help=argparse.SUPPRESS),
+        flag("--killed", argparse.SUPPRESS),
+    ],
+    usage="palm verify-resume CONFIG [--task_dir DIR] [--steps N] [--more M] [--SETTING VALUE ...]",
+    takes_settings=True,
+)
+def verify_resume(options: argparse.Namespace, settings: Settings) -> None:
+    """Train N + M steps; then N steps, kill the process, train M more from its checkpoint, and compare
+    batches, losses and weights bit by bit. Everything is written to a temporary folder. The exit code is 0
+    where nothing differs, and 1 with what differed first.
+    """
+    from palm.core.checks import count_problems, raise_any
+
+    raise_any(count_problems(steps=options.steps, more=options.more))
+    if options.record is not None:
+        from palm.controller import Controller
+        from palm.engine.run.determinism import EnoughSteps, Recorder
+
+        killed_after = options.steps if options.killed else None
+        recorder = Recorder(options.record, options.steps + options.more, killed_after)
+        with suppress(EnoughSteps):
+            Controller(options.config, options.task_dir, argv=settings).train([recorder])
+        return
+    from palm.controller.resume_check import check_resume
+
+    words = [options.config, "--task_dir", options.task_dir, *settings]
+    result = check_resume(words, options.steps, options.more)
+    write_line(result)
+    if result.difference is not None:
+        raise SystemExit(1)
+
+
+def _train_one(options: argparse.Namespace) -> None:
+    """Train the one run of a grid whose configuration is named."""
+    from palm.grid.worker import work
+
+    find_components(options.of or "config.yaml")
+    work(Path(options.config).parent)
+
+
+@command(
+    "compare",
+    "say whether tasks help each other",
+    [
+        *CONFIG,
+        option("--seeds", type=int, default=5, metavar="N", help="runs of every variant; 5 where absent"),
+        option(
+            "--budget",
+            choices=["target", "total"],
+            default="target",
+            help="what is equal: the steps of each target (where absent), or the steps of all tasks together",
+        ),
+        repeated("--test", "TASK=FILE", "data with labels to compare a target on; its dev_file where absent"),
+        option(
+            "--model",
+            choices=["best", "last"],
+            help="the model that is scored; absent: the best, if targets have a test file, else the last",
+        ),
+        repeated(
+            "--also",
+            "NAME:SETTING=VALUE",
+            "a setting of one more variant with all tasks, such as each_step:tasks_per_step=all",
+        ),
+        *GRID,
+    ],
+    usage="palm compare CONFIG [--task_dir DIR] [--seeds N] [--budget target|total] [--test TASK=FILE ...]\n"
+    "       [--also NAME:SETTING=VALUE ...]\n"
+    "       [--model best|last] [--workers N] [--output DIR] [--keep_models] [--overwrite]\n"
+    "       [--SETTING VALUE ...]",
+    takes_settings=True,
+)
+def compare_tasks(options: argparse.Namespace, settings: Settings) -> None:
+    """Train every target alone, all tasks together, and without each auxiliary, each with several seeds; say
+    what helps what, and how sure that is. What is done is kept: the same command goes on after an
+    interruption, and trains what is missing with more seeds.
+    """
+    if options.one_run:
+        _train_one(options)
+        return
+    from palm.comparison.compare import compare
+
+    variants: dict[str, dict[str, str]] = {}
+    for option_name, value in pairs_of(options.also, "--also", "NAME:SETTING=VALUE"):
+        name, _, setting = option_name.partition(":")
+        if not (name and setting):
+            raise PalmError(f"--also takes NAME:SETTING=VALUE, not {f'{option_name}={value}'!r}")
+        variants.setdefault(name, {})[setting] = value
+    find_components(options.config)
+    comparison = compare(
+        options.config,
+        options.task_dir,
+        seeds=options.seeds,
+        budget=options.budget,
+        test=dict(pairs_of(options.test, "--test", "TASK=FILE")),
+        model=options.model,
+        workers=options.workers,
+        output=options.output,
+        overwrite=options.overwrite,
+        keep_models=options.keep_models,
+        also=variants,
+        argv=settings,
+    )
+    write_line(comparison)
+
+
+@command(
+    "sweep",
+    "find the settings with the best dev scores",
+    [
+        *CONFIG,
+        repeated("--grid", "NAME=V1,V2", "values of a setting, of one task as TASK.NAME; may be repeated"),
+        repeated("--range", "NAME=LOW..HIGH[:log]", "a range that Optuna draws from; may be repeated"),
+        option("--space", type=Path, metavar="FILE", help="a YAML file with lists and ranges by setting"),
+        option("--trials", type=int, metavar="N", help="how many points Optuna chooses"),
+        *GRID,
+    ],
+    usage="palm sweep CONFIG [--task_dir DIR] --grid NAME=V1,V2 ... [--workers N] [--output DIR]\n"
+    "       palm sweep CONFIG [--task_dir DIR] --trials N [--grid NAME=V1,V2 ...] [--space FILE]\n"
+    "       [--range NAME=LOW..HIGH[:log] ...] [--keep_models] [--overwrite] [--SETTING VALUE ...]",
+    takes_settings=True,
+)
+def sweep_settings(options: argparse.Namespace, settings: Settings) -> None:
+    """Train with different settings and write those with the best dev scores as a configuration. Without
+    --trials every combination is tried; with it, Optuna chooses so many, and gives up on bad ones. What is
+    done is kept: the same command goes on after an interruption.
+    """
+    if options.one_run:
+        _train_one(options)
+        return
+    from palm.search.space import grid_words, range_words, read_space
+    from palm.search.sweep import sweep
+
+    find_components(options.config)
+    space = {} if options.space is None else read_space(options.space)
+    best = sweep(
+        options.config,
+        {**space, **grid_words(options.grid), **range_words(options.range)},
+        options.task_dir,
+        trials=options.trials,
+        workers=options.workers,
+        output=options.output,
+        overwrite=options.overwrite,
+        keep_models=options.keep_models,
+        argv=settings,
+    )
+    write_line(best)

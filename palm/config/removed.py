@@ -1,0 +1,19 @@
+"""Settings and values that palm no longer has, each with what to do instead."""
+
+from __future__ import annotations
+
+REMOVED: dict[str, str] = {}
+"""The setting (`fork_merge`), or the setting with one of its values (`compile: graphs`) -> the remedy.
+
+To remove a setting, delete its declaration and enter it here; to remove a choice of a setting, delete it from
+the annotation and enter both. The remedy is a clause that says what to do: "write stages with `merge`".
+A configuration, task file or command line that still has it is refused with its place and this remedy.
+"""
+
+
+def removal(name: str, value: object = None) -> str | None:
+    """Return the message about a removed setting, or about a removed value of one; None for others."""
+    if name in REMOVED:
+        return f"{name} was removed: {REMOVED[name]}"
+    remedy = REMOVED.get(f"{name}: {value}")
+    return f"{name}: {value} was removed: {remedy}" if remedy else None

@@ -1,0 +1,52 @@
+"""Differences between nested mappings, such as the settings of two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class Absent:
+    """The value of a name that one of two mappings lacks."""
+
+    def __repr__(self) -> str:
+        return "not set"
+
+
+ABSENT = Absent()
+
+
+class Change(NamedTuple):
+    """A value that differs: the keys that lead to it, and what it is in either mapping."""
+
+    path: tuple[Any, ...]
+    old: Any
+    new: Any
+
+
+def changes(old: Mapping[Any, Any], new: Mapping[Any, Any], depth: int | None = None) -> Iterator[Change]:
+    """Yield every value in which two nested mappings differ, in their order; a tuple equals its list.
+
+    Args:
+        old: one mapping.
+        new: the other.
+        depth: levels to descend; mappings below are compared as a whole. None for all levels.
+    """
+    for key in {**old, **new}:
+        before = old.get(key, ABSENT)
+        now = new.get(key, ABSENT)
+        if isinstance(before, Mapping) and isinstance(now, Mapping) and depth != 1:
+            below = changes(before, now, None if depth is None else depth - 1)
+            yield from (Change((key, *change.path), change.old, change.new) for change in below)
+        elif _plain(before) != _plain(now):
+            yield Change((key,), before, now)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def shortened(lines: Sequence[str], most: int) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    more = len(lines) - most
+    return [*lines[:most], f"and {more} more"] if more > 0 else list(lines)

@@ -1,0 +1,109 @@
+"""Weights of the `transformers` library's own encoders, under whatever names its models save them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from palm.backbone.transformers import Transformers
+from palm.backbone.transformers_config import PACKED, PADDED, library, read_encoder_config
+from palm.core.errors import StorageError
+from palm.core.files.manifest import read_json
+from palm.pretrained.names import Renamed
+
+POOLING_FILE = "1_Pooling/config.json"
+"""How a sentence embedding is made of tokens, as the library sentence-transformers writes it."""
+
+IRRELEVANT = frozenset(
+    {
+        "_name_or_path",
+        "architectures",
+        "dtype",
+        "finetuning_task",
+        "id2label",
+        "initializer_range",
+        "label2id",
+        "problem_type",
+        "torch_dtype",
+        "transformers_version",
+        "use_cache",
+    }
+)
+"""Settings of the library that change nothing of what an encoder computes."""
+
+
+def is_library_family(config: Mapping[str, Any], built_in: Mapping[str, str]) -> bool:
+    """Tell whether a `config.json` describes an encoder that the library computes, not palm itself."""
+    kind = config.get("model_type")
+    return kind not in built_in and kind in PACKED | PADDED
+
+
+def renamed_for(backbone: Transformers, given: Renamed) -> Renamed:
+    """Name the tensors of a file, saved with or without a head, as the encoder's parameters.
+
+    Raises:
+        StorageError: a tensor has another shape than the configuration says.
+    """
+    own = {name.removeprefix("backbone."): value for name, value in given.original.items()}
+    if own.keys() >= backbone.state_dict().keys():
+        heads = [name for name in own if name not in backbone.state_dict()]
+        return Renamed("palm", {n: v for n, v in own.items() if n not in heads}, heads, [], given.original)
+    options = {"attn_implementation": backbone.config._attn_implementation, "output_loading_info": True}
+    try:
+        with quiet_library():
+            model, found = type(backbone.model).from_pretrained(
+                None, config=backbone.config, state_dict=dict(given.original), **options
+            )
+    except RuntimeError as error:
+        raise StorageError(f"the weights do not fit the encoder: {str(error).strip()}") from error
+    missing = {f"model.{name}" for name in found["missing_keys"]}
+    loaded = {f"model.{name}": value for name, value in model.state_dict().items()}
+    weights = {name: value for name, value in loaded.items() if name not in missing}
+    return Renamed("palm", weights, sorted(found["unexpected_keys"]), [], given.original)
+
+
+@contextmanager
+def quiet_library() -> Iterator[None]:
+    """Keep the library from printing bars and reports of its own; palm has its own report."""
+    logging = library().utils.logging
+    level = logging.get_verbosity()
+    has_bars = logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bars:
+            logging.enable_progress_bar()
+
+
+def disagreements(backbone: Transformers, file: Path) -> Iterator[str]:
+    """Yield settings that change what the weights beside a `config.json` compute and that differ there."""
+    theirs = read_encoder_config(file).to_dict()
+    for name, value in backbone.config.to_dict().items():
+        if name not in IRRELEVANT and "dropout" not in name and theirs.get(name) != value:
+            yield f"  {name}: {theirs.get(name)!r} there, {value!r} here"
+
+
+def directory_pooling(folder: Path) -> str:
+    """Read how a directory of sentence-transformers pools tokens; `cls` where it does not say.
+
+    Raises:
+        StorageError: the file is damaged, or names a pooling that palm does not have.
+    """
+    file = folder / POOLING_FILE
+    if not file.is_file():
+        return "cls"
+    told = read_json(file)
+    modes = {
+        name.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens")
+        for name, value in (told.items() if isinstance(told, dict) else ())
+        if name.startswith("pooling_mode_") and value is True
+    }
+    modes |= {told["pooling_mode"]} if isinstance(told, dict) and "pooling_mode" in told else set()
+    if len(modes) != 1 or not modes <= {"cls", "mean", "max"}:
+        raise StorageError(f"{file}: expected one pooling of cls, mean and max, not {sorted(modes)}")
+    return str(modes.pop())
