@@ -109,7 +109,7 @@ class FileReading:
     def __init__(self, reader: Reader, path: Path, role: Role) -> None:
         self.reader, self.path, self.role = reader, path, role
         self.digests, self.facts = RowDigests(), TextFacts()
-        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row, joint=True)
+        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row)
         self.labels: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()
         self.unanswered = self.rows_with_unknown = self.unknown_texts = 0
