@@ -44,9 +44,10 @@ from speed_runs import (
 
 from palm.core.tensor_specs import Tensors
 from palm.engine.run.checkpoint import optimizer_tensors, restore_optimizer
-from palm.engine.training.build import plan_steps, start
+from palm.engine.training.build import start
 from palm.engine.training.loop import Training
-from palm.engine.training.recipe import Recipe, TasksPerStep
+from palm.engine.training.planning import TasksPerStep, expect, plan_epochs
+from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
 from palm.mixing import MixRatio
 from palm.optimizer import AdamW
@@ -116,7 +117,7 @@ def mixed(cases: dict[str, Case], names: list[str], shape: Shape, device: torch.
     for task in tasks:
         task.stream = Ready(cases[task.name])  # type: ignore[assignment]
     # Every batch of length 384 once; each task by itself is planned for no fewer steps than among others.
-    plan_steps(tasks, MixRatio(), reference=tasks[0], num_epochs=1)
+    expect(tasks, plan_epochs([task.progress() for task in tasks], MixRatio(), num_epochs=1))
     return on_one_encoder(tasks, shape, device)
 
 

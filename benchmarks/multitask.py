@@ -21,6 +21,7 @@ from typing import Any
 from arguments import add_training, new_parser, run_settings
 
 import palm
+from palm.report.history import read_history
 
 Task = dict[str, Any]
 
@@ -129,9 +130,9 @@ def run(args: argparse.Namespace, mixing: str, seed: int) -> dict[str, Any]:
         started = time.process_time()
         controller.train()
         figures: dict[str, Any] = {"cpu_seconds": round(time.process_time() - started)}
-        history = (folder / "out" / "evaluation.jsonl").read_text(encoding="utf-8").splitlines()
+        history = read_history(folder / "out").evaluations
         for task in tasks:
-            figures[task] = {"dev": [json.loads(line)["scores"][task] for line in history]}
+            figures[task] = {"dev": [evaluation.scores[task] for evaluation in history]}
             for model in ("infer_model", "best_model") if task in tests else ():
                 saved = palm.load_model(folder / "out" / task / model, precision=args.precision)
                 figures[task][f"{model} on test"] = saved.evaluate(tests[task])

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
         optimizer,
         reader,
     )
-    from palm.comparison.compare import compare
     from palm.controller import Controller
     from palm.downloader import load_backbone
     from palm.engine.inference.inference import InferenceModel
     from palm.engine.inference.loading import load_model
     from palm.engine.run.evaluation import Evaluator
     from palm.engine.training.task import Task
+    from palm.experiments.comparison.compare import compare
+    from palm.experiments.search.sweep import sweep
     from palm.export.convert import convert
     from palm.export.inspection import inspect_directory
     from palm.export.merge import merge
     from palm.report.page import write_report
     from palm.report.plot import plot
-    from palm.search.sweep import sweep
     from palm.trainer import MultiHeadTrainer, Trainer
 
 _HOMES = {
@@ -42,14 +42,14 @@ _HOMES = {
     "MultiHeadTrainer": "palm.trainer",
     "Task": "palm.engine.training.task",
     "Trainer": "palm.trainer",
-    "compare": "palm.comparison.compare",
+    "compare": "palm.experiments.comparison.compare",
     "convert": "palm.export.convert",
     "inspect_directory": "palm.export.inspection",
     "load_backbone": "palm.downloader",
     "load_model": "palm.engine.inference.loading",
     "merge": "palm.export.merge",
     "plot": "palm.report.plot",
-    "sweep": "palm.search.sweep",
+    "sweep": "palm.experiments.search.sweep",
     "write_report": "palm.report.page",
 }
 """Name -> the module that it comes from at its first use: most of them need torch, which takes a second."""

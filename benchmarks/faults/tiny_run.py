@@ -122,7 +122,7 @@ def problems(out: Path) -> list[str]:
             verify(folder)
         except StorageError as error:
             wrong.append(str(error))
-    for file in (*out.glob("run.json"), *out.glob("evaluation.jsonl"), *out.glob("*/predictions.json")):
+    for file in (*out.glob("run.json"), *out.glob("history.jsonl"), *out.glob("*/predictions.json")):
         text = file.read_text(encoding="utf-8")
         try:
             for line in [text] if file.name == "run.json" else text.splitlines():

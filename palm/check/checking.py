@@ -26,12 +26,8 @@ from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.logging import only_collected
 from palm.core.numerics.precision import choice
 from palm.engine.run.run_directory import RunDirectory
-from palm.engine.training.build import plan_steps, start
 from palm.engine.training.loop import Training
-from palm.engine.training.recipe import Recipe
-from palm.engine.training.stream import TaskStream
 from palm.engine.training.task import Task
-from palm.lr_sched import schedule_of_run
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
@@ -141,15 +137,13 @@ class _RunCheck:
         try:
             if settings.pretrain_path is not None:
                 self.controller.load_pretrain()
-            training = self.controller.training()
-            if self.devices > 1:
-                training = self._on_all_devices(training)
-            stages = steps_of(self.controller.stages)
+            training = self.controller.training(self.devices)
+            stages = steps_of(self.controller.stages, self.devices)
         except PalmError as error:
             code = "data" if isinstance(error, DataError) else "run"
             self.problems.append(Problem("error", code, "", str(error)))
             return
-        self.plan = plan_of(training, settings.num_epochs, self.devices)
+        self.plan = plan_of(training, self.devices)
         self.wiring = list(_wiring(training))
         self.computing = self._computing(training)
         targets = [task.name for task in training.tasks if task.is_target]
@@ -159,11 +153,11 @@ class _RunCheck:
         self.problems += [*_plan_problems(self.plan, settings), *saving_problems(self.saving, directory)]
         if stages:
             told = "; ".join(
-                f"{stage}: {', '.join(f'{task} {steps}' for task, steps in own.items())}"
+                f"{stage}: {', '.join(f'{task} {steps}' for task, steps in own.expected_steps.items())}"
                 for stage, own in stages.items()
             )
             remedy = "what else is told here is of the settings outside of stages, as one run"
-            self.problems.append(Problem("note", "stages", "", f"steps on one device: {told}", remedy))
+            self.problems.append(Problem("note", "stages", "", f"steps: {told}", remedy))
         if not measure:
             return
         try:
@@ -175,28 +169,6 @@ class _RunCheck:
             self.problems.append(Problem("error", "memory", "", told, remedy))
         except PalmError as error:
             self.problems.append(Problem("error", "run", "", str(error)))
-
-    def _on_all_devices(self, training: Training) -> Training:
-        """The same run with the steps that it has on several devices, of which this process is the first."""
-        tasks, recipe, settings = training.tasks, training.recipe, self.settings
-        for task in tasks:
-            assert task.stream is not None
-            task.stream = TaskStream(
-                task.name,
-                task.reader,
-                task.stream.rows,
-                seed=settings.random_seed if task.seed is None else task.seed,
-                batch_size=task.batch_size,
-                max_tokens_per_batch=task.max_tokens_per_batch,
-                shuffle=task.shuffle,
-                num_ranks=self.devices,
-            )
-        main = next(task for task in tasks if task.is_target)
-        plan_steps(tasks, recipe.mixing, reference=main, num_epochs=settings.num_epochs)
-        total = sum(task.expected_steps for task in tasks)
-        arguments = self.controller.plan.schedule
-        schedule = schedule_of_run(settings.lr_scheduler, total, settings.warmup_proportion, arguments)
-        return start(Recipe(**{**vars(recipe), "schedule": schedule}))
 
     def _computing(self, training: Training) -> Computing:
         settings, device = self.settings, training.recipe.device

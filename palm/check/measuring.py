@@ -145,7 +145,7 @@ def _settled(training: Training, plan: RunPlan, usual: Mapping[str, float]) -> f
     """
     expected, began = 0.0, time.perf_counter()
     while time.perf_counter() < began + SETTLING and training.step < plan.steps:
-        expected += usual[training.next_step().task.name]
+        expected += sum(usual[part.task.name] for part in training.next_step().parts)
     return (time.perf_counter() - began) / expected if expected else 1.0
 
 

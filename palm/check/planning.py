@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -110,67 +111,61 @@ class RunPlan:
         return self.total_planned if self.total_drawn is None else self.total_drawn
 
 
-def plan_of(training: Training, num_epochs: float, devices: int) -> RunPlan:
+def plan_of(training: Training, devices: int) -> RunPlan:
     """What a run would do, from its first step on.
 
     Args:
         training: a run before its first step.
-        num_epochs: its setting.
         devices: how many share the work.
     """
-    drawn, epoch_ends = draws_of(training) or (None, [])
     mixing = training.recipe.mixing
-    if drawn is None and mixing.mixing_draws == "planned" and not mixing.follows_scores:
-        drawn = {task.name: task.expected_steps for task in training.tasks}  # too many to be drawn here
+    epoch_ends: Sequence[int] = []
+    drawn: Mapping[str, int] | None = None
+    steps: int | None = None
+    if not mixing.follows_scores and training.total_steps <= MOST_DRAWS:
+        drawn, steps, epoch_ends = draws_of(training)
+    elif not mixing.follows_scores and mixing.mixing_draws == "planned":
+        drawn = training.plan.expected_steps
+        steps = training.total_steps
     tasks = [_task_steps(task, None if drawn is None else drawn[task.name]) for task in training.tasks]
     total = training.total_steps
-    last = sum(drawn.values()) if drawn is not None else total
+    last = total if steps is None else steps
     # A peak may lie between the points that are shown.
     factors = {
         int(step): training.recipe.schedule(int(step)) for step in np.linspace(0, max(last - 1, 0), 2000)
     }
-    steps = [*factors][:: -(-len(factors) // RATE_POINTS)]
-    steps = sorted({*steps, max(factors, key=lambda step: factors[step]), max(factors)})
+    points = [*factors][:: -(-len(factors) // RATE_POINTS)]
+    points = sorted({*points, max(factors, key=lambda step: factors[step]), max(factors)})
     rate = max(training.base_rates)
+    main = training.plan.main
     return RunPlan(
         tasks=tasks,
         total_planned=total,
-        total_drawn=None if drawn is None else sum(drawn.values()),
-        main=next(task.name for task in training.tasks if task.is_target),
-        num_epochs=num_epochs,
-        rates=[(step + 1, rate * factors[step]) for step in steps],
+        total_drawn=steps,
+        main=main.name,
+        num_epochs=round(main.expected_steps / main.steps_per_epoch, 2),
+        rates=[(step + 1, rate * factors[step]) for step in points],
         epoch_ends=epoch_ends,
         packs=isinstance(training.model.backbone, Encoder),
         devices=devices,
     )
 
 
-def draws_of(training: Training) -> tuple[dict[str, int], list[int]] | None:
-    """What the run will have drawn when all targets have their steps; None where nobody can know that yet.
-
-    Which task a step trains is a function of the seed and the step alone, so this is no estimate: unless it
-    stops early, the run has exactly these.
+def draws_of(training: Training) -> tuple[Counter[str], int, list[int]]:
+    """Draw the tasks of the whole run.
 
     Returns:
-        Task -> its steps; and the global steps, from 1, that end an epoch of the main task.
+        Task -> its steps; the steps of the run; and those, from 1, that end an epoch of the main task.
     """
-    mixing, seed = training.recipe.mixing, training.recipe.seed
-    if mixing.follows_scores or training.total_steps > MOST_DRAWS:
-        return None
-    main = next(task for task in training.tasks if task.is_target)
-    steps = {task.name: 0 for task in training.tasks}
-    progress = [task.progress(0) for task in training.tasks]
+    main = training.plan.main
+    done = Counter({task.name: 0 for task in training.tasks})
     epoch_ends: list[int] = []
-    for number in range(2 * MOST_DRAWS):
-        if all(steps[task.name] >= task.expected_steps for task in training.tasks if task.is_target):
-            return steps, epoch_ends
-        index = mixing.draw(seed, number, progress)
-        task = training.tasks[index]
-        steps[task.name] += 1
-        progress[index] = task.progress(steps[task.name])
-        if task is main and steps[task.name] % main.steps_per_epoch == 0:
-            epoch_ends.append(number + 1)
-    return None
+    number = 0
+    for number, names in enumerate(training.plan.draws(training.recipe.seed), start=1):
+        done.update(names)
+        if main.name in names and done[main.name] % main.steps_per_epoch == 0:
+            epoch_ends.append(number)
+    return done, number, epoch_ends
 
 
 def _task_steps(task: Task, drawn: int | None) -> TaskSteps:

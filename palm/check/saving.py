@@ -15,6 +15,7 @@ from palm.core.files.atomic_dir import foreign_files
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run.run_directory import CONFIGURATION, RECORD, RunDirectory
 from palm.engine.training.loop import Training
+from palm.engine.watching.history import HISTORY_FILE
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _places(
     """Path, moment, bytes that are kept, bytes that are written."""
     yield CONFIGURATION, "at the start", 0, 0
     yield RECORD, "at the start", 0, 0
-    yield "history.jsonl", "from the start on", 0, 0
+    yield HISTORY_FILE, "from the start on", 0, 0
     encoder = _bytes(training.model.backbone)
     evaluated = any(task.dev_file is not None for task in training.tasks)
     every, keep = settings.save_infermodel_every_n_steps, settings.keep_last_n

@@ -79,8 +79,8 @@ def ls(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and demos, a line
     each; all of one kind (palm ls mixing); or one of them with its settings (palm ls mixing.temperature).
     """
-    from palm.catalogue.entries import KINDS, chosen, entries
-    from palm.catalogue.text import as_json, description, listing
+    from palm.starter.catalogue import KINDS, chosen, entries
+    from palm.starter.catalogue_text import as_json, description, listing
 
     find_components(options.config or ".")
     modules = list(dict.fromkeys([*options.module, *_modules_of(options.config, options.task_dir, KINDS)]))
@@ -124,7 +124,7 @@ def completion(options: argparse.Namespace, settings: Settings) -> None:  # noqa
         import shtab
     except ImportError:
         raise PalmError("palm completion needs shtab: pip install 'palm-torch[completion]'") from None
-    from palm.catalogue.entries import entries
+    from palm.starter.catalogue import entries
 
     names = list(dict.fromkeys(name for entry in entries() for name in (entry.kind, entry.path)))
     parser = argparse.ArgumentParser(prog="palm")

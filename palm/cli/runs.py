@@ -137,7 +137,7 @@ def verify_resume(options: argparse.Namespace, settings: Settings) -> None:
 
 def _train_one(options: argparse.Namespace) -> None:
     """Train the one run of a grid whose configuration is named."""
-    from palm.grid.worker import work
+    from palm.experiments.grid.worker import work
 
     find_components(options.of or "config.yaml")
     work(Path(options.config).parent)
@@ -182,7 +182,7 @@ def compare_tasks(options: argparse.Namespace, settings: Settings) -> None:
     if options.one_run:
         _train_one(options)
         return
-    from palm.comparison.compare import compare
+    from palm.experiments.comparison.compare import compare
 
     variants: dict[str, dict[str, str]] = {}
     for option_name, value in pairs_of(options.also, "--also", "NAME:SETTING=VALUE"):
@@ -232,8 +232,8 @@ def sweep_settings(options: argparse.Namespace, settings: Settings) -> None:
     if options.one_run:
         _train_one(options)
         return
-    from palm.search.space import grid_words, range_words, read_space
-    from palm.search.sweep import sweep
+    from palm.experiments.search.space import grid_words, range_words, read_space
+    from palm.experiments.search.sweep import sweep
 
     find_components(options.config)
     space = {} if options.space is None else read_space(options.space)

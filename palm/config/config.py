@@ -138,9 +138,19 @@ class Config:
                 if self._backbone_gap and name in self._known["backbone"]:
                     continue  # it would be in the JSON that is not there, which is reported
                 self._said.add((scope, name))
-                meaning = f" ({parameter.doc.rstrip('.')})" if parameter.doc else ""
-                self.problem(f"{self._titles[scope]}: {name} is missing{meaning}")
+                self.missing(name, parameter.doc, scope)
         return result
+
+    def missing(self, name: str, meaning: str, scope: str | None = None) -> None:
+        """Report a setting that is not there.
+
+        Args:
+            name: of the setting.
+            meaning: what it is; may be empty.
+            scope: where it belongs.
+        """
+        told = f" ({meaning.rstrip('.')})" if meaning else ""
+        self.problem(f"{self._titles[scope]}: {name} is missing{told}")
 
     def problem(self, line: str) -> None:
         """Add a line to the report; it begins with its place."""

@@ -16,10 +16,10 @@ from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import RunSettings
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import logger
-from palm.engine.training.build import build_optimizer, plan_steps
+from palm.engine.training.build import build_optimizer
 from palm.engine.training.model import MultiTaskModel
+from palm.engine.training.planning import StepPlan, expect, plan_epochs, step_problems
 from palm.engine.training.shared_rows import share_rows, sharing_problems
-from palm.engine.training.step_planning import step_problems
 from palm.engine.training.task import Task, wiring_problems
 from palm.lr_sched import schedule_of_run
 from palm.mixing import Mixing
@@ -89,7 +89,7 @@ def build(plan: Plan, place: Place) -> Parts:
     if len(tasks) == len(plan.tasks) + len(
         plan.given
     ):  # otherwise it is told what is wrong with those that lack
-        found = step_problems(settings.tasks_per_step, balance, settings.loss_scale, tasks)
+        found = step_problems(settings.tasks_per_step, balance, tasks)
         problems += [own(None, line) for line in found]
     if problems:
         raise ConfigError(dict.fromkeys(problems))
@@ -108,8 +108,12 @@ def build(plan: Plan, place: Place) -> Parts:
     return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, balance, tasks)
 
 
-def open_data(parts: Parts) -> None:
+def open_data(parts: Parts, devices: int | None = None) -> StepPlan:
     """Read the training data of all tasks, and plan their steps.
+
+    Args:
+        parts: of the run.
+        devices: the number of devices that train, if not as many as there are processes.
 
     Raises:
         DataError: a row that cannot be used, with its file and line.
@@ -121,17 +125,19 @@ def open_data(parts: Parts) -> None:
     if settings.use_data_cache:
         cache = DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
     for task in parts.tasks:
-        task.open_stream(settings.random_seed, cache=cache)
+        task.open_stream(settings.random_seed, cache=cache, devices=devices)
         assert task.stream is not None
         logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
     share_rows(parts.tasks)
-    plan_steps(
-        parts.tasks,
+    plan = plan_epochs(
+        [task.progress() for task in parts.tasks],
         parts.mixing,
-        reference=main,
         num_epochs=settings.num_epochs,
         tasks_per_step=settings.tasks_per_step,
+        max_steps=settings.max_steps,
     )
+    expect(parts.tasks, plan)
+    return plan
 
 
 def _placed(place: Place, scope: str | None, line: str) -> str:

@@ -37,7 +37,7 @@ from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.run.evaluation import Evaluator, shown
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import CONFIGURATION, HISTORY, RunDirectory
+from palm.engine.run.run_directory import CONFIGURATION, RunDirectory
 from palm.engine.run.run_lock import only_run_in
 from palm.engine.run.saving import CheckpointSaver, TargetSaver, evaluation_observers, models_table
 from palm.engine.run.stopping import StopOnSignal
@@ -46,7 +46,6 @@ from palm.engine.training.build import start
 from palm.engine.training.events import Observer
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import Recipe, identity
-from palm.engine.training.step_planning import planned_steps
 from palm.engine.training.task import Task
 from palm.engine.training.transfer import TransferProbe
 from palm.engine.watching.callbacks import callbacks_of
@@ -235,7 +234,6 @@ class Controller:
             settings.eval_every_n_steps,
             settings.eval_every_epoch,
             settings.best_by,
-            settings.save_path / HISTORY,
         )
 
     def evaluate(
@@ -336,16 +334,18 @@ class Controller:
         beside = self.config.base / path
         return beside if not Path(path).exists() and beside.exists() else Path(path)
 
-    def training(self) -> Training:
+    def training(self, devices: int | None = None) -> Training:
         """The run that `train` makes, for a loop of your own: `for step in controller.training().steps(): …`.
 
         Reads the training data and plans the steps; nothing is saved unless you do it.
+
+        Args:
+            devices: plan the steps that the run has on so many devices, of which this process is the first.
         """
         parts = self._fresh()
         self._begun = True
         settings = parts.settings
-        open_data(parts)
-        total = planned_steps(parts.tasks, parts.mixing, settings.tasks_per_step)
+        total = open_data(parts, devices).total_steps
         return start(
             Recipe(
                 backbone=parts.backbone,
@@ -357,6 +357,7 @@ class Controller:
                 groups=parts.groups,
                 mixing=parts.mixing,
                 tasks_per_step=settings.tasks_per_step,
+                max_steps=settings.max_steps,
                 loss_scale=settings.loss_scale,
                 balance=parts.balance,
                 ema_decay=settings.ema_decay if settings.use_ema else None,

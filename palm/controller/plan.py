@@ -159,7 +159,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
         if (problem := name_problem(name)) is not None:
             config.problem(problem)
     if for_train:
-        _check_training(config, everything := [*tasks, *map(TaskPlan.of, given)])
+        _check_training(config, settings, everything := [*tasks, *map(TaskPlan.of, given)])
         _check_evaluation(config, settings, everything, mixing)
     config.finish(_owners(), has)
     return Plan(settings, backbone, optimizer, groups, schedule, mixing, balance, tasks, given)
@@ -229,7 +229,9 @@ def place_of(config: Config, name: str, scope: str | None = None) -> str:
     return name if setting is None else setting.place(name)
 
 
-def _check_training(config: Config, tasks: list[TaskPlan]) -> None:
+def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[TaskPlan]) -> None:
+    if settings.get("num_epochs") is None and settings.get("max_steps") is None:
+        config.missing("num_epochs", "passes over the main task's training data; or set max_steps")
     for task in tasks:
         if task.task.get("batch_size") is None and task.task.get("max_tokens_per_batch") is None:
             config.problem(f"task {task.name!r}: {NO_BATCH_SIZE}")

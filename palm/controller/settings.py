@@ -12,7 +12,8 @@ from palm.config import ModelPath
 from palm.core.numerics import precision
 from palm.core.numerics.device import DeviceName
 from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
-from palm.engine.training.recipe import CompileMode, LossScale, TasksPerStep
+from palm.engine.training.planning import TasksPerStep
+from palm.engine.training.recipe import CompileMode, LossScale
 from palm.engine.watching.progress import Progress
 
 
@@ -45,7 +46,9 @@ class RunSettings:
         reset: tasks whose heads start anew in spite of start_from, or heads for those of all tasks.
         stages: parts of the run, one after the other, each with its tasks and settings; one where absent.
         save_path: the folder for checkpoints and the targets' models.
-        num_epochs: passes over the main task's training data (the main task is the first target).
+        num_epochs: passes over the main task's training data (the main task is the first target); as many as
+            max_steps allows where absent.
+        max_steps: the most optimizer steps that the run may have; no limit where absent.
         optimizer: adam (or adamw), adamwdl or lamb, or the dotted path of a class.
         lr_scheduler: how the learning rate goes: linear_warmup_decay, linear, cosine, polynomial, constant,
             noam or slanted_triangular, or the dotted path of a class.
@@ -109,7 +112,8 @@ class RunSettings:
     reset: list[str] | None = None
     stages: list[dict[str, Any]] | None = None
     save_path: Path
-    num_epochs: int | float
+    num_epochs: int | float | None = None
+    max_steps: int | None = None
     optimizer: str = "adam"
     lr_scheduler: str = "linear_warmup_decay"
     warmup_proportion: float = 0.0
@@ -161,6 +165,7 @@ class TaskParts:
 
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_epochs": (lambda value: 0 < value < math.inf, "above 0"),
+    "max_steps": (lambda value: value >= 1, "1 or more"),
     "tasks_per_step": (lambda value: value == "all" or value >= 1, "1 or more, or all"),
     "transfer_every_n_steps": (lambda value: value == "auto" or value >= -1, "a number of steps, auto or -1"),
     "warmup_proportion": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
@@ -200,7 +205,7 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
     found += [
         (name, f"should be {expected}, not {settings[name]!r}")
         for name, (fits, expected) in RANGES.items()
-        if name in settings and not fits(settings[name])
+        if settings.get(name) is not None and not fits(settings[name])
     ]
     return found
 

@@ -17,6 +17,7 @@ from palm.controller.plan import Plan, place_of, plan
 from palm.core.errors import ConfigError
 from palm.core.registry import Registry, did_you_mean
 from palm.engine.run.run_directory import STAGE_WEIGHTS, STAGES
+from palm.engine.training.planning import StepPlan
 from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS
 from palm.optimizer import OPTIMIZERS
@@ -129,8 +130,12 @@ def absolute_stages(config: Config, planned: Plan, stages: Sequence[StagePlan]) 
     ]
 
 
-def steps_of(stages: Sequence[StagePlan]) -> dict[str, dict[str, int]]:
-    """Stage -> task -> the steps that are planned for it, of stages that train; reads their data.
+def steps_of(stages: Sequence[StagePlan], devices: int | None = None) -> dict[str, StepPlan]:
+    """Stage -> the plan of its steps, of stages that train; reads their data.
+
+    Args:
+        stages: of a run.
+        devices: as in `open_data`.
 
     Raises:
         PalmError: data that cannot be used.
@@ -139,8 +144,8 @@ def steps_of(stages: Sequence[StagePlan]) -> dict[str, dict[str, int]]:
     for stage in stages:
         if stage.merges is None:
             config = read_config(stage.settings, argv=[])
-            open_data(parts := build(plan(config, for_train=True), config.place))
-            found[stage.label] = {task.name: task.expected_steps for task in parts.tasks}
+            parts = build(plan(config, for_train=True), config.place)
+            found[stage.label] = open_data(parts, devices)
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -12,12 +11,13 @@ from torch import Tensor
 
 from palm.core.errors import StorageError
 from palm.core.files.manifest import numbered, read_object, under
-from palm.core.files.untrusted import inside, parse_json, reading
+from palm.core.files.untrusted import inside, reading
 from palm.engine.inference import inference
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run import checkpoint, weights
-from palm.engine.run.run_directory import CONFIGURATION, HISTORY, RECIPE
-from palm.engine.watching import history
+from palm.engine.run.run_directory import CONFIGURATION, RECIPE
+from palm.engine.training.events import Ended
+from palm.engine.watching.history import HISTORY_FILE, read_lines
 from palm.export import description as export
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import read_config
@@ -173,8 +173,7 @@ MODELS = {
 RUN_FILES = {
     "configuration": CONFIGURATION,
     "recipe": RECIPE,
-    "history": history.FILE,
-    "evaluations": HISTORY,
+    "history": HISTORY_FILE,
     "report": "report.html",
     "curves": "curves.png",
 }
@@ -195,15 +194,12 @@ def _run(folder: Path) -> Facts | None:
         return None
     state = {}
     if files["history"] is not None:
-        # How far it has come, by the last events of its history; the last line may be cut off.
-        last: dict[str, Any] = {}
-        step = 0
-        with (folder / files["history"]).open("rb") as lines:
-            for line in lines:
-                with suppress(ValueError):
-                    last = parse_json(line)
-                    step = max(step, last["step"])
-        state = {"state": last["reason"] if last.get("event") == "end" else "not ended", "step": step}
+        lines = read_lines(folder / files["history"])
+        has_ended = bool(lines) and lines[-1]["event"] == Ended.recorded_as
+        state = {
+            "state": lines[-1]["reason"] if has_ended else "not ended",
+            "step": max((line["step"] for line in lines), default=0),
+        }
     return {
         "format": "palm run",
         **state,

@@ -34,6 +34,7 @@ class TaskProgress:
         step: how many steps it has had.
         expected_steps: how many it is planned to get; 0 while that is not known.
         scores: its dev scores so far, from 0 to 1, the higher the better.
+        share_rows_with: the task in whose steps it is trained, on the same rows; then it is not drawn itself.
     """
 
     name: str
@@ -44,6 +45,7 @@ class TaskProgress:
     step: int = 0
     expected_steps: int = 0
     scores: tuple[float, ...] = ()
+    share_rows_with: str | None = None
 
 
 Draws = Literal["planned", "independent"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -42,8 +43,8 @@ class Curve:
         return Curve(self.name, kept)
 
 
-def _curve(name: str, points: Iterable[tuple[float, float | None]]) -> Curve:
-    return Curve(name, [(step, value) for step, value in points if value is not None])
+def _curve(name: str, points: Iterable[Point]) -> Curve:
+    return Curve(name, [(step, value) for step, value in points if math.isfinite(value)])
 
 
 def losses(history: History) -> dict[str, Curve]:
@@ -58,7 +59,7 @@ def dev_losses(history: History) -> dict[str, Curve]:
     """Task -> its dev losses, of tasks that have any."""
     evaluations = history.evaluations
     found = {
-        task: _curve(task, ((each.step, each.dev_loss.get(task)) for each in evaluations))
+        task: _curve(task, ((each.step, each.dev_loss.get(task, math.nan)) for each in evaluations))
         for task in history.tasks
     }
     return {task: curve for task, curve in found.items() if curve.points}
@@ -72,7 +73,10 @@ def scores(history: History) -> dict[str, list[Curve]]:
             dict.fromkeys(name for each in history.evaluations for name in each.scores.get(task, {}))
         )
         curves = [
-            _curve(name, ((each.step, each.scores.get(task, {}).get(name)) for each in history.evaluations))
+            _curve(
+                name,
+                ((each.step, each.scores.get(task, {}).get(name, math.nan)) for each in history.evaluations),
+            )
             for name in names
         ]
         if curves:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -135,9 +136,10 @@ def _scores(run: Run) -> Facts:
     for evaluation in run.history.evaluations:
         for task, scores in evaluation.scores.items():
             for metric, score in scores.items():
-                found[task, f"{metric}, last"] = score
+                known = None if math.isnan(score) else score
+                found[task, f"{metric}, last"] = known
                 if task in evaluation.best:
-                    found[task, f"{metric}, best"] = score
+                    found[task, f"{metric}, best"] = known
     return found
 
 

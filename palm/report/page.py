@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,12 +21,13 @@ from palm.core.version import __version__
 from palm.engine.inference.inference import DESCRIPTION
 from palm.engine.run.evaluation import shown as shown_score
 from palm.engine.run.run_directory import CONFIGURATION
+from palm.engine.training.events import Evaluated
 from palm.engine.watching.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
 from palm.report.comparison_page import COMPARISON, comparison_page
 from palm.report.curves import Curve
-from palm.report.history import Evaluated, History
+from palm.report.history import History
 from palm.report.run import Run, read_run
 from palm.report.svg import Bars, Chart, Line, shown
 
@@ -121,7 +123,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
             update_charts=list(staged(_update_charts(history))),
             mix_chart=next(staged(_mix_charts(history)), None),
             mix=list(_mix(history)),
-            transfer=matrix(influences([{"event": "transfer", **vars(each)} for each in history.transfers])),
+            transfer=matrix(influences(history.transfers)),
             cosines=list(_cosines(history)),
             pace_charts=list(staged(_pace_charts(history))),
             memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
@@ -139,8 +141,8 @@ def _cosines(history: History) -> Iterator[tuple[str, str, list[tuple[str, float
             found: dict[str, list[float]] = {}
             for each in history.transfers:
                 for layer, pairs in {"whole": each.cosine, **each.layers}.items():
-                    value = pairs.get(task, {}).get(other)
-                    found.setdefault(layer, []).extend([] if value is None else [value])
+                    value = pairs.get(task, {}).get(other, math.nan)
+                    found.setdefault(layer, []).extend([value] if math.isfinite(value) else [])
             if found:
                 yield task, other, [(layer, fmean(own) if own else None) for layer, own in found.items()]
 
@@ -324,16 +326,16 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def versions_of(run: Run) -> dict[str, str]:
-    """What the run was made with, as far as its history and its models tell."""
-    told = {"palm": run.history.start.palm or "unknown"}
+    """Return the versions of the programs that made the run, as far as its history and its models tell."""
+    told = {"palm": "unknown"}
     for model in run.models[:1]:
         description = read_json(model.folder / DESCRIPTION)
         told |= (description.get("training") or {}).get("versions", {})
-    return told | dict(run.history.start.versions)
+    return told | ({"palm": run.history.start.palm} if run.history.start.palm else {})
 
 
 def _score(value: float | None) -> str:
-    return "–" if value is None else shown_score(value)
+    return "–" if value is None or math.isnan(value) else shown_score(value)
 
 
 def shown_value(value: Any) -> str:

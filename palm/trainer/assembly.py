@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from palm.backbone import Backbone
 from palm.balance import Balance
+from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import show_on_console
 from palm.core.numerics.device import device_of
@@ -20,7 +21,8 @@ from palm.distributed import join
 from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.training.build import start
 from palm.engine.training.loop import Training
-from palm.engine.training.recipe import LossScale, Recipe, TasksPerStep
+from palm.engine.training.planning import StepPlan, TasksPerStep
+from palm.engine.training.recipe import LossScale, Recipe
 from palm.engine.training.task import Task
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import Mixing, MixRatio
@@ -66,6 +68,16 @@ def seed_of(readers: Iterable[Reader]) -> int:
     return next((reader.seed for reader in readers if reader.seed is not None), 1)
 
 
+def checked_max_steps(max_steps: int | None) -> int | None:
+    """`max_steps`, which should be 1 or more, or None.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    raise_any([] if max_steps is None else count_problems(max_steps=max_steps))
+    return max_steps
+
+
 class Assembly(ABC):
     """The parts of a run as they are chosen, and the run, once they are put together.
 
@@ -92,6 +104,7 @@ class Assembly(ABC):
         self._draws: Iterator[tuple[int, Tensors]] | None = None
         self._mixing: Mixing = MixRatio()
         self._tasks_per_step: TasksPerStep = 1
+        self._max_steps: int | None = None
         self._loss_scale: LossScale = "none"
         self._balance: Balance | None = None
         self._eval_every = (-1, False)
@@ -169,6 +182,15 @@ class Assembly(ABC):
         """Within this context there are averaged weights, where the run keeps averages."""
         return nullcontext() if self._run is None else self._run.averaged()
 
+    def _plan(self, caller: str) -> StepPlan:
+        """The plan of the run's steps."""
+        return StepPlan(
+            tasks=[task.progress(0) for task in self._tasks(caller)],
+            mixing=self._mixing,
+            tasks_per_step=self._tasks_per_step,
+            max_steps=self._max_steps,
+        )
+
     def _begin_anew(self) -> None:
         """What is changed now concerns a run that is still to be assembled."""
         self._run, self._draws = None, None
@@ -188,6 +210,7 @@ class Assembly(ABC):
             groups=self._groups,
             mixing=self._mixing,
             tasks_per_step=self._tasks_per_step,
+            max_steps=self._max_steps,
             loss_scale=self._loss_scale,
             balance=self._balance,
             ema_decay=self._ema_decay,

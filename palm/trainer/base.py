@@ -237,14 +237,15 @@ class TrainerBase(Assembly):
         if self._checkpoint is not None:
             self._training("get_one_batch")  # which knows where it stopped
         seed = seed_of(task.reader for task in tasks)
+        plan = self._plan("get_one_batch")
         handed = Counter({task.name: task.step for task in tasks})
         for position in count(self.cur_train_step):
             progress = [task.progress(handed[task.name]) for task in tasks]
-            number = self._mixing.draw(seed, position, progress)
-            task = tasks[number]
-            (batch,) = task.batches(handed[task.name])
+            (name,) = plan.drawn(seed, position, progress)
+            number = [task.name for task in tasks].index(name)
+            (batch,) = tasks[number].batches(handed[name])
             yield number, batch
-            handed[task.name] += 1
+            handed[name] += 1
 
     def _check_single(self, tasks: Iterable[Task], caller: str) -> None:
         for task in tasks:

@@ -16,15 +16,15 @@ from palm.core.logging import logger
 from palm.core.registry import did_you_mean
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.distributed import from_first
-from palm.engine.training.build import plan_steps
 from palm.engine.training.events import Event, Logged
 from palm.engine.training.loop import Step, Training
-from palm.engine.training.recipe import LossScale, TasksPerStep
+from palm.engine.training.planning import TasksPerStep, expect, plan_epochs, plan_own_epochs
+from palm.engine.training.recipe import LossScale
 from palm.engine.training.shared_rows import share_rows
-from palm.engine.training.step_planning import planned_steps
 from palm.engine.training.task import Task
 from palm.mixing import Mixing
 from palm.reader import Reader, Record
+from palm.trainer.assembly import checked_max_steps
 from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
 from palm.trainer.predicting import delivered, logged_steps, predicted
 from palm.trainer.shared_pass import SharedPass, versions
@@ -104,23 +104,31 @@ class MultiHeadTrainer(TrainerBase):
         self._shared = SharedPass(backbone, {name: each.head for name, each in forwards.items()}, own)
         return {name: dict(forward.head.outputs_attr) for name, forward in forwards.items()}
 
-    def fit_readers(self, readers: Readers, phase: str = "train") -> None:
+    def fit_readers(self, readers: Readers, phase: str = "train", *, max_steps: int | None = None) -> None:
         """Give every task its data; each target gets its own reader's `num_epochs`.
 
         Args:
             readers: in the order of the trainers, or by their names.
             phase: 'train' or 'predict'.
+            max_steps: the most global steps that the run may have; None for no limit.
         """
         checked_phase(phase)
         if phase == "predict":
             self.merge_inference_readers(readers)
             return
-        for task in self._fitted(readers):
-            task.expect((task.reader.num_epochs or 1) * task.steps_per_epoch)
-        logger.info("Estimated overall train steps %d.", self.overall_train_steps)
+        tasks = self._fitted(readers, max_steps)
+        epochs = {task.name: task.reader.num_epochs for task in tasks}
+        progress = [task.progress() for task in tasks]
+        expect(tasks, plan_own_epochs(progress, self._mixing, epochs, self._tasks_per_step, max_steps))
 
     def fit_readers_with_mixratio(
-        self, readers: Readers, sampling_reference: str, num_epochs: float, phase: str = "train"
+        self,
+        readers: Readers,
+        sampling_reference: str,
+        num_epochs: float | None = None,
+        phase: str = "train",
+        *,
+        max_steps: int | None = None,
     ) -> None:
         """Give every task its data, and its share of the steps.
 
@@ -130,8 +138,9 @@ class MultiHeadTrainer(TrainerBase):
         Args:
             readers: in the order of the trainers, or by their names; loaded with `num_epochs=None`.
             sampling_reference: the name of the trainer whose data `num_epochs` counts.
-            num_epochs: passes over that data.
+            num_epochs: passes over that data; None for as many as `max_steps` allows.
             phase: 'train' or 'predict'.
+            max_steps: the most global steps that the run may have; None for no limit.
 
         Raises:
             PalmError: a call is missing; names it.
@@ -148,15 +157,18 @@ class MultiHeadTrainer(TrainerBase):
                 raise ConfigError(
                     [f"the reader of {name!r} was loaded with num_epochs {reader.num_epochs}; give None"]
                 )
-        tasks = self._fitted(readers)
-        reference = tasks[list(self.trainers).index(sampling_reference)]
-        plan_steps(
-            tasks,
+        if num_epochs is None and max_steps is None:
+            raise ConfigError(["fit_readers_with_mixratio needs num_epochs or max_steps"])
+        tasks = self._fitted(readers, max_steps)
+        plan = plan_epochs(
+            [task.progress() for task in tasks],
             self._mixing,
-            reference=reference,
             num_epochs=num_epochs,
+            reference=sampling_reference,
             tasks_per_step=self._tasks_per_step,
+            max_steps=max_steps,
         )
+        expect(tasks, plan)
 
     # Training
 
@@ -198,7 +210,7 @@ class MultiHeadTrainer(TrainerBase):
 
         A run goes on until its last target has had its own.
         """
-        return planned_steps(self._tasks("overall_train_steps"), self._mixing, self._tasks_per_step)
+        return self._plan("overall_train_steps").total_steps
 
     # Prediction
 
@@ -372,7 +384,8 @@ class MultiHeadTrainer(TrainerBase):
             raise ConfigError([f"{len(readers)} readers for {len(self.trainers)} trainers ({trainers})"])
         return {name: named[name] for name in self.trainers}
 
-    def _fitted(self, readers: Readers) -> list[Task]:
+    def _fitted(self, readers: Readers, max_steps: int | None) -> list[Task]:
+        self._max_steps = checked_max_steps(max_steps)
         named = self._by_name(readers)
         self._forwards("fit_readers")
         seed = seed_of(named.values())

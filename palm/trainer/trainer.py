@@ -23,11 +23,13 @@ from palm.engine.inference.loading import load_weights
 from palm.engine.training.events import Event, Logged
 from palm.engine.training.loop import Training
 from palm.engine.training.model import share_parameters
+from palm.engine.training.planning import plan_own_epochs
 from palm.engine.training.task import Task
 from palm.paradigm import Head
 from palm.paradigm.results import has_own_results
 from palm.pretrained import load_pretrain
 from palm.reader import Predictions, Reader
+from palm.trainer.assembly import checked_max_steps
 from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
 from palm.trainer.fitting import task_of
 from palm.trainer.predicting import delivered, logged_steps, predicted, prediction_batches
@@ -108,12 +110,15 @@ class Trainer(TrainerBase):
         self.predict_forward, self.own_top = Forward(pred_backbone, pred_head), None
         return dict(pred_head.outputs_attr)
 
-    def fit_reader(self, reader: Reader, phase: str = "train") -> Iterator[Tensors]:
+    def fit_reader(
+        self, reader: Reader, phase: str = "train", *, max_steps: int | None = None
+    ) -> Iterator[Tensors]:
         """Give the task its data.
 
         Args:
             reader: after `load_data` and `register_with`.
             phase: 'train' or 'predict'.
+            max_steps: the most steps that the training may have; None for no limit.
 
         Returns:
             The batches: for training as many as `num_epochs` of `load_data` makes (without end where
@@ -127,10 +132,14 @@ class Trainer(TrainerBase):
         checked_phase(phase)
         if phase == "predict":
             return self._fit_for_prediction(reader)
+        self._max_steps = checked_max_steps(max_steps)
         task = self.fit(reader, seed_of([reader]))
-        task.expected_steps = (reader.num_epochs or 1) * task.steps_per_epoch
+        epochs = {task.name: reader.num_epochs}
+        plan = plan_own_epochs([task.progress()], self._mixing, epochs, max_steps=max_steps)
+        task.expected_steps = plan.expected_steps[task.name]
         batches = (batch for _, batch in self._batches([task]))
-        return batches if reader.num_epochs is None else islice(batches, task.expected_steps)
+        is_endless = reader.num_epochs is None and max_steps is None
+        return batches if is_endless else islice(batches, task.expected_steps)
 
     def fit(self, reader: Reader, seed: int) -> Task:
         """The task with its training data, for a run with this seed."""

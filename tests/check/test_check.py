@@ -384,7 +384,7 @@ def test_the_steps_of_every_stage_are_told(tmp_path: Path) -> None:
     stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.5}]
     found = check(tiny.config(tmp_path, "cls", "match", num_epochs=1, stages=stages), measure=False)
     notes = [problem.message for problem in found.problems if problem.code == "stages"]
-    assert notes == ["steps on one device: 1-joint: cls 10, match 10; 2-cls: cls 5"]
+    assert notes == ["steps: 1-joint: cls 10, match 10; 2-cls: cls 5"]
     wrong = check(tiny.config(tmp_path, "cls", stages=[{"freeze": 9}]), measure=False)
     assert [problem.message for problem in wrong.problems] == [
         "config: stages: stage 1-all: freeze: there are 2 layers, not 9"

@@ -22,6 +22,7 @@ from palm.core.numerics.rng import generator
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.loop import Training
 from palm.engine.training.model import outputs_of
+from palm.engine.watching.history import HISTORY_FILE, read_lines
 
 
 @pytest.fixture
@@ -95,8 +96,11 @@ def with_dev(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
-    text = (folder / "out" / "evaluation.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    """Step and scores of every evaluation."""
+    lines = read_lines(folder / "out" / HISTORY_FILE)
+    return [
+        {name: line[name] for name in ("step", "scores")} for line in lines if line["event"] == "evaluation"
+    ]
 
 
 def observed(config: dict[str, Any], **kwargs: Any) -> list[float]:
@@ -228,9 +232,8 @@ def test_a_resumed_run_evaluates_and_stops_as_an_uninterrupted_one(tmp_path: Pat
     assert 12 < len(uninterrupted) < 60  # the plan is 20 steps for each task, and they gain nothing
     config = with_dev(broken, *tasks, **settings)
     palm.Controller(config | {"save_every_n_steps": 12}, argv=[]).train()
-    for name in ("cls", "match", "mrc", "best", "evaluation.jsonl"):
-        path = broken / "out" / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name in ("cls", "match", "mrc", "best"):
+        shutil.rmtree(broken / "out" / name)
     resumed = observed(config | {"resume": str(broken / "out" / "step_12")})
     assert resumed == uninterrupted[12:]
     assert history(broken) == history(whole)

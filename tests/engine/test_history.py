@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -14,6 +15,23 @@ import pytest
 import palm
 from helpers.watching import controller, timeless
 from palm.engine.run.result import TrainingResult
+from palm.engine.training.events import (
+    RECORDED,
+    Drawn,
+    Ended,
+    Evaluated,
+    Event,
+    Logged,
+    MergeTried,
+    Planned,
+    PlannedTask,
+    Saved,
+    StageStarted,
+    Transferred,
+    Warned,
+    event_of,
+)
+from palm.engine.watching.history import read_events, read_lines, write_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,8 +86,8 @@ def test_evaluations_have_all_metrics_and_the_loss_of_the_dev_rows(
 ) -> None:
     folder, result = undisturbed
     found = [line for line in timeless(folder / "out" / "history.jsonl") if line["event"] == "evaluation"]
-    written = (folder / "out" / "evaluation.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [{"step": line["step"], "scores": line["scores"]} for line in found] == [*map(json.loads, written)]
+    assert [line["step"] for line in found] == sorted({line["step"] for line in found}) != []
+    assert all({"accuracy", "macro_f1"} <= line["scores"]["cls"].keys() for line in found)
     assert all(0.5 < line["dev_loss"]["cls"] < 2 for line in found)
     best = [line for line in found if "cls" in line["best"]][-1]
     assert (result.best["cls"].step, result.best["cls"].scores) == (best["step"], best["scores"]["cls"])
@@ -133,5 +151,85 @@ def test_a_damaged_history_is_named(tmp_path: Path) -> None:
     history = tmp_path / "out" / "history.jsonl"
     lines = history.read_text(encoding="utf-8").splitlines()
     history.write_text("\n".join([lines[0], "garbage", *lines[2:]]), encoding="utf-8")
-    with pytest.raises(palm.StorageError, match=r"history\.jsonl:2: not an event of a run: 'garbage'"):
+    with pytest.raises(palm.StorageError) as caught:
         controller(tmp_path, resume="auto").train()
+    assert f"{history}:2:" in str(caught.value)
+    assert "'garbage'" in str(caught.value)
+
+
+EVENTS: list[Event] = [
+    Planned(
+        0, 1, "0.1.0", "2026-11-22T10:00:00Z", 30, "fp32", "cpu", {"a": PlannedTask(True, 20, 10, 80, 2)}
+    ),
+    StageStarted(0, "1-a", 30, {"a": PlannedTask()}),
+    Logged(10, "a", 6, 0, 6.5, 6.25, 4e-4, 0.5, 160, 2048, 1.5, 7),
+    Drawn(10, {"a": 6}),
+    Evaluated(10, {"a": {"f1": 0.5}}, {"a": 2.0}, ["a"], 1.75),
+    Transferred(10, {"a": {"b": 0.5}}, {"layer 1": {"a": {"b": 0.5}}}, {"a": {"b": 0.25}}, 0.125),
+    MergeTried(0, 0.5, {"a": {"f1": 0.5}}, 1.5, "3-merge"),
+    Saved(10, "target", Path("a/infer_model"), "a"),
+    Saved(10, "checkpoint", Path("/elsewhere/step_10")),
+    Warned(10, "one\u2028two\x85three"),
+    Ended(10, "finished", 2.0),
+]
+
+
+def test_every_event_with_a_line_is_read_back_as_it_was(tmp_path: Path) -> None:
+    assert {type(event) for event in EVENTS} == set(RECORDED.values())
+    path = tmp_path / "history.jsonl"
+    write_lines(path, [event.as_line() for event in EVENTS])
+    assert read_events(path) == EVENTS
+    assert read_lines(path) == [event.as_line() for event in EVENTS]
+
+
+def test_numbers_that_are_not_finite_are_null() -> None:
+    line = Evaluated(1, {"a": {"f1": math.nan}}, {"a": math.inf}).as_line()
+    assert (line["scores"], line["dev_loss"]) == ({"a": {"f1": None}}, {"a": None})
+    event = event_of(line)
+    assert isinstance(event, Evaluated)
+    assert math.isnan(event.scores["a"]["f1"])
+
+
+def test_what_this_version_does_not_know_is_left_out() -> None:
+    assert event_of({"event": "mood", "step": 1}) is None
+    assert event_of({"event": "draws", "step": 1, "steps": {"a": 1}, "mood": 1}) == Drawn(1, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{broken", ["{broken"]),
+        ("[" * 100_000, ["[["]),
+        ("[1]", ["[1]"]),
+        ('{"step": 1}', ["step"]),
+        ('{"event": "draws"}', ["draws", "step"]),
+        ('{"event": "draws", "step": 1}', ["'draws'", "no steps"]),
+        ('{"event": "draws", "step": 1, "steps": [1]}', ["'draws'", "steps is [1]"]),
+        ('{"event": "draws", "step": 1, "steps": {"a": "x"}}', ["steps is {'a': 'x'}"]),
+        ('{"event": "step", "step": true, "task": "a"}', ["step is True"]),
+        ('{"event": "step", "step": 1, "task": "a", "loss": "low"}', ["loss is 'low'"]),
+        ('{"event": "evaluation", "step": 1, "scores": {"a": 1}}', ["scores is {'a': 1}"]),
+        ('{"event": "saved", "step": 1, "kind": "target", "path": 7}', ["path is 7"]),
+        ('{"event": "start", "step": 0, "tasks": {"a": {"rows": 1.5}}}', ["rows is 1.5"]),
+        ('{"event": "start", "step": 0, "version": 2}', ["version 2", "reads 1"]),
+    ],
+)
+def test_a_damaged_line_is_named_with_its_cause(tmp_path: Path, line: str, words: list[str]) -> None:
+    path = tmp_path / "history.jsonl"
+    text = json.dumps(Drawn(1, {"a": 1}).as_line())
+    path.write_text(f"{text}\n{line}\n{text}\n", encoding="utf-8")
+    for read in (read_lines, read_events):
+        with pytest.raises(palm.StorageError) as caught:
+            read(path)
+        assert str(path) in str(caught.value)
+        assert all(word in str(caught.value) for word in words)
+
+
+def test_a_last_line_that_a_kill_cut_off_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    whole = Warned(1, "größer").as_line()
+    for end in range(1, len(torn := json.dumps(whole, ensure_ascii=False).encode())):
+        path.write_bytes(json.dumps(whole).encode() + b"\n" + torn[:end])
+        assert read_lines(path) == [whole]
+    path.write_bytes(b"")
+    assert read_lines(path) == read_lines(tmp_path / "none") == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from helpers.saved import forge
 from palm.core.files.manifest import manifest_of, verify
 from palm.engine.inference.model_card import model_card
 from palm.export import to_hugging_face
+from palm.report.history import read_history
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +30,7 @@ def test_the_card_is_one_that_the_hub_understands(run: Path) -> None:
     assert facts["tags"] == ["palm", "bert", "cls", "multi-task"]
     assert facts["metrics"] == ["accuracy", "f1"]
     results: list[EvalResult] = card.data.eval_results
-    last = json.loads((run / "evaluation.jsonl").read_text(encoding="utf-8").splitlines()[-1])["scores"][
-        "cls"
-    ]
+    last = read_history(run).evaluations[-1].scores["cls"]
     found = [(each.metric_type, each.metric_name, each.metric_value) for each in results]
     assert found == [("accuracy", "accuracy", last["accuracy"]), ("f1", "macro_f1", last["macro_f1"])]
     assert {(each.dataset_name, each.task_name) for each in results} == {("dev.tsv", "cls")}

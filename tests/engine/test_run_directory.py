@@ -130,7 +130,6 @@ def test_overwrite_replaces_what_palm_wrote_and_nothing_else(tmp_path: Path) -> 
     checkpoint(tmp_path, 4, first.run_id)
     model(tmp_path / "cls" / "infer_model.step8")
     model(tmp_path / "best" / "cls")
-    (tmp_path / "evaluation.jsonl").write_text("{}\n", encoding="utf-8")
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     (tmp_path / "cls" / "predictions.json").write_text("{}\n", encoding="utf-8")
     (tmp_path / "step_99").mkdir()
@@ -199,7 +198,7 @@ def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
     model(tmp_path / "cls" / "infer_model").rename(tmp_path / "cls" / ".infer_model.old")
     for name in (".step_8.node-17.part", "cls/.infer_model.step8.node-17.part", "best/.cls.node-17.part"):
         (tmp_path / name).mkdir(parents=True)
-    for name in (".evaluation.jsonl.17.part", "..run.lock.json.17.part", ".run.json.17.part"):
+    for name in (".history.jsonl.17.part", "..run.lock.json.17.part", ".run.json.17.part"):
         (tmp_path / name).write_text("half", encoding="utf-8")
     checkpoint(tmp_path, 4, first.run_id)
     directory(tmp_path, resume="auto").check()
@@ -220,7 +219,7 @@ def test_how_to_go_on_says_what_is_whole(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["step_4", "best", "run.json", "evaluation.jsonl", ".hidden", "a/b"])
+@pytest.mark.parametrize("name", ["step_4", "best", "run.json", "history.jsonl", ".hidden", "a/b"])
 def test_a_task_cannot_be_called_like_a_folder_of_the_run(name: str) -> None:
     assert f"task {name!r}: its folder under save_path" in (name_problem(name) or "")
 

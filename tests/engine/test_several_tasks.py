@@ -18,8 +18,7 @@ from palm.controller import Controller
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.training.joint_step import Shared, sum_of_losses
 from palm.engine.training.loop import Training
-from palm.engine.training.recipe import identity
-from palm.engine.training.step_planning import loss_scale
+from palm.engine.training.recipe import identity, loss_scale
 from palm.mixing import MixRatio, TaskProgress
 from palm.mixing.draws import draw_tasks, inclusion_probabilities, planned_updates
 

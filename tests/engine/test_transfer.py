@@ -15,6 +15,7 @@ from helpers import tiny
 from palm.backbone.base import Backbone
 from palm.controller import Controller
 from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.engine.training.events import Transferred
 from palm.engine.training.loop import Training
 from palm.engine.training.transfer import TransferProbe, automatic_period, cosines
 from palm.engine.watching.transfer_report import influences, matrix
@@ -126,18 +127,14 @@ def test_cosines_of_dot_products() -> None:
     assert all(math.isnan(value) for value in cosines(torch.zeros(2, 2))[0])
 
 
-def line(step: int, there: float, back: float) -> dict[str, Any]:
-    return {
-        "event": "transfer",
-        "step": step,
-        "cosine": {"a": {"b": 0.5}, "b": {"a": 0.5}},
-        "look_ahead": {"a": {"a": 1.0, "b": there}, "b": {"a": back, "b": 1.0}},
-    }
+def comparison(step: int, there: float, back: float) -> Transferred:
+    angles = {"a": {"a": math.nan, "b": 0.5}, "b": {"a": 0.5}}
+    return Transferred(step, angles, {}, {"a": {"a": 1.0, "b": there}, "b": {"a": back, "b": 1.0}})
 
 
 def test_a_matrix_says_what_to_keep_to_drop_and_to_try() -> None:
-    lines = [line(k, 0.4 + 0.02 * k, back) for k, back in enumerate([-0.5, -0.4, -0.6])]
-    helps, harms = influences([{"event": "step", "step": 1}, *lines])
+    found = [comparison(k, 0.4 + 0.02 * k, back) for k, back in enumerate([-0.5, -0.4, -0.6])]
+    helps, harms = influences(found)
     assert (helps.helper, helps.target, helps.verdict, helps.count) == ("a", "b", "keep", 3)
     assert (harms.verdict, harms.look_ahead, harms.cosine) == ("drop", pytest.approx(-0.5), 0.5)
     assert matrix([helps, harms]) == [
@@ -145,7 +142,8 @@ def test_a_matrix_says_what_to_keep_to_drop_and_to_try() -> None:
         ["a", "", "keep (+0.42 ± 0.01)"],
         ["b", "drop (-0.50 ± 0.06)", ""],
     ]
-    unsure, few = influences([line(k, 0.3 * (k - 1), -0.5) for k in range(3)])[0], influences(lines[:2])[1]
+    unsure = influences([comparison(k, 0.3 * (k - 1), -0.5) for k in range(3)])[0]
+    few = influences(found[:2])[1]
     assert (unsure.verdict, few.verdict) == ("try alone", "try alone")
     assert matrix(influences([])) == []
 

@@ -16,6 +16,8 @@ from helpers.shared import minilm
 from palm.cli import main
 from palm.controller import Controller
 from palm.core.errors import StorageError
+from palm.engine.training.events import Ended, Event, Logged
+from palm.engine.watching.history import write_lines
 from palm.export import to_hugging_face
 
 
@@ -99,8 +101,8 @@ def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.
     shutil.copytree(run, folder)
     for place in ("cls/best_model", "best/cls", "cls/infer_model.step4", "cls/infer_model.step12"):
         shutil.copytree(run / "cls" / "infer_model", folder / place)
-    events = [{"event": "step", "step": 19}, {"event": "end", "step": 20, "reason": "interrupted"}]
-    (folder / "history.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    events: list[Event] = [Logged(19, "cls"), Ended(20, "interrupted")]
+    write_lines(folder / "history.jsonl", [event.as_line() for event in events])
     (folder / "report.html").touch()
     facts = told(folder, capsys)
     assert facts["models"] == {
@@ -116,7 +118,7 @@ def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.
 
 
 def test_a_run_that_was_killed_has_not_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "history.jsonl").write_text('{"event": "step", "step": 7}\n{"event": "st')
+    (tmp_path / "history.jsonl").write_text('{"event": "draws", "step": 7, "steps": {}}\n{"event": "st')
     facts = told(tmp_path, capsys)
     assert (facts["state"], facts["step"], facts["checkpoints"]) == ("not ended", 7, [])
 

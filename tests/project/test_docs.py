@@ -45,9 +45,13 @@ def test_the_files_of_the_readme_are_those_of_demo_2() -> None:
         block["path"]: block["lines"] for block in YAML.finditer((ROOT / "README.md").read_text("utf-8"))
     }
     assert shown == {path: (ROOT / path).read_text(encoding="utf-8") for path in shown}
-    assert list(shown) == [
-        f"demos/demo2/{name}.yaml" for name in ("config", "tasks/mrqa", "tasks/match4mrqa")
-    ]
+    assert list(shown) == ["demos/demo2/config.yaml", "demos/demo2/tasks/mrqa.yaml"]
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert {name for name in pages if f"({name})" not in index} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

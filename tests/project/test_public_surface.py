@@ -79,7 +79,7 @@ TRAINER = {
     "build_forward": "backbone, task_head",
     "build_predict_forward": "pred_backbone, pred_head",
     "build_backward": "optimizer, weight_decay=None, use_ema=False, ema_decay=None, groups=None",
-    "fit_reader": "reader, phase='train'",
+    "fit_reader": "reader, phase='train', max_steps=None",
     "load_pretrain": "model_path, convert=False",
     "load_ckpt": "model_path",
     "load_predict_model": "model_path, convert=False",
@@ -100,8 +100,10 @@ SEVERAL = {
     **{name: TRAINER[name] for name in ("train", "train_one_step", "get_one_batch", "predict")},
     "build_forward": "",
     "build_predict_forward": "",
-    "fit_readers": "readers, phase='train'",
-    "fit_readers_with_mixratio": "readers, sampling_reference, num_epochs, phase='train'",
+    "fit_readers": "readers, phase='train', max_steps=None",
+    "fit_readers_with_mixratio": (
+        "readers, sampling_reference, num_epochs=None, phase='train', max_steps=None"
+    ),
     "merge_inference_readers": "readers",
     "predict_one_batch": "task_name, batch",
 }

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
+from palm.engine.training.events import Drawn, Logged, Planned, PlannedTask
 from palm.report import curves
 from palm.report.curves import Curve
-from palm.report.history import Draws, History, LoggedStep, PlannedTask, Start
+from palm.report.history import History
 from palm.report.svg import Bars, Chart, Line, ticks
 
 
@@ -29,12 +30,12 @@ def test_a_thinned_curve_keeps_its_ends() -> None:
 
 def history() -> History:
     steps = [
-        LoggedStep(1, "a", 1, loss=3.0, rows=10, tokens=100, seconds=1.0),
-        LoggedStep(2, "b", 1, loss=None, rows=20, tokens=200, seconds=3.0),
-        LoggedStep(3, "a", 2, loss=1.0, rows=60, tokens=500, seconds=5.0),
+        Logged(1, "a", 1, loss=3.0, rows=10, tokens=100, seconds=1.0),
+        Logged(2, "b", 1, rows=20, tokens=200, seconds=3.0),
+        Logged(3, "a", 2, loss=1.0, rows=60, tokens=500, seconds=5.0),
     ]
     tasks = {"a": PlannedTask(True, 4, 2, 8), "b": PlannedTask(False, 2, 2, 8)}
-    return History(Start(total_steps=6, tasks=tasks), steps, [Draws(3, {"a": 2, "b": 1})])
+    return History(Planned(total_steps=6, tasks=tasks), steps, [Drawn(3, {"a": 2, "b": 1})])
 
 
 def test_losses_leave_out_what_was_not_a_number() -> None:

@@ -50,7 +50,7 @@ def test_versions_are_compared(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "run", tmp_path / "copy")
     history = tmp_path / "copy" / "history.jsonl"
     first, *rest = history.read_text(encoding="utf-8").splitlines()
-    start = {**json.loads(first), "palm": "0.0.9", "precision": "bf16", "versions": {"palm": "0.0.9"}}
+    start = {**json.loads(first), "palm": "0.0.9", "precision": "bf16"}
     history.write_text("\n".join([json.dumps(start), *rest]) + "\n", encoding="utf-8")
     found = differences(str(folder / "run"), str(tmp_path / "copy"))
     precision = Difference("version", "", "precision", "fp32", "bf16")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from palm.core.errors import StorageError
-from palm.report.history import Draws, End, Evaluated, LoggedStep, PlannedTask, Saved, Warned, read_history
+from palm.engine.training.events import Drawn, Ended, Evaluated, Logged, PlannedTask, Saved, Warned
+from palm.report.history import read_history
 
 START: dict[str, Any] = {
     "event": "start",
@@ -33,7 +34,7 @@ STEP: dict[str, Any] = {
     "loss": 6.5,
     "mean_loss": 6.25,
     "learning_rate": 4e-4,
-    "grad_norm": None,
+    "grad_norm": 0.5,
     "rows": 160,
     "tokens": 2048,
     "seconds": 1.5,
@@ -66,12 +67,12 @@ def test_every_event_becomes_a_value(tmp_path: Path) -> None:
         )
     )
     assert history.start.tasks == {"a": PlannedTask(True, 20, 10, 80, 2)}
-    assert history.steps == [LoggedStep(10, "a", 6, 0, 6.5, 6.25, 4e-4, None, 160, 2048, 1.5)]
-    assert history.draws == [Draws(10, {"a": 6})]
+    assert history.steps == [Logged(10, "a", 6, 0, 6.5, 6.25, 4e-4, 0.5, 160, 2048, 1.5)]
+    assert history.draws == [Drawn(10, {"a": 6})]
     assert history.evaluations == [Evaluated(10, {"a": {"f1": 0.5}}, {"a": 2.0}, ["a"])]
-    assert history.saved == [Saved(10, "target", "a/infer_model", "a")]
+    assert history.saved == [Saved(10, "target", Path("a/infer_model"), "a")]
     assert history.warnings == [Warned(10, "so")]
-    assert (history.end, history.seconds, history.last_step) == (End(10, "finished", 2.0), 2.0, 10)
+    assert (history.end, history.seconds, history.last_step) == (Ended(10, "finished", 2.0), 2.0, 10)
 
 
 def test_a_last_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
@@ -79,32 +80,13 @@ def test_a_last_line_that_was_cut_is_left_out(tmp_path: Path) -> None:
     assert (len(history.steps), history.end, history.seconds) == (1, None, 1.5)
 
 
-def test_unknown_events_and_fields_are_left_out(tmp_path: Path) -> None:
-    history = read_history(written(tmp_path, START, {**STEP, "mood": 1}, {"event": "transfer", "step": 1}))
-    assert len(history.steps) == 1
-
-
 def test_a_run_that_went_on_after_an_interruption_has_not_ended(tmp_path: Path) -> None:
     end = {"event": "end", "step": 10, "reason": "interrupted", "seconds": 2.0}
-    assert read_history(written(tmp_path, START, STEP, end)).end == End(10, "interrupted", 2.0)
+    assert read_history(written(tmp_path, START, STEP, end)).end == Ended(10, "interrupted", 2.0)
     assert read_history(written(tmp_path, START, STEP, end, {**STEP, "step": 20})).end is None
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{broken", r"history\.jsonl:2: not JSON .*restore the file"),
-        ("[1]", r"history\.jsonl:2: expected an event \{\.\.\.\}, not '\[1\]'"),
-        ('{"event": "draws"}', r"history\.jsonl:2: 'draws' lacks step, steps; restore the file"),
-        (json.dumps({**START, "version": 2}), "has version 2, this palm reads 1; use a newer palm"),
-    ],
-)
-def test_a_line_that_is_no_event_is_named(tmp_path: Path, line: str, message: str) -> None:
-    (tmp_path / "history.jsonl").write_text("\n".join([json.dumps(START), line, json.dumps(STEP)]))
-    with pytest.raises(StorageError, match=message):
-        read_history(tmp_path)
-
-
 def test_a_folder_without_a_history_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"history\.jsonl: No such file .*name the save_path of a run"):
+    with pytest.raises(StorageError) as caught:
         read_history(tmp_path)
+    assert str(tmp_path / "history.jsonl") in str(caught.value)

@@ -343,3 +343,22 @@ def test_a_loop_of_ones_own_makes_the_steps_of_train(folder: Path) -> None:
         own.train_one_step(own.get_one_batch())
     ours, theirs = own.trainers["slot"].forward.backbone, whole.trainers["slot"].forward.backbone
     assert all(torch.equal(value, ours.state_dict()[name]) for name, value in theirs.state_dict().items())
+
+
+def test_max_steps_ends_a_training_under_the_names_of_2x_too(tmp_path: Path) -> None:
+    trainer, readers = plain_tasks(tmp_path, SETUP)
+    trainer.build_forward()
+    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
+    trainer.fit_readers_with_mixratio(readers, "a", max_steps=5)
+    assert trainer.overall_train_steps == 5
+    assert trainer.train().steps == {"a": 3, "b": 2}
+    trainer.fit_readers_with_mixratio(readers, "a", 1, max_steps=50)
+    assert trainer.overall_train_steps == 6
+    with pytest.raises(palm.ConfigError) as caught:
+        trainer.fit_readers_with_mixratio(readers, "a", 1, max_steps=0)
+    assert "max_steps: 0" in str(caught.value)
+    with pytest.raises(palm.ConfigError):
+        trainer.fit_readers_with_mixratio(readers, "a")
+    alone = trainer.trainers["a"]
+    readers["a"].load_data(tmp_path / "a.tsv", 8, num_epochs=4)
+    assert len(list(alone.fit_reader(readers["a"], max_steps=7))) == 7

@@ -271,9 +271,9 @@ def _ends_behind(
 
 
 DERIVED = {
-    "num_train_steps": "num_epochs, mix_ratio, the batches and the data",
+    "num_train_steps": "num_epochs, max_steps, mix_ratio, the batches and the data",
     "warmup_steps": "warmup_proportion and the steps of the run",
-    "expected_steps": "num_epochs, mix_ratio, the batches and the data",
+    "expected_steps": "num_epochs, max_steps, mix_ratio, the batches and the data",
 }
 """What a configuration does not say itself -> what it follows from."""
 

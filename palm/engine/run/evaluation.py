@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from palm.core.files.manifest import write_text
 from palm.core.logging import logger
-from palm.distributed import is_first
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.events import Completed, Evaluated, Event
 from palm.engine.training.loop import Step, Training
@@ -58,7 +54,6 @@ class Evaluator:
         every: evaluate every so many global steps; 0 or less: not for their sake.
         every_epoch: evaluate at the end of every epoch of the main task, the first target.
         best_by: the tasks whose mean normalized score is that of the whole run; all targets where None.
-        history: a JSON lines file for all evaluations, rewritten after each.
 
     Attributes:
         evaluations: those so far.
@@ -75,9 +70,10 @@ class Evaluator:
         every: int = -1,
         every_epoch: bool = True,
         best_by: Sequence[str] | None = None,
-        history: Path | None = None,
     ) -> None:
-        self.training, self.every, self.every_epoch, self.history = training, every, every_epoch, history
+        self.training = training
+        self.every = every
+        self.every_epoch = every_epoch
         self.tasks = [task for task in training.tasks if task.dev_file is not None]
         targets = [task.name for task in self.tasks if task.is_target]
         self.best_by = targets if best_by is None else list(best_by)
@@ -121,9 +117,6 @@ class Evaluator:
             found = ", ".join(f"{name} {shown(value)}" for name, value in scores[task.name].items())
             mark = " (best)" if task.name in best else ""
             logger.info("%s: step %d: %s%s", task.name, evaluation.step, found, mark)
-        if self.history is not None and is_first():
-            lines = (json.dumps(line, ensure_ascii=False) for line in self.state_dict()["evaluations"])
-            write_text(self.history, "".join(f"{line}\n" for line in lines))
         return evaluation
 
     def finish(self) -> None:

@@ -15,7 +15,7 @@ from palm.engine.run.bad_rows_file import write_bad_rows
 from palm.engine.run.result import TrainingResult, result_of
 from palm.engine.training.events import Completed, Ended, Observer, Started, Warned, tell
 from palm.engine.training.loop import Training
-from palm.engine.watching.history import History
+from palm.engine.watching.history import HistoryWriter
 from palm.engine.watching.logs import Heading, RunLog, palm_heading
 from palm.engine.watching.progress import Progress, watchers
 from palm.engine.watching.throughput import Meter
@@ -59,7 +59,7 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
         actors: what evaluates, saves, and ends tasks early; called with every event, in order.
         watch: who looks.
     """
-    history = History(training, watch.folder if is_first() else None)
+    history = HistoryWriter(training, watch.folder if is_first() else None)
     observers: list[Observer] = [
         Meter(training, watch.every, history.seconds),
         history,
@@ -91,4 +91,6 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
                 tell(Ended(training.step, "interrupted" if is_asked else "stopped"), observers)
             raise
         tell(Ended(training.step, "finished"), observers)
-    return result_of(training, history.lines, history.seconds())
+    steps = {task.name: task.step for task in training.tasks}
+    planned = {task.name: task.expected_steps for task in training.tasks}
+    return result_of(history.lines, steps, planned, history.seconds())

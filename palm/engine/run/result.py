@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from palm.engine.run.evaluation import aligned
-from palm.engine.training.loop import Training
-from palm.engine.watching.history import Line
+from palm.engine.training.events import Evaluated, Line, Logged, Saved, Transferred, event_of
 from palm.engine.watching.transfer_report import Influence, influences, matrix
 
 
@@ -91,30 +90,32 @@ def _number(value: float | None) -> str:
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
 
 
-def result_of(training: Training, lines: Sequence[Line], seconds: float) -> TrainingResult:
-    """What the lines of a run's history amount to."""
-    steps = {task.name: task.step for task in training.tasks}
-    return result_of_lines(lines, steps, {task.name: task.expected_steps for task in training.tasks}, seconds)
+KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}
+"""Kind of what was saved -> its key in `paths`."""
 
 
-def result_of_lines(
+def result_of(
     lines: Sequence[Line],
     steps: Mapping[str, int],
     planned: Mapping[str, int],
     seconds: float,
     stages: Mapping[str, str] = MappingProxyType({}),
 ) -> TrainingResult:
-    """The same of a run that is told by its history alone; for the arguments see `TrainingResult`."""
+    """Make the result of the lines of a run's history; for the other arguments see `TrainingResult`."""
     best: dict[str, BestScores] = {}
     paths: dict[str, str] = {}
     losses: dict[str, float | None] = {}
+    comparisons: list[Transferred] = []
     for line in lines:
-        if line["event"] == "step":
-            losses[line["task"]] = line["mean_loss"]
-        elif line["event"] == "evaluation":
-            best |= {task: BestScores(line["step"], line["scores"][task]) for task in line["best"]}
-        elif line["event"] == "saved" and line["kind"] in KEYS:
-            paths[KEYS[line["kind"]].format(line.get("task"))] = line["path"]
+        event = event_of(line)
+        if isinstance(event, Logged):
+            losses[event.task] = line["mean_loss"]
+        elif isinstance(event, Evaluated):
+            best |= {task: BestScores(event.step, line["scores"][task]) for task in event.best}
+        elif isinstance(event, Saved) and event.kind in KEYS:
+            paths[KEYS[event.kind].format(event.task)] = line["path"]
+        elif isinstance(event, Transferred):
+            comparisons.append(event)
     return TrainingResult(
         history=tuple(lines),
         best=best,
@@ -123,10 +124,6 @@ def result_of_lines(
         paths=paths,
         losses=losses,
         seconds=seconds,
-        transfer=influences(lines),
+        transfer=influences(comparisons),
         stages=stages,
     )
-
-
-KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}
-"""What was saved -> its key in `paths`."""

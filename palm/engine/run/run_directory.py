@@ -21,9 +21,9 @@ from palm.core.logging import logger
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run.checkpoint import differences, newest_checkpoint, on_devices_of
 from palm.engine.run.run_lock import HOLDER
+from palm.engine.watching.history import HISTORY_FILE
 
 RECORD = "run.json"
-HISTORY = "evaluation.jsonl"
 CONFIGURATION = "resolved_config.yaml"
 BAD_ROWS = "bad_rows.jsonl"
 
@@ -48,7 +48,7 @@ RESERVED = re.compile(
         [
             rf"{CHECKPOINT}\d+",
             *(BEST_OF_RUN, STAGES, STAGE_WEIGHTS),
-            *map(re.escape, (RECORD, HISTORY, CONFIGURATION, RECIPE, BAD_ROWS, HOLDER, "history.jsonl")),
+            *map(re.escape, (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS, HOLDER)),
             re.escape(STAGES_RECORD),
             *FOLDERS,
         ]
@@ -148,7 +148,7 @@ class RunDirectory:
             # What an earlier run of palm left, nothing else; its checkpoints never take part again.
             for folder in (*self._checkpoints(), *self._models()):
                 discard(folder)
-            for name in (HISTORY, BAD_ROWS, STAGES_RECORD):
+            for name in (BAD_ROWS, STAGES_RECORD):
                 with writing(self.path / name):
                     (self.path / name).unlink(missing_ok=True)
         record = {

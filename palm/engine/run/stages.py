@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,13 @@ from typing import Any
 from palm.core.differences import changes
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import linked_copy
-from palm.core.files.manifest import is_sealed, read_object, write_json, write_text
+from palm.core.files.manifest import is_sealed, read_object, write_json
 from palm.core.logging import logger
 from palm.engine.inference.model_paths import BEST, LAST
-from palm.engine.run.result import TrainingResult, result_of_lines
+from palm.engine.run.result import TrainingResult, result_of
 from palm.engine.run.run_directory import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD, RunDirectory, Start
-from palm.engine.watching.history import FILE, Line, read_lines
+from palm.engine.training.events import Drawn, Ended, Line, Planned, Saved, StageStarted
+from palm.engine.watching.history import HISTORY_FILE, read_lines, write_lines
 
 FORMAT, VERSION = "palm-stages", 1
 
@@ -111,14 +111,13 @@ class StagedDirectory:
 
     def history(self) -> list[Line]:
         """The lines of all stages so far as those of one run."""
-        told = ((stage, read_lines(self.folder(stage) / FILE)) for stage in self.stages)
+        told = ((stage, read_lines(self.folder(stage) / HISTORY_FILE)) for stage in self.stages)
         return combined([(stage, lines) for stage, lines in told if lines])
 
     def write_history(self) -> list[Line]:
         """The same, also in the run's `history.jsonl`."""
         lines = self.history()
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        write_text(self.path / FILE, text)
+        write_lines(self.path / HISTORY_FILE, lines)
         return lines
 
     def result(self, last: Mapping[str, str]) -> TrainingResult:
@@ -127,9 +126,9 @@ class StagedDirectory:
         planned = {name: task["expected_steps"] for name, task in lines[0]["tasks"].items()}
         steps = dict.fromkeys(planned, 0)
         for line in lines:
-            steps |= line["steps"] if line["event"] == "draws" else {}
+            steps |= line["steps"] if line["event"] == Drawn.recorded_as else {}
         seconds = next((line["seconds"] for line in reversed(lines) if "seconds" in line), 0.0)
-        return result_of_lines(lines, steps, planned, float(seconds), last)
+        return result_of(lines, steps, planned, float(seconds), last)
 
 
 def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
@@ -143,25 +142,25 @@ def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
     counts: dict[str, int] = {}
     plans: dict[str, dict[str, Any]] = {}
     for number, (label, lines) in enumerate(stages):
-        start = next(line for line in lines if line["event"] == "start")
+        start = next(line for line in lines if line["event"] == Planned.recorded_as)
         if not found:
             found.append({**start, "stages": [name for name, _ in stages]})
-        begun = {name: start[name] for name in ("total_steps", "tasks")}
-        found.append({"event": "stage", "step": before["step"], "stage": label, **begun})
+        begun = StageStarted(before["step"], label, start["total_steps"])
+        found.append({**begun.as_line(), "tasks": start["tasks"]})
         for name, plan in start["tasks"].items():
             known = plans.setdefault(name, {**plan, "expected_steps": 0})
             known["expected_steps"] += plan["expected_steps"]
             known["is_target"] = known["is_target"] or plan["is_target"]
         is_last = number == len(stages) - 1
-        own = [_moved(line, label, before, counts) for line in lines if line["event"] != "start"]
-        found += [line for line in own if is_last or line["event"] != "end"]
-        counts = next((line["steps"] for line in reversed(own) if line["event"] == "draws"), counts)
+        own = [_moved(line, label, before, counts) for line in lines if line["event"] != Planned.recorded_as]
+        found += [line for line in own if is_last or line["event"] != Ended.recorded_as]
+        counts = next((line["steps"] for line in reversed(own) if line["event"] == Drawn.recorded_as), counts)
         before = {
             name: max([line[name] for line in own if name in line], default=value)
             for name, value in before.items()
         }
     if found:
-        total = sum(line["total_steps"] for line in found if line["event"] == "stage")
+        total = sum(line["total_steps"] for line in found if line["event"] == StageStarted.recorded_as)
         found[0] |= {"tasks": plans, "total_steps": total}
     return found
 
@@ -173,10 +172,10 @@ def _moved(line: Line, label: str, before: Mapping[str, Any], counts: Mapping[st
         moved["seconds"] = round(moved["seconds"], 3)
     if "task_step" in line:
         moved["task_step"] = line["task_step"] + counts.get(line["task"], 0)
-    if line["event"] == "draws":
+    if line["event"] == Drawn.recorded_as:
         moved["steps"] = {**counts} | {
             task: steps + counts.get(task, 0) for task, steps in line["steps"].items()
         }
-    if line["event"] == "saved" and not Path(line["path"]).is_absolute():
+    if line["event"] == Saved.recorded_as and not Path(line["path"]).is_absolute():
         moved["path"] = f"{STAGES}/{label}/{line['path']}"
     return {**line, **moved, "stage": label}

@@ -1,4 +1,4 @@
-"""From a recipe to a run: the steps of its tasks are planned, its model is placed, its optimizer built."""
+"""Building a run from its recipe: the model is placed, and its optimizer made."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from palm.core.checks import raise_any
+from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
 from palm.core.numerics.device import compiler_problems
@@ -18,42 +18,10 @@ from palm.distributed import Replica
 from palm.engine.training.ema import ExponentialMovingAverage
 from palm.engine.training.loop import Training
 from palm.engine.training.model import PRIVATE, MultiTaskModel
-from palm.engine.training.recipe import Recipe, TasksPerStep
-from palm.engine.training.step_planning import planned_steps, step_problems
+from palm.engine.training.planning import step_problems
+from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
-from palm.mixing import Mixing
 from palm.optimizer import Optimizer, ParameterGroups
-
-
-def plan_steps(
-    tasks: Sequence[Task],
-    mixing: Mixing,
-    *,
-    reference: Task,
-    num_epochs: float,
-    tasks_per_step: TasksPerStep = 1,
-) -> None:
-    """Tell every task how many steps it is expected to get.
-
-    Args:
-        tasks: with open streams.
-        mixing: how they take turns.
-        reference: the task whose data `num_epochs` counts.
-        num_epochs: passes over that data.
-        tasks_per_step: how many a global step trains.
-
-    Raises:
-        ConfigError: the mixing strategy cannot be followed in this run.
-        TrainingError: a target that would get no step.
-    """
-    # A task that shares another's rows comes along with it.
-    leaders = [task for task in tasks if task.share_rows_with is None]
-    place = [task.name for task in leaders].index(reference.share_rows_with or reference.name)
-    expected = mixing.expected_steps([task.progress() for task in leaders], place, num_epochs)
-    steps = {task.name: count for task, count in zip(leaders, expected, strict=True)}
-    for task in tasks:
-        task.expect(steps[task.share_rows_with or task.name])
-    logger.info("Estimated overall train steps %d.", planned_steps(tasks, mixing, tasks_per_step))
 
 
 def start(recipe: Recipe) -> Training:
@@ -62,7 +30,12 @@ def start(recipe: Recipe) -> Training:
     Raises:
         ConfigError: what the recipe asks for cannot be done with this model or on this device.
     """
-    raise_any(step_problems(recipe.tasks_per_step, recipe.balance, recipe.loss_scale, recipe.tasks))
+    raise_any(
+        [
+            *choice_problems(("none", "classes"), loss_scale=recipe.loss_scale),
+            *step_problems(recipe.tasks_per_step, recipe.balance, recipe.tasks),
+        ]
+    )
     raise_any(graph_problems(recipe))
     if recipe.balance is not None:
         recipe.balance.reset()

@@ -1,27 +1,153 @@
-"""What happens in a run, as values: one stream of events, and observers that it is told to."""
+"""Events of a run, the observers that hear them, and the form that events have in `history.jsonl`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from palm.engine.training.loop import Training
 
+Line = dict[str, Any]
+"""An event as JSON."""
+
+Pairs = Mapping[str, Mapping[str, float]]
+"""Task -> task -> a number; not a number where there is none, as for a task that has no gradient."""
+
+NOT_RECORDED: Mapping[str, Any] = {"recorded": False}
+"""Metadata of a field that follows from others, and has no place in an event's line."""
+
+
+RECORDED: dict[str, type[Event]] = {}
+"""Name in the history -> the event."""
+
 
 class Event:
-    """Something that happened in a run; `palm.engine.training.loop.Step` is one too."""
+    """Something that happened in a run; `palm.engine.training.loop.Step` is one too.
+
+    Attributes:
+        recorded_as: its name in the history; empty for events that have no line there.
+    """
+
+    recorded_as: ClassVar[str] = ""
+
+    def __init_subclass__(cls, recorded_as: str = "") -> None:
+        cls.recorded_as = recorded_as
+        if recorded_as:
+            RECORDED[recorded_as] = cls
+
+    def as_line(self) -> Line:
+        """Return the event as JSON, without what is None; null is a number that is not finite."""
+        line: Line = {"event": self.recorded_as}
+        for each in fields(self):  # type: ignore[arg-type]  # events with a line are dataclasses
+            value = getattr(self, each.name)
+            if value is not None and each.metadata != NOT_RECORDED:
+                line[each.name] = _as_json(value)
+        return line
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _as_json(item) for name, item in value.items()}
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Path):
+        return value.as_posix()
+    if is_dataclass(value):
+        return vars(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def event_of(line: Mapping[str, Any]) -> Event | None:
+    """Return the event of a line of a history; None if this version of palm does not know it.
+
+    Fields that this version does not know are left out.
+
+    Raises:
+        ValueError: a field is missing or has another type, and which.
+    """
+    kind = RECORDED.get(str(line.get("event")))
+    return None if kind is None else _built(kind, line)
+
+
+def _built(kind: type[Any], line: Any) -> Any:
+    if not isinstance(line, Mapping):
+        raise TypeError
+    needed, readers = _fields_of(kind)  # type: ignore[arg-type]
+    if missing := [name for name in needed if name not in line]:
+        raise ValueError(f"it has no {' and no '.join(missing)}")
+    values = {}
+    for name, read in readers.items():
+        if name in line:
+            try:
+                values[name] = read(line[name])
+            except TypeError:
+                raise ValueError(f"its {name} is {line[name]!r}") from None
+    return kind(**values)
+
+
+@cache
+def _fields_of(kind: type[Any]) -> tuple[list[str], dict[str, Callable[[Any], Any]]]:
+    """Return the fields that lines of a kind must have, and the reader of each; histories are long."""
+    hints = get_type_hints(kind)
+    needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
+    return needed, {each.name: _reader_of(hints[each.name]) for each in fields(kind)}
+
+
+def _reader_of(hint: Any) -> Callable[[Any], Any]:
+    """Return a function that makes a field's value of its JSON, and raises TypeError for another type."""
+    origin = get_origin(hint)
+    if origin is UnionType:  # None is not recorded
+        return _reader_of(get_args(hint)[0])
+    if hint is Path:
+        return Path
+    if isinstance(hint, type) and is_dataclass(hint):
+        return partial(_built, hint)
+    if origin is Mapping:
+        return partial(_read_mapping, _reader_of(get_args(hint)[1]))
+    if origin is Sequence:
+        return partial(_read_list, _reader_of(get_args(hint)[0]))
+    return _read_number if hint is float else partial(_read_plain, hint)
+
+
+def _read_number(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError
+    return value
+
+
+def _read_plain(kind: type[Any], value: Any) -> Any:
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError
+    return value
+
+
+def _read_mapping(read: Callable[[Any], Any], value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return {name: read(item) for name, item in value.items()}
+
+
+def _read_list(read: Callable[[Any], Any], value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError
+    return [read(item) for item in value]
 
 
 Observer = Callable[[Any], object]
-"""Called with every event. It changes nothing of the training; what it answers that is an event, or a list
-of events, is told to all observers before the next of them hears what it answered to."""
+"""A callable that hears every event. It must not change the training. If it returns an event, or a list of
+events, all observers hear these at once, before the next of them hears the current one."""
 
 
 def tell(event: Event, observers: Sequence[Observer]) -> None:
-    """Tell an event to all observers in order, and the events that they answer with, at once."""
+    """Call all observers with an event, in order, and at once with the events that they return."""
     for observe in observers:
         answers = observe(event)
         for answer in answers if isinstance(answers, list) else (answers,):
@@ -47,52 +173,123 @@ class Started(Event):
 
 
 @dataclass(frozen=True)
-class Logged(Event):
-    """The numbers of a step that is logged; all of them are fetched from the device together, once.
+class PlannedTask:
+    """The plan of one task.
+
+    Args:
+        is_target: whether it gets an exact number of steps and a saved model.
+        expected_steps: its planned steps.
+        steps_per_epoch: steps in one pass over its rows.
+        rows: its training rows.
+        mix_ratio: how often it is drawn, relative to the others.
+    """
+
+    is_target: bool = True
+    expected_steps: int = 0
+    steps_per_epoch: int = 0
+    rows: int = 0
+    mix_ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class Planned(Event, recorded_as="start"):
+    """The plan of a run, the first line of its history.
+
+    Args:
+        step: the global step at which it begins.
+        version: of the file's format.
+        palm: the version of palm.
+        time: ISO 8601, UTC.
+        total_steps: planned steps of all tasks.
+        precision: of the computation.
+        device: its kind.
+        tasks: task -> its plan, in order.
+        stages: names of the stages, of a run in stages.
+    """
+
+    step: int = 0
+    version: int = 1
+    palm: str = ""
+    time: str = ""
+    total_steps: int = 0
+    precision: str = ""
+    device: str = ""
+    tasks: Mapping[str, PlannedTask] = field(default_factory=dict)
+    stages: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class StageStarted(Event, recorded_as="stage"):
+    """The first line of a stage in the history of a run in stages.
+
+    Args:
+        step: global steps of the stages before.
+        stage: its name.
+        total_steps: its planned steps.
+        tasks: task -> its plan.
+    """
+
+    step: int
+    stage: str
+    total_steps: int = 0
+    tasks: Mapping[str, PlannedTask] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Logged(Event, recorded_as="step"):
+    """The numbers of a logged step, fetched from the device together.
 
     Args:
         step: global step, from 1.
         task: the task that was drawn; of several in one step, each is logged.
-        task_step: how many steps it has had.
-        step_of_epoch: the same within its epoch, from 1.
-        steps_per_epoch: how many an epoch of it has.
+        task_step: steps of that task so far.
         epoch: of the task, from 0.
         loss: of this step's batch.
-        mean_loss: the task's running mean, over some 50 of its steps.
-        learning_rate: the rate of the update.
-        grad_norm: the norm of the gradient before clipping.
+        mean_loss: running mean of the task's loss, over some 50 of its steps.
+        learning_rate: of the update.
+        grad_norm: norm of the gradient before clipping.
         rows: of all tasks and devices, since the run began.
-        tokens: the same, padding not counted.
+        tokens: likewise, without padding.
         seconds: since the run began, earlier parts of a resumed run included.
+        memory_bytes: peak memory of tensors on the GPU, or of the process on a CPU; None if unknown.
+        step_of_epoch: steps of the task in its epoch, from 1.
+        steps_per_epoch: of the task.
         remaining: seconds until the planned end, at the speed so far.
-        steps_per_second: since the last logged step; evaluations and savings count as well.
+        steps_per_second: since the last logged step, evaluations and savings included.
         rows_per_second: likewise.
         tokens_per_second: likewise.
-        memory_bytes: the most that tensors took on the GPU so far; the process's on a CPU; None if unknown.
     """
 
     step: int
     task: str
-    task_step: int
-    step_of_epoch: int
-    steps_per_epoch: int
-    epoch: int
-    loss: float
-    mean_loss: float
-    learning_rate: float
-    grad_norm: float
-    rows: int
-    tokens: int
-    seconds: float
-    remaining: float
-    steps_per_second: float
-    rows_per_second: float
-    tokens_per_second: float
+    task_step: int = 0
+    epoch: int = 0
+    loss: float = math.nan
+    mean_loss: float = math.nan
+    learning_rate: float = math.nan
+    grad_norm: float = math.nan
+    rows: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
     memory_bytes: int | None = None
+    step_of_epoch: int = field(default=0, metadata=NOT_RECORDED)
+    steps_per_epoch: int = field(default=0, metadata=NOT_RECORDED)
+    remaining: float = field(default=0.0, metadata=NOT_RECORDED)
+    steps_per_second: float = field(default=0.0, metadata=NOT_RECORDED)
+    rows_per_second: float = field(default=0.0, metadata=NOT_RECORDED)
+    tokens_per_second: float = field(default=0.0, metadata=NOT_RECORDED)
 
 
 @dataclass(frozen=True)
-class Evaluated(Event):
+class Drawn(Event, recorded_as="draws"):
+    """The steps that every task has had after a global step."""
+
+    step: int
+    steps: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Evaluated(Event, recorded_as="evaluation"):
     """One evaluation.
 
     Args:
@@ -100,22 +297,55 @@ class Evaluated(Event):
         scores: task -> its scores by name, those of the deciding metric first.
         dev_loss: task -> mean loss of its dev rows, where the rows of prediction are those of training.
         best: the tasks for which it is the best so far.
+        seconds: since the run began; only in the history.
     """
 
     step: int
     scores: Mapping[str, Mapping[str, float]]
     dev_loss: Mapping[str, float] = field(default_factory=dict)
     best: Sequence[str] = ()
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
-class Saved(Event):
-    """Something was saved.
+class Transferred(Event, recorded_as="transfer"):
+    """One comparison of all tasks.
+
+    Args:
+        step: the global step after which it took place.
+        cosine: of the tasks' gradients, over the whole encoder.
+        layers: the same for the embeddings, and each layer of the encoder.
+        look_ahead: task a -> task b -> the fraction by which b's loss falls after a step on a, divided by the
+            fraction that the step takes from a's loss; 1 is as good as a step on b itself, below 0 does harm.
+        took: seconds.
+    """
+
+    step: int
+    cosine: Pairs
+    layers: Mapping[str, Pairs]
+    look_ahead: Pairs
+    took: float = 0.0
+
+
+@dataclass(frozen=True)
+class MergeTried(Event, recorded_as="merge"):
+    """Dev scores of a merge of two models, with a fraction of the second."""
+
+    step: int
+    share: float
+    scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    seconds: float = 0.0
+    stage: str = ""
+
+
+@dataclass(frozen=True)
+class Saved(Event, recorded_as="saved"):
+    """A model or a checkpoint was saved.
 
     Args:
         step: the global step.
         kind: target, best, best_overall, on_the_way or checkpoint.
-        path: the directory.
+        path: the directory; in the history, relative to the run's folder if it is in it.
         task: whose model it is; None for a checkpoint.
     """
 
@@ -126,8 +356,8 @@ class Saved(Event):
 
 
 @dataclass(frozen=True)
-class Warned(Event):
-    """palm warned of something, after a global step."""
+class Warned(Event, recorded_as="warning"):
+    """palm logged a warning, after a global step."""
 
     step: int
     message: str
@@ -135,19 +365,21 @@ class Warned(Event):
 
 @dataclass(frozen=True)
 class Completed(Event):
-    """The last step was made; who has something to evaluate or to save at the end does it now."""
+    """The last step was made; observers that evaluate or save at the end do it now."""
 
     step: int
 
 
 @dataclass(frozen=True)
-class Ended(Event):
-    """Nothing more comes.
+class Ended(Event, recorded_as="end"):
+    """No more events follow.
 
     Args:
         step: the last global step.
         reason: finished; interrupted (by a signal or Ctrl-C); or stopped (by an error).
+        seconds: since the run began.
     """
 
     step: int
     reason: str
+    seconds: float = 0.0

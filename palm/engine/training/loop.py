@@ -25,9 +25,8 @@ from palm.engine.training.joint_step import Shared, balanced_gradients, sum_of_l
 from palm.engine.training.model import MultiTaskModel
 from palm.engine.training.nan_guard import Attempt, Guard, NotFinite, reads_late
 from palm.engine.training.prefetch import ReadAhead, reads_ahead
-from palm.engine.training.recipe import Recipe
+from palm.engine.training.recipe import Recipe, loss_scale
 from palm.engine.training.single_step import train_step
-from palm.engine.training.step_planning import loss_scale, planned_steps
 from palm.engine.training.task import Task
 from palm.optimizer import GradClipType, clip, takes_rows
 
@@ -106,6 +105,7 @@ class Training:
         step: global steps so far.
         rows: of the batches so far, of all tasks and ranks.
         tokens: the same, padding not counted.
+        plan: its steps, as planned at first.
         leaders: the tasks that are drawn; the others share the rows of one of them.
         total_steps: global steps until every target has had its expected ones, as planned at first: with one
             task a step, the expected steps of all tasks together.
@@ -123,8 +123,9 @@ class Training:
     ) -> None:
         self.recipe, self.tasks = recipe, list(recipe.tasks)
         self.model, self.replica, self.optimizer, self.ema = model, replica, optimizer, ema
-        self.leaders = recipe.leaders
-        self.total_steps = planned_steps(self.tasks, recipe.mixing, recipe.tasks_per_step)
+        self.plan = recipe.plan
+        self.total_steps = self.plan.total_steps
+        self.leaders = [task for task in self.tasks if task.share_rows_with is None]
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = self.rows = self.tokens = 0
         self._rows_of_step = self._tokens_of_step = 0
@@ -156,15 +157,24 @@ class Training:
         return self._attached.get(name)
 
     def steps(self) -> Iterator[Step]:
-        """Train until every target task has had its expected steps, yielding after each step.
+        """Train until every target has had its steps, or the run its `max_steps`; yield after each step.
 
         Raises:
             TrainingError: a loss is not a number; names the task and the step.
         """
-        targets = [task for task in self.tasks if task.is_target]
-        while not all(task.done for task in targets):
+        while not self.is_over:
             yield self.next_step()
         self.settle()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every target has had its steps, or the run as many as it may have."""
+        return self.is_cut or all(task.done for task in self.tasks if task.is_target)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the run has had its `max_steps`."""
+        return self.recipe.max_steps is not None and self.step >= self.recipe.max_steps
 
     def next_step(self) -> Step:
         """Draw a task, or several, and train them on their next batches."""
@@ -172,16 +182,15 @@ class Training:
         if self._ahead is None:
             return self.step_on_several([(task, task.batches(task.step)) for task in tasks])
         step = self.step_on_several(list(zip(tasks, self._ahead.batches(tasks), strict=True)))
-        if not all(task.done for task in self.tasks if task.is_target):
+        if not self.is_over:
             self._ahead.begin(self._drawn())
         return step
 
     def _drawn(self) -> list[Task]:
         """The tasks of the next step; a function of its number and of how far all are."""
-        progress, count = [task.progress() for task in self.leaders], self.recipe.count
-        drawn = self.recipe.mixing.draw_several(self.recipe.seed, self.step, progress, count)
-        names = {self.leaders[k].name for k in drawn}
-        return [task for task in self.tasks if (task.share_rows_with or task.name) in names]
+        progress = [task.progress() for task in self.leaders]
+        names = self.plan.drawn(self.recipe.seed, self.step, progress)
+        return [task for task in self.tasks if task.name in names]
 
     def step_on(self, task: Task, batches: Sequence[Tensors]) -> Step:
         """Train a task, in one step, on batches that are not necessarily its next ones."""
@@ -342,7 +351,7 @@ class Training:
         going = np.array([other.step < other.expected_steps for other in self.leaders])
         weights = going * self.recipe.mixing.weights([other.progress() for other in self.leaders])
         most = max(self.total_steps - self.step, 1)
-        left = max(most * self.recipe.count - int(going.sum()), 0)
+        left = max(most * self.plan.count - int(going.sum()), 0)
         bounds = np.round(left * np.cumsum(weights) / (weights.sum() or 1)).astype(int)
         more = dict(zip([leader.name for leader in self.leaders], np.diff(bounds, prepend=0), strict=True))
         for other in self.tasks:

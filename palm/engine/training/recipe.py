@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +16,13 @@ from palm.core.component import Component
 from palm.core.numerics import precision
 from palm.core.registry import Registry
 from palm.distributed import GradientExchange, Parallel
+from palm.engine.training.planning import StepPlan, TasksPerStep
 from palm.engine.training.task import Task
 from palm.lr_sched import LR_SCHEDULES, Schedule
 from palm.mixing import MIXINGS, Mixing, MixRatio
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS
-
-TasksPerStep = int | Literal["all"]
-"""How many distinct tasks a step trains."""
 
 CompileMode = bool | Literal["graphs"]
 """Whether the encoder's layers are compiled, and CUDA graphs of them recorded."""
@@ -44,6 +43,7 @@ class Recipe:
         groups: what is frozen, and rates of parts of the model.
         mixing: which task a step trains.
         tasks_per_step: how many distinct tasks a step trains, or all of them.
+        max_steps: the run has this many steps at most; None for no limit.
         loss_scale: classes divides every loss by the logarithm of the number of its classes.
         balance: how the tasks of a step are weighed against each other; None sums up their losses.
         ema_decay: decay of the moving averages of the weights; None to keep none.
@@ -66,6 +66,7 @@ class Recipe:
     groups: ParameterGroups = field(default_factory=ParameterGroups)
     mixing: Mixing = field(default_factory=MixRatio)
     tasks_per_step: TasksPerStep = 1
+    max_steps: int | None = None
     loss_scale: LossScale = "none"
     balance: Balance | None = None
     ema_decay: float | None = None
@@ -81,14 +82,14 @@ class Recipe:
     eval_every_epoch: bool = False
 
     @property
-    def leaders(self) -> list[Task]:
-        """The tasks that are drawn; the others share the rows of one of them, and come along with it."""
-        return [task for task in self.tasks if task.share_rows_with is None]
-
-    @property
-    def count(self) -> int:
-        """How many of these a step draws at most."""
-        return len(self.leaders) if self.tasks_per_step == "all" else self.tasks_per_step
+    def plan(self) -> StepPlan:
+        """The plan of its steps, by what its tasks expect now."""
+        return StepPlan(
+            tasks=[task.progress(0) for task in self.tasks],
+            mixing=self.mixing,
+            tasks_per_step=self.tasks_per_step,
+            max_steps=self.max_steps,
+        )
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
@@ -108,9 +109,10 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
         for task in recipe.tasks
     }
-    plan = recipe.mixing.binding_plan([task.progress(0) for task in recipe.leaders], recipe.count)
-    for task, steps in zip(recipe.leaders, plan or (), strict=plan is not None):
-        tasks[task.name]["expected_steps"] = steps
+    plan = recipe.plan
+    binding = recipe.mixing.binding_plan(plan.leaders, plan.count)
+    for leader, steps in zip(plan.leaders, binding or (), strict=binding is not None):
+        tasks[leader.name]["expected_steps"] = steps
     evaluation: dict[str, Any] = {}
     if recipe.mixing.follows_scores:
         evaluation = {name: getattr(recipe, name) for name in ("eval_every_n_steps", "eval_every_epoch")}
@@ -212,3 +214,17 @@ def _plain(value: Any) -> Any:
         return str(value)
     owner = value if hasattr(value, "__qualname__") else type(value)
     return f"{owner.__module__}.{owner.__qualname__}"
+
+
+def loss_scale(task: Task, kind: LossScale) -> float:
+    """The factor of a task's loss that makes losses of tasks with many and few classes alike."""
+    classes = num_classes(task) if kind == "classes" else None
+    return 1.0 if classes is None else 1 / math.log(max(classes, 2))
+
+
+def num_classes(task: Task) -> int | None:
+    """The number of classes, or of places in a sequence, that a task's loss chooses from; None for none."""
+    declared = task.head.outputs_attr
+    shape = next((declared[name].shape for name in ("logits", "start_logits") if name in declared), (None,))
+    length: int | None = task.reader.settings.get("max_seq_len")
+    return shape[-1] if isinstance(shape[-1], int) else length if shape[-1] == "seq" else None

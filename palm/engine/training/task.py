@@ -135,13 +135,20 @@ class Task(Component):
         self.bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
         self.stopped_at: int | None = None
 
-    def open_stream(self, seed: int, rows: Rows | None = None, cache: DataCache | None = None) -> None:
+    def open_stream(
+        self,
+        seed: int,
+        rows: Rows | None = None,
+        cache: DataCache | None = None,
+        devices: int | None = None,
+    ) -> None:
         """Encode the training file and start from its first batch; how many steps is still to be planned.
 
         Args:
             seed: the run's `random_seed`, for a task without a seed of its own.
             rows: the file's rows, where they are encoded already.
             cache: where they are kept otherwise; None for nowhere.
+            devices: the number of devices that train, if not as many as there are processes.
 
         Raises:
             DataError: a row that cannot be used, or no rows.
@@ -162,7 +169,7 @@ class Task(Component):
             seed=seed if self.seed is None else self.seed,
             shuffle=self.shuffle,
             rank=rank(),
-            num_ranks=num_ranks(),
+            num_ranks=devices or num_ranks(),
         )
         batches, per_step = stream.steps_per_epoch, self.gradient_accumulation_steps
         if batches < per_step:
@@ -224,6 +231,7 @@ class Task(Component):
             step=self.step if step is None else step,
             expected_steps=self.expected_steps,
             scores=tuple(self.scores),
+            share_rows_with=self.share_rows_with,
         )
 
     def expect(self, steps: int) -> None:
@@ -234,7 +242,7 @@ class Task(Component):
         """
         if self.is_target and steps == 0:
             raise TrainingError(
-                f"task {self.name!r} would get no step; raise num_epochs, "
+                f"task {self.name!r} would get no step; raise num_epochs or max_steps, "
                 f"or its mix_ratio (now {self.mix_ratio})"
             )
         self.expected_steps = steps

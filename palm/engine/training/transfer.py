@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -19,12 +18,9 @@ from palm.core.errors import ConfigError
 from palm.core.tensor_specs import Tensors
 from palm.distributed import local_shard
 from palm.engine.training.device_transfer import placed
-from palm.engine.training.events import Event
+from palm.engine.training.events import Event, Transferred
 from palm.engine.training.joint_step import Shared, gramian, sum_of_losses, taken_gradients
 from palm.engine.training.loop import Step, Training
-
-Pairs = Mapping[str, Mapping[str, float | None]]
-"""Task -> task -> a number; None where there is none, as for a task that has no gradient."""
 
 LOOK_AHEAD = 0.01
 """A step on a task is as long as would lower its own loss by this share, if the loss were linear."""
@@ -34,26 +30,6 @@ SHARE = 0.02
 
 FP32_COST = 4
 """How many times as long a pass takes in fp32, which comparisons are in, where the run computes in bf16."""
-
-
-@dataclass(frozen=True)
-class Transferred(Event):
-    """One comparison of all tasks.
-
-    Args:
-        step: the global step after which it took place.
-        cosine: of the tasks' gradients, over the whole encoder.
-        layers: the same for the embeddings, and each layer of the encoder.
-        look_ahead: task a -> task b -> by what share b's loss falls after a step on a, divided by the share
-            that the step takes from a's own; 1 is as good as a step on b itself, below 0 does harm.
-        seconds: that it took.
-    """
-
-    step: int
-    cosine: Pairs
-    layers: Mapping[str, Pairs]
-    look_ahead: Pairs
-    seconds: float
 
 
 class TransferProbe:
@@ -116,7 +92,7 @@ class TransferProbe:
             cosine=_pairs(names, cosines(whole)),
             layers={name: _pairs(names, cosines(found)) for name, found in products.items()},
             look_ahead=_pairs(names, changes),
-            seconds=time.perf_counter() - began,
+            took=round(time.perf_counter() - began, 3),
         )
 
     def _next_batches(self) -> dict[str, tuple[Tensors, float]]:
@@ -201,7 +177,7 @@ def automatic_period(training: Training) -> int:
     passes = 3 * tasks + tasks**2
     dearer = FP32_COST if training.model.precision == "bf16" else 1
     parts = max(task.gradient_accumulation_steps for task in training.tasks)
-    return math.ceil(passes * dearer / (SHARE * 3 * training.recipe.count * parts))
+    return math.ceil(passes * dearer / (SHARE * 3 * training.plan.count * parts))
 
 
 def cosines(products: Tensor) -> list[list[float]]:
@@ -211,11 +187,8 @@ def cosines(products: Tensor) -> list[list[float]]:
     return found
 
 
-def _pairs(names: Sequence[str], values: Sequence[Sequence[float]]) -> dict[str, dict[str, float | None]]:
+def _pairs(names: Sequence[str], values: Sequence[Sequence[float]]) -> dict[str, dict[str, float]]:
     return {
-        name: {
-            other: round(value, 6) if math.isfinite(value) else None
-            for other, value in zip(names, row, strict=True)
-        }
+        name: {other: round(value, 6) for other, value in zip(names, row, strict=True)}
         for name, row in zip(names, values, strict=True)
     }

@@ -1,12 +1,12 @@
-"""`history.jsonl`: what a run tells of itself, a line each, which a resumed run continues without a seam."""
+"""`history.jsonl`: every event of a run on a line, in its only writer and its only reader."""
 
 from __future__ import annotations
 
 import json
-import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
@@ -15,24 +15,36 @@ from palm.core.errors import StorageError
 from palm.core.files.fs import writing
 from palm.core.files.manifest import write_text
 from palm.core.version import __version__
-from palm.engine.training.events import Completed, Ended, Evaluated, Event, Logged, Saved, Started, Warned
+from palm.engine.training.events import (
+    Completed,
+    Drawn,
+    Ended,
+    Evaluated,
+    Event,
+    Line,
+    Logged,
+    Planned,
+    PlannedTask,
+    Saved,
+    Started,
+    Warned,
+    event_of,
+)
 from palm.engine.training.loop import Training
-from palm.engine.training.transfer import Transferred
 
-FILE, VERSION = "history.jsonl", 1
-
-Line = dict[str, Any]
+HISTORY_FILE = "history.jsonl"
+HISTORY_VERSION = 1
 
 
-class History:
+class HistoryWriter:
     """Keeps the lines of a run, and writes each to a file as it comes.
 
-    Checkpoints hold how many lines there were, so a run that goes on from one cuts off exactly what came
-    after it. Where the file is not the one that the checkpoint knows, steps behind it are cut off.
+    Checkpoints hold the number of lines, so a run that resumes from one cuts off exactly what came after it.
+    If the file is not the one that the checkpoint knows, the steps behind the checkpoint are cut off.
 
     Args:
         training: its checkpoints hold the number of lines.
-        folder: where the file is; None to keep the lines in memory only.
+        folder: of the file; None to keep the lines in memory only.
 
     Attributes:
         lines: those so far, earlier parts of a resumed run included.
@@ -46,89 +58,85 @@ class History:
         self._training = training
         training.attach("history", self)
         if training.step > 0 and folder is not None:
-            lines, kept, step = read_lines(folder / FILE), self._kept, training.step
-            if kept is not None and len(lines) >= kept and all(line["step"] <= step for line in lines[:kept]):
-                saved = [line for line in lines[kept : kept + 1] if line.get("kind") == "checkpoint"]
-                self.lines = lines[:kept] + [line for line in saved if line["step"] == step]
-            else:
-                self.lines = [line for line in lines if line["step"] <= step and line["event"] != "end"]
+            self.lines = self._lines_before(read_lines(folder / HISTORY_FILE), training.step)
         earlier = next((line["seconds"] for line in reversed(self.lines) if "seconds" in line), 0.0)
         self._began = time.perf_counter() - earlier
 
+    def _lines_before(self, lines: list[Line], step: int) -> list[Line]:
+        """Return the lines up to the checkpoint that the run resumes from."""
+        kept = self._kept
+        if kept is None or len(lines) < kept or any(line["step"] > step for line in lines[:kept]):
+            return [line for line in lines if line["step"] <= step and line["event"] != Ended.recorded_as]
+        saved = [line for line in lines[kept : kept + 1] if line.get("kind") == "checkpoint"]
+        return lines[:kept] + [line for line in saved if line["step"] == step]
+
     def seconds(self) -> float:
-        """Since the run began, earlier parts of a resumed run included."""
+        """Return the time since the run began, earlier parts of a resumed run included."""
         return time.perf_counter() - self._began
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self._start(event)
         elif isinstance(event, Completed):
-            self._draws()
+            self._write_draws()
         elif isinstance(event, Warned):
-            # Those about the data come again when a run goes on, and are known already.
-            if all(line["event"] != "warning" or line["message"] != event.message for line in self.lines):
-                self._write("warning", step=event.step, message=event.message)
+            # Those about the data come again when a run resumes.
+            if event.message not in [line.get("message") for line in self.lines]:
+                self._write(event)
         elif isinstance(event, Logged):
             on_gpu = self._training.recipe.device.type == "cuda"
-            memory = {"memory_bytes": event.memory_bytes} if on_gpu else {}
-            values = {name: getattr(event, name) for name in SHOWN}
-            self._write("step", **values, seconds=round(event.seconds, 3), **memory)
+            memory = event.memory_bytes if on_gpu else None
+            self._write(replace(event, seconds=round(event.seconds, 3), memory_bytes=memory))
         elif isinstance(event, Evaluated):
-            self._draws()
-            found = {"scores": event.scores, "dev_loss": event.dev_loss, "best": list(event.best)}
-            self._write("evaluation", step=event.step, **found, seconds=round(self.seconds(), 3))
-        elif isinstance(event, Transferred):
-            values = {name: getattr(event, name) for name in ("cosine", "layers", "look_ahead")}
-            self._write("transfer", step=event.step, **values, took=round(event.seconds, 3))
+            self._write_draws()
+            self._write(replace(event, seconds=round(self.seconds(), 3)))
         elif isinstance(event, Saved):
-            self._save(event)
+            self._write(replace(event, path=self._shown(event.path)))
         elif isinstance(event, Ended):
-            self._write("end", step=event.step, reason=event.reason, seconds=round(self.seconds(), 3))
+            self._write(replace(event, seconds=round(self.seconds(), 3)))
             self.close()
+        elif event.recorded_as:
+            self._write(event)
 
     def _start(self, event: Started) -> None:
         if self.folder is not None:
-            path = self.folder / FILE
+            path = self.folder / HISTORY_FILE
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # The file is replaced as a whole, so that a kill loses no line.
-                write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self.lines))
+                write_lines(path, self.lines)
                 self._file = path.open("a", encoding="utf-8")
         if not self.lines:
-            self._write("start", **_plan(event.training))
-        checkpoint, step = event.resumed_from, event.training.step
-        # Killed between a checkpoint and its line, a run would lack that line for ever.
-        if checkpoint is not None and self._is_here(checkpoint):
-            known = self._shown(checkpoint)
-            if not any(line.get("path") == known and line["step"] == step for line in self.lines):
-                self._save(Saved(step, "checkpoint", checkpoint))
+            self._write(_plan(event.training))
+        # A run that is killed between saving a checkpoint and writing its line would lack that line for ever.
+        if event.resumed_from is not None and self._is_here(event.resumed_from):
+            saved = Saved(event.training.step, "checkpoint", self._shown(event.resumed_from))
+            if saved.as_line() not in self.lines:
+                self._write(saved)
 
-    def _draws(self) -> None:
-        steps = {task.name: task.step for task in self._training.tasks}
-        last = next((line for line in reversed(self.lines) if line["event"] == "draws"), {})
-        if last.get("step") != self._training.step:
-            self._write("draws", step=self._training.step, steps=steps)
-
-    def _save(self, event: Saved) -> None:
-        task = {} if event.task is None else {"task": event.task}
-        self._write("saved", step=event.step, kind=event.kind, **task, path=self._shown(event.path))
+    def _write_draws(self) -> None:
+        drawn = Drawn(self._training.step, {task.name: task.step for task in self._training.tasks})
+        last = next((line for line in reversed(self.lines) if line["event"] == Drawn.recorded_as), None)
+        if last != drawn.as_line():
+            self._write(drawn)
 
     def _is_here(self, path: Path) -> bool:
         return self.folder is not None and path.resolve().is_relative_to(self.folder.resolve())
 
-    def _shown(self, path: Path) -> str:
+    def _shown(self, path: Path) -> Path:
+        """Return a path relative to the folder, if it is in it."""
         if self.folder is None or not self._is_here(path):
-            return str(path)
-        return path.resolve().relative_to(self.folder.resolve()).as_posix()
+            return path
+        return path.resolve().relative_to(self.folder.resolve())
 
-    def _write(self, event: str, **values: Any) -> None:
-        line = {"event": event, "step": values["step"], **_json_ready(values)}
+    def _write(self, event: Event) -> None:
+        line = event.as_line()
         self.lines.append(line)
         if self._file is None or self.folder is None:
             return
         # The last line must not hide why the run ended, which may be a full disk.
-        with suppress(StorageError) if event == "end" else nullcontext(), writing(self.folder / FILE):
-            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        has_ended = isinstance(event, Ended)
+        with suppress(StorageError) if has_ended else nullcontext(), writing(self.folder / HISTORY_FILE):
+            self._file.write(_text(line))
             self._file.flush()
 
     def close(self) -> None:
@@ -139,70 +147,99 @@ class History:
             self._file = None
 
     def state_dict(self) -> dict[str, Any]:
-        """How many lines there are."""
+        """Return the number of lines."""
         return {"lines": len(self.lines)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on behind as many lines, if the file has them."""
+        """Resume after that many lines, if the file has them."""
         self._kept = state["lines"]
 
 
-def _plan(training: Training) -> Line:
-    """The run as it was planned when it began."""
+def _plan(training: Training) -> Planned:
     tasks = {
-        task.name: {
-            "is_target": task.is_target,
-            "expected_steps": task.expected_steps,
-            "steps_per_epoch": task.steps_per_epoch,
-            "rows": 0 if task.stream is None else len(task.stream.rows),
-            "mix_ratio": task.mix_ratio,
-        }
+        task.name: PlannedTask(
+            task.is_target,
+            task.expected_steps,
+            task.steps_per_epoch,
+            0 if task.stream is None else len(task.stream.rows),
+            task.mix_ratio,
+        )
         for task in training.tasks
     }
-    return {
-        "version": VERSION,
-        "palm": __version__,
-        "time": datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "step": training.step,
-        "total_steps": training.total_steps,
-        "precision": training.model.precision,
-        "device": training.recipe.device.type,
-        "tasks": tasks,
-    }
+    return plan_of(
+        tasks, training.total_steps, training.model.precision, training.recipe.device.type, training.step
+    )
 
 
-SHOWN = (
-    *("step", "task", "task_step", "epoch", "loss", "mean_loss", "learning_rate", "grad_norm"),
-    *("rows", "tokens"),
-)
-"""What a line tells of a step, beside its time."""
+def plan_of(
+    tasks: dict[str, PlannedTask], total_steps: int, precision: str, device: str, step: int = 0
+) -> Planned:
+    """Return the plan of a run that begins now, with this version of palm; for arguments see `Planned`."""
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return Planned(step, HISTORY_VERSION, __version__, now, total_steps, precision, device, tasks)
 
 
-def _json_ready(value: Any) -> Any:
-    """The value with None for numbers that are not finite, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {name: _json_ready(item) for name, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _text(line: Line) -> str:
+    return json.dumps(line, ensure_ascii=False) + "\n"
+
+
+def write_lines(path: Path, lines: Iterable[Line]) -> None:
+    """Replace a history as a whole, so that a kill loses no line.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    write_text(path, "".join(map(_text, lines)))
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The lines of a file, but for a last one that a killed run left unfinished; none without a file.
+    """Return the lines of a history, as JSON; none without a file.
 
     Raises:
-        StorageError: another line is no event.
+        StorageError: as for `read_events`.
     """
-    if not path.is_file():
-        return []
-    lines: list[Line] = []
-    written = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line for line, _ in _read(path)] if path.is_file() else []
+
+
+def read_events(path: Path) -> list[Event]:
+    """Return the events of a history that this version of palm knows.
+
+    A last line that a killed run left unfinished is ignored.
+
+    Raises:
+        StorageError: the file cannot be read, a line is not an event, or a newer palm wrote it.
+    """
+    return [event for _, event in _read(path) if event is not None]
+
+
+def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
+    try:
+        written = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
+    except OSError as error:
+        raise StorageError(
+            f"{path}: {error.strerror or error}; name the save_path of a run that this palm trained"
+        ) from error
     for number, text in enumerate(written, start=1):
         try:
             line = json.loads(text)
-            lines.append({"event": line["event"], "step": line["step"], **line})
-        except (ValueError, TypeError, KeyError) as error:
-            if number < len(written):
-                raise StorageError(
-                    f"{path}:{number}: not an event of a run: {text[:60]!r}; restore the file, or remove it "
-                    "to begin another"
-                ) from error
-    return lines
+        except (ValueError, RecursionError):
+            if number == len(written):
+                return
+            raise _damaged(path, number, "not JSON", text) from None
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int) or "event" not in line:
+            raise _damaged(path, number, "not an event of a run with its step", text)
+        try:
+            event = event_of(line)
+        except ValueError as error:
+            raise _damaged(path, number, f"{line['event']!r} is damaged, {error}", text) from None
+        if isinstance(event, Planned) and event.version > HISTORY_VERSION:
+            raise StorageError(
+                f"{path} has version {event.version}, this palm reads {HISTORY_VERSION}; use a newer palm"
+            )
+        yield line, event
+
+
+def _damaged(path: Path, number: int, cause: str, text: str) -> StorageError:
+    return StorageError(
+        f"{path}:{number}: {cause}: {text[:60]!r}; restore the file, or remove it to begin another"
+    )

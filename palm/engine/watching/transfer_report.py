@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
+
+from palm.engine.training.events import Pairs, Transferred
 
 LEAST = 3
 """Comparisons without which nothing is said."""
@@ -51,21 +52,30 @@ class Influence:
         return f"{self.verdict} ({self.look_ahead:+.2f}{error})"
 
 
-def influences(lines: Sequence[Mapping[str, Any]]) -> list[Influence]:
-    """What the comparisons among the lines of a history amount to, for every pair of different tasks."""
-    found = [line for line in lines if line.get("event") == "transfer"]
-    pairs = {(a, b): None for line in found for a, row in line["look_ahead"].items() for b in row if a != b}
-    made = []
+def influences(comparisons: Sequence[Transferred]) -> list[Influence]:
+    """Sum up the comparisons of a run for every pair of different tasks."""
+    pairs = {
+        (helper, target): None
+        for each in comparisons
+        for helper, row in each.look_ahead.items()
+        for target in row
+        if helper != target
+    }
+    found = []
     for helper, target in pairs:
-        values, angles = (
-            [value for line in found if (value := line[name].get(helper, {}).get(target)) is not None]
-            for name in ("look_ahead", "cosine")
-        )
+        values = _known([each.look_ahead for each in comparisons], helper, target)
+        angles = _known([each.cosine for each in comparisons], helper, target)
         if values:
             error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
             cosine = fmean(angles) if angles else None
-            made.append(Influence(helper, target, cosine, fmean(values), error, len(values)))
-    return made
+            found.append(Influence(helper, target, cosine, fmean(values), error, len(values)))
+    return found
+
+
+def _known(comparisons: Sequence[Pairs], helper: str, target: str) -> list[float]:
+    """Return the numbers of two tasks that are finite."""
+    values = [pairs.get(helper, {}).get(target, math.nan) for pairs in comparisons]
+    return [value for value in values if math.isfinite(value)]
 
 
 def matrix(found: Sequence[Influence]) -> list[list[str]]:

@@ -16,14 +16,14 @@ import pytest
 
 from helpers import tiny
 from palm.core.errors import PalmError
-from palm.grid.folder import Grid, GridRun, clear
-from palm.grid.pool import Pool, Progress, slots_of
+from palm.experiments.grid.folder import Grid, GridRun, clear
+from palm.experiments.grid.pool import Pool, Progress, slots_of
 
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from palm.grid.folder import Grid, GridRun
-from palm.grid.pool import Pool
+from palm.experiments.grid.folder import Grid, GridRun
+from palm.experiments.grid.pool import Pool
 settings = json.loads(Path(sys.argv[1]).read_text())
 Pool(Grid(Path(sys.argv[2])), ["compare", "--one_run"], [{}]).train([GridRun("one", settings)], print)
 """
@@ -62,7 +62,7 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_goes_on(
         time.sleep(0.05)
     (checkpoint,) = folder.glob("out/step_*")
     assert 0 < int(checkpoint.name.removeprefix("step_")) < 600
-    monkeypatch.setattr("palm.grid.pool.REPORT_SECONDS", 0.5)
+    monkeypatch.setattr("palm.experiments.grid.pool.REPORT_SECONDS", 0.5)
     with caplog.at_level("INFO", logger="palm"):
         run = GridRun("one", settings, steps=600)
         pool.train([run], lambda _, result, is_old: ended.update(result, old=is_old))

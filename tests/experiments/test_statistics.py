@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from palm.comparison.resampling import resampled_scores
-from palm.comparison.statistics import holm, paired_difference, t_quantile, t_tail
+from palm.experiments.comparison.resampling import resampled_scores
+from palm.experiments.comparison.statistics import holm, paired_difference, t_quantile, t_tail
 from palm.metrics import METRICS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import PalmError
-from palm.grid.pool import Result
-from palm.search.space import Choices, Space, Values, text
+from palm.experiments.grid.pool import Result
+from palm.experiments.search.space import Choices, Space, Values, text
 
 NAME, FILE = "palm", "study.db"
 NEEDS = "a sweep with --trials needs optuna: pip install 'palm-torch[sweep]'"

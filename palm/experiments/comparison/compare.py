@@ -8,9 +8,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, get_args
 
-from palm.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
-from palm.comparison.setup import Setup, setup_of
-from palm.comparison.variants import Budget, Length, Variant
 from palm.controller.program import configured
 from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.errors import PalmError
@@ -18,8 +15,11 @@ from palm.core.files.manifest import write_json, write_text
 from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.engine.inference.model_paths import BEST
 from palm.engine.run.run_lock import only_run_in
-from palm.grid.folder import ROWS, Grid, GridRun
-from palm.grid.pool import Pool, Progress, Result, slots_of
+from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
+from palm.experiments.comparison.setup import Setup, setup_of
+from palm.experiments.comparison.variants import Budget, Length, Variant
+from palm.experiments.grid.folder import ROWS, Grid, GridRun
+from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
 from palm.report.comparison_plot import plot_comparison
 
 OUTCOME, TABLE, PICTURE = "compare.json", "compare.txt", "compare.png"

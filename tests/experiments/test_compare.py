@@ -13,13 +13,14 @@ import yaml
 import palm
 from helpers import tiny
 from palm.cli import main
-from palm.comparison.outcome import Outcome, Scoring, outcome_of
-from palm.comparison.setup import setup_of
-from palm.comparison.variants import Length, Variant, lengths_of, variants_of
 from palm.config import read_config
 from palm.controller.document import document
 from palm.controller.plan import Plan, plan
 from palm.core.errors import ConfigError, StorageError
+from palm.engine.training.planning import plan_epochs
+from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of
+from palm.experiments.comparison.setup import setup_of
+from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of
 from palm.mixing import MixRatio, Proportional, TaskProgress
 
 
@@ -139,7 +140,9 @@ MLM = TaskProgress(name="mlm", mix_ratio=0.5, rows=1000, steps_per_epoch=100, is
 @pytest.mark.parametrize("epochs", [1, 2.3, 7])
 def test_a_target_has_the_same_steps_in_every_variant(mixing: Any, epochs: float) -> None:
     variants = variants_of({"slot": True, "intent": True, "mlm": False})
-    lengths = lengths_of(variants, mixing, [SLOT, INTENT, MLM], epochs, "target")
+    lengths = lengths_of(
+        variants, plan_epochs([SLOT, INTENT, MLM], mixing, num_epochs=epochs), epochs, "target"
+    )
     whole = lengths[0].steps
     for length in lengths:
         assert {name: length.steps[name] for name in length.steps} == {
@@ -149,7 +152,7 @@ def test_a_target_has_the_same_steps_in_every_variant(mixing: Any, epochs: float
 
 def test_a_budget_of_all_steps_is_the_same_in_every_variant_but_for_rounding() -> None:
     variants = variants_of({"slot": True, "intent": True, "mlm": False})
-    lengths = lengths_of(variants, MixRatio(), [SLOT, INTENT, MLM], 7, "total")
+    lengths = lengths_of(variants, plan_epochs([SLOT, INTENT, MLM], MixRatio(), num_epochs=7), 7, "total")
     assert [length.total for length in lengths] == [524, 524, 524, 523]
     assert lengths[3].steps == {"slot": 183, "intent": 340}
 
@@ -214,7 +217,7 @@ def table(share_together: float, share_alone: float, num_seeds: int = 5) -> Outc
 
     rows = {"a": {}} | {"a": {name: [run(share) for _ in range(num_seeds)] for name, share in
                               (("together", share_together), ("alone-a", share_alone))}}  # fmt: skip
-    ways = [(way, Length(1, dict.fromkeys(way.tasks, 10)), 1.0) for way in WAYS]
+    ways = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in WAYS]
     return outcome_of(ways, rows, TEST, range(1, num_seeds + 1), "target", "Equal.", resamples=400)
 
 
@@ -250,7 +253,7 @@ def test_a_further_variant_is_compared_with_each_target_alone() -> None:
         ]
         for name, share in right.items()
     }
-    lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10)), 1.0) for way in ways]
+    lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
     found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "target", "Equal.", resamples=400)
     together, _, last = found.verdicts["a"].split("; ")
     assert together == "together and alone: no difference that 5 seeds can show"
@@ -278,10 +281,9 @@ def test_stages_are_a_variant_of_their_own_length(tmp_path: Path) -> None:
         {"cls": 4},
         {"cls": 6, "match": 2},
     ]
-    assert setup.equal(ways) == (
-        "Equal target steps: cls 4 in every variant; in total: together 6, alone-cls 4. "
-        "In stages, as given: cls 6, match 2."
-    )
+    assert [length.total for _, length in ways] == [4, 4, 6]
+    assert "together 4, alone-cls 4" in setup.equal(ways)
+    assert "cls 6, match 2" in setup.equal(ways)
     together, alone, staged = setup.runs(ways, [3])
     assert ["stages" in run.settings["global"] for run in (together, alone, staged)] == [False, False, True]
     assert "balance" not in alone.settings["global"]
@@ -290,3 +292,47 @@ def test_stages_are_a_variant_of_their_own_length(tmp_path: Path) -> None:
     result = palm.Controller(staged.settings, argv=[]).train()
     assert result.steps == {"cls": 6, "match": 2}
     assert result.stages == {"cls": "2-cls", "match": "1-joint"}
+
+
+def with_a_twin(folder: Path, **settings: Any) -> dict[str, Any]:
+    """Targets match and twin; twin shares the rows of cls, which helps."""
+    given = made(folder, "match", "cls", **{"mix_ratio": None, **settings})
+    given["tasks"]["twin"] = {**given["tasks"]["cls"], "share_rows_with": "cls"}
+    given |= {"task_instance": ["match", "cls", "twin"], "target_tag": [1, 0, 1]}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"tasks_per_step": 2},
+        {"tasks_per_step": "all", "balance": "uncertainty"},
+        {"balance": "uncertainty"},
+        {"max_steps": 7},
+        {"num_epochs": None, "max_steps": 7},
+    ],
+    ids=str,
+)
+def test_every_variant_trains_the_steps_that_are_told_also_where_tasks_depend_on_each_other(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    setup = setup_of(read_config(with_a_twin(tmp_path, **settings), argv=[]), "target", {}, None)
+    ways = setup.ways()
+    assert [variant.name for variant, _ in ways] == ["together", "alone-match", "alone-twin", "without-cls"]
+    for run, (_, length) in zip(setup.runs(ways, [1]), ways, strict=True):
+        run.settings["global"]["save_path"] = str(tmp_path / run.name)
+        training = palm.Controller(run.settings, argv=[]).training()
+        assert sum(1 for _ in training.steps()) == length.total == run.steps
+        assert {task.name: task.step for task in training.tasks} == length.steps
+        for name in {"match", "twin"} & length.steps.keys():
+            assert length.steps[name] == ways[0][1].steps[name]
+
+
+def test_a_variant_that_cannot_be_built_is_refused_before_the_first_run(tmp_path: Path) -> None:
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0], private_layers=1)
+    also = {"deep": {"cls.private_layers": 9}}
+    with pytest.raises(ConfigError) as caught:
+        palm.compare(given, also=also, output=tmp_path / "grid")
+    assert "private_layers" in str(caught.value)
+    assert not list((tmp_path / "grid").glob("runs/*"))

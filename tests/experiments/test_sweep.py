@@ -15,7 +15,7 @@ from palm.cli import main
 from palm.config import read_config
 from palm.controller.plan import plan
 from palm.core.errors import ConfigError, StorageError
-from palm.search.space import (
+from palm.experiments.search.space import (
     Choices,
     Range,
     grid_points,
@@ -142,9 +142,9 @@ def test_trials_of_optuna_go_on_where_they_were(tmp_path: Path) -> None:
 
 def test_a_trial_below_the_median_of_others_is_given_up(tmp_path: Path) -> None:
     optuna = pytest.importorskip("optuna", reason="the extra sweep is not installed")
-    from palm.grid.worker import EndedEarly
-    from palm.search.pruning import Pruning
-    from palm.search.study import Study
+    from palm.experiments.grid.worker import EndedEarly
+    from palm.experiments.search.pruning import Pruning
+    from palm.experiments.search.study import Study
 
     study = Study(tmp_path, space_of({"learning_rate": [1e-9]}), seed=1)
     for number, _, _ in list(study.points(5)):

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 
-from palm.catalogue.entries import DEMOS, Entry
 from palm.config.conversion import type_name
 from palm.config.printing import default_text
 from palm.config.schema import settings_of
 from palm.lr_sched import HORIZON
+from palm.starter.catalogue import DEMOS, Entry
 
 
 def listing(found: Sequence[Entry]) -> str:

@@ -18,10 +18,10 @@ from palm.core.files.manifest import write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
-from palm.grid.folder import Grid, GridRun
-from palm.grid.pool import Pool, Progress, Result, slots_of
-from palm.search.space import Values, as_json, first_point, grid_points, space_of, words_of
-from palm.search.study import Study
+from palm.experiments.grid.folder import Grid, GridRun
+from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
+from palm.experiments.search.space import Values, as_json, first_point, grid_points, space_of, words_of
+from palm.experiments.search.study import Study
 
 FOUND, TABLE, BEST, FORMAT, VERSION = "sweep.json", "sweep.txt", "best.yaml", "palm-sweep", 1
 
@@ -189,7 +189,7 @@ def _trained(
             yield from (GridRun(name, source.document(point)) for name, point in values.items())
             return
         for number, trial, point in study.points(trials):
-            observer = {"palm.search.pruning.Pruning": {"storage": study.storage, "trial": trial}}
+            observer = {"palm.experiments.search.pruning.Pruning": {"storage": study.storage, "trial": trial}}
             values[name := f"{number:04d}"] = point
             yield GridRun(name, source.document(point), observer=observer)
 

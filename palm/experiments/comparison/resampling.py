@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from palm.comparison.statistics import Floats
+from palm.experiments.comparison.statistics import Floats
 from palm.metrics import Metric
 from palm.metrics.base import Prediction, Truth
 

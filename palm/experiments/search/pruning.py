@@ -6,8 +6,8 @@ import optuna
 
 from palm.core.logging import logger
 from palm.engine.training.events import Evaluated, Event, Started
-from palm.grid.worker import EndedEarly, dev_scores
-from palm.search.study import NAME
+from palm.experiments.grid.worker import EndedEarly, dev_scores
+from palm.experiments.search.study import NAME
 
 
 class Pruning:

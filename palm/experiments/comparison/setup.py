@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from palm.comparison.variants import (
+from palm.config import Config, read_config
+from palm.controller.build import build, open_data
+from palm.controller.document import Document, data_checksums, document, that_count
+from palm.controller.plan import Plan, plan
+from palm.controller.settings import RunSettings
+from palm.controller.stages import StagePlan, absolute_stages, stages_of, steps_of
+from palm.core.checks import raise_any
+from palm.core.errors import ConfigError
+from palm.core.logging import logger
+from palm.engine.training.planning import StepPlan
+from palm.experiments.comparison.variants import (
     ALONE,
     REFERENCE,
     STAGED,
@@ -18,20 +28,9 @@ from palm.comparison.variants import (
     Length,
     Variant,
     lengths_of,
-    steps_of_all,
     variants_of,
 )
-from palm.config import Config, read_config
-from palm.controller.build import build
-from palm.controller.document import data_checksums, document, that_count
-from palm.controller.plan import Plan, plan
-from palm.controller.settings import RunSettings
-from palm.controller.stages import StagePlan, absolute_stages, stages_of, steps_of
-from palm.core.checks import raise_any
-from palm.core.errors import ConfigError
-from palm.grid.folder import GridRun
-from palm.mixing import Mixing, TaskProgress
-from palm.reader.rows.cache import DataCache
+from palm.experiments.grid.folder import GridRun
 
 NAME = re.compile(r"\w[\w.-]{0,40}")
 """What a further variant can be called, since a folder has its name."""
@@ -79,37 +78,35 @@ class Setup:
 
         Training files are encoded for this, so the data is in the cache before the first run asks for it.
         """
-        mixing, progress = self._opened()
-        names = [task.name for task in progress]
-        variants = variants_of({task.name: task.is_target for task in progress})
-        lengths = lengths_of(variants, mixing, progress, self.settings.num_epochs, self.budget)
+        whole = self._planned()
+        names = [task.name for task in whole.tasks]
+        variants = variants_of({task.name: task.is_target for task in whole.tasks})
+        lengths = lengths_of(variants, whole, self.settings.num_epochs, self.budget)
         own = {STAGED: self, **self.also} if self.stages else self.also
         for name, other in own.items():
-            changes = {"stages": other._stages, "num_epochs": other.settings.num_epochs}
+            changes = {"stages": other._stages}
             said = "in stages" if name == STAGED else name
             variants.append(Variant(name, said, names, changes, as_given=True))
             lengths.append(other._length())
         return list(zip(variants, lengths, strict=True))
 
-    def _opened(self) -> tuple[Mixing, list[TaskProgress]]:
-        """How tasks take turns, and each before its first step, its data in the cache."""
-        parts, settings = build(self.plan, self.config.place), self.settings
-        cache = None
-        if settings.use_data_cache:
-            cache = DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
-        for task in parts.tasks:
-            task.open_stream(settings.random_seed, cache=cache)
-        return parts.mixing, [task.progress() for task in parts.tasks]
+    @property
+    def _devices(self) -> int:
+        # The steps of a run depend on its number of devices, so all runs have one, unless told otherwise.
+        return 1 if self.settings.num_devices == "auto" else self.settings.num_devices
+
+    def _planned(self) -> StepPlan:
+        """The plan of all tasks by these settings; their data is in the cache afterwards."""
+        return open_data(build(self.plan, self.config.place), self._devices)
 
     def _length(self) -> Length:
         """How long all tasks train by these settings."""
-        if self.stages:
-            steps = Counter[str]()
-            for own in steps_of(self.stages).values():
-                steps.update(own)
-            return Length(self.settings.num_epochs, steps)
-        mixing, progress = self._opened()
-        return Length(self.settings.num_epochs, steps_of_all(mixing, progress, self.settings.num_epochs))
+        plans = list(steps_of(self.stages, self._devices).values()) if self.stages else [self._planned()]
+        steps = Counter[str]()
+        for each in plans:
+            steps.update(each.expected_steps)
+        total = sum(each.total_steps for each in plans)
+        return Length(self.settings.num_epochs, steps, total, self.settings.max_steps)
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -122,23 +119,40 @@ class Setup:
     def runs(self, ways: Sequence[tuple[Variant, Length]], seeds: Sequence[int]) -> list[GridRun]:
         """Every variant with the first seed, then with the next.
 
+        Each variant is built once, and thrown away, before any of them trains.
+
         Raises:
             ConfigError: what a variant by itself has wrong, such as settings that need other tasks.
         """
-        # The steps of a run depend on its number of devices, so all runs have one, unless told otherwise.
-        alike = {"num_devices": 1} if self.settings.num_devices == "auto" else {}
-        runs = []
-        for seed in seeds:
-            for variant, length in ways:
-                changes = {"num_epochs": length.num_epochs, "random_seed": seed, **alike, **variant.changes}
-                source = self.also.get(variant.name, self)
-                settings = document(source.config, source.plan, variant.tasks, **changes)
-                name, names = f"{variant.name}-seed{seed}", [t for t in variant.tasks if t in self.tests]
-                tests = {task: str(self.tests[task].absolute()) for task in names}
-                runs.append(GridRun(name, settings, length.total, tests, self.model))
+        runs = [self._run(variant, length, seed) for seed in seeds for variant, length in ways]
+        problems: list[str] = []
         for run in runs[: len(ways)]:
-            plan(read_config(run.settings, argv=[]), for_train=True)
+            config = read_config(run.settings, argv=[])
+            try:
+                planned = plan(config, for_train=True)
+                build(planned, config.place)
+                stages_of(config, planned)
+            except ConfigError as error:
+                problems += [f"variant {run.name.rpartition('-seed')[0]}: {line}" for line in error.problems]
+        raise_any(problems)
         return runs
+
+    def _run(self, variant: Variant, length: Length, seed: int) -> GridRun:
+        changes = {
+            "num_epochs": length.num_epochs,
+            "max_steps": length.max_steps,
+            "random_seed": seed,
+            "num_devices": self._devices,
+            **variant.changes,
+        }
+        source = self.also.get(variant.name, self)
+        settings = document(source.config, source.plan, variant.tasks, **changes)
+        balance = {} if source.plan.balance is None else source.plan.balance[1]
+        for line in drop_missing(settings, ("balance", *balance)):
+            if seed == self.settings.random_seed:
+                logger.info("variant %s: %s", variant.name, line)
+        tests = {task: str(self.tests[task].absolute()) for task in variant.tasks if task in self.tests}
+        return GridRun(f"{variant.name}-seed{seed}", settings, length.total, tests, self.model)
 
     def equal(self, ways: Sequence[tuple[Variant, Length]]) -> str:
         """What is equal in all variants, in words and numbers."""
@@ -164,6 +178,31 @@ class Setup:
     def is_dev(self, target: str) -> bool:
         """Whether a target is compared on its dev_file."""
         return self.tests[target] == dev_file_of(self.plan, target)
+
+
+def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]:
+    """Drop settings that name, or count, tasks which a variant lacks; yield what was dropped, and why.
+
+    Args:
+        settings: of the variant; changed.
+        of_balance: the names of `balance` and of its settings.
+    """
+    run = settings["global"]
+    tasks = settings["tasks"]
+    for name, own in tasks.items():
+        if (leader := own.get("share_rows_with")) is not None and leader not in tasks:
+            del own["share_rows_with"]
+            yield f"task {name!r} reads rows of its own: share_rows_with names {leader!r}, which is left out"
+    drawn = sum("share_rows_with" not in own for own in tasks.values())
+    count = run.get("tasks_per_step", 1)
+    if count != "all" and count > drawn:
+        run["tasks_per_step"] = drawn
+        yield f"tasks_per_step is {drawn}, not {count}: no more tasks are drawn"
+    together = len(tasks) if count == "all" else min(count, drawn) + len(tasks) - drawn
+    if "balance" in run and together < 2:
+        yield f"balance {run['balance']} is left out: a step has one task"
+        for name in of_balance:
+            run.pop(name, None)
 
 
 def setup_of(

@@ -13,6 +13,9 @@ from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import discard
 from palm.core.files.manifest import MANIFEST, read_object, write_json, write_text
+from palm.engine.run.run_directory import CONFIGURATION as RESOLVED
+from palm.engine.run.run_directory import RECORD, STAGES_RECORD
+from palm.engine.watching.history import HISTORY_FILE
 
 DESCRIPTION, FORMAT, VERSION = "grid.json", "palm-grid", 1
 CONFIGURATION, JOB, RESULT, LOG, OUT, ROWS = (
@@ -29,7 +32,7 @@ OWN = (
     *(
         f"{OUT}/{place}{name}"
         for place in ("", "stages/*/")
-        for name in ("history.jsonl", "evaluation.jsonl", "run.json", "stages.json", "resolved_config.yaml")
+        for name in (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
     ),
 )
 """What a run's folder holds beside models and checkpoints, which have manifests."""

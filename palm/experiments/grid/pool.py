@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import time
@@ -19,7 +18,9 @@ from palm.core.errors import PalmError
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
 from palm.core.signals import Stopped
-from palm.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun
+from palm.engine.training.events import Logged
+from palm.engine.watching.history import HISTORY_FILE, read_lines
+from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun
 
 POLL_SECONDS = 0.1
 REPORT_SECONDS = 60.0
@@ -118,11 +119,10 @@ class Pool:
 
     def _how_far(self, run: GridRun) -> str:
         """The last step that a run has written down."""
-        history = self.grid.folder(run.name) / OUT / "history.jsonl"
-        written = history.read_bytes() if history.is_file() else b""
-        steps = re.findall(rb'^\{"event": "step", "step": (\d+)', written, re.M)
+        lines = read_lines(self.grid.folder(run.name) / OUT / HISTORY_FILE)
+        steps = [line["step"] for line in lines if line["event"] == Logged.recorded_as]
         of = f" of {run.steps}" if run.steps else ""
-        return f"{run.name}: step {int(steps[-1]) if steps else 0}{of}"
+        return f"{run.name}: step {steps[-1] if steps else 0}{of}"
 
     def _how_to_go_on(self) -> str:
         done = sum(self.grid.result(folder.name) is not None for folder in self.grid.folders())

@@ -25,7 +25,7 @@ from palm.engine.run.evaluation import Evaluator, json_ready, normalized_score
 from palm.engine.training.events import Event, Started
 from palm.engine.training.loop import Training
 from palm.engine.watching.callbacks import callbacks_of
-from palm.grid.folder import CONFIGURATION, JOB, OUT, RESULT, ROWS, remove_models
+from palm.experiments.grid.folder import CONFIGURATION, JOB, OUT, RESULT, ROWS, remove_models
 from palm.metrics import metrics_of, scores_of
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from palm.comparison.resampling import Pair, resampled_scores
-from palm.comparison.statistics import LEVEL, Difference, Floats, holm, paired_difference
-from palm.comparison.variants import ALONE, REFERENCE, Budget, Length, Variant
 from palm.core.errors import PalmError
 from palm.engine.run.evaluation import aligned
+from palm.experiments.comparison.resampling import Pair, resampled_scores
+from palm.experiments.comparison.statistics import LEVEL, Difference, Floats, holm, paired_difference
+from palm.experiments.comparison.variants import ALONE, REFERENCE, Budget, Length, Variant
 from palm.metrics import METRICS, Metric
 
 FORMAT, VERSION = "palm-comparison", 1
@@ -67,7 +67,7 @@ class Trained:
         tasks: that it trained.
         num_epochs: of its main task.
         steps: task -> planned steps.
-        total: planned steps of all tasks.
+        total: planned optimizer steps.
         seconds: that a run took, on average.
         scores: target -> its scores.
     """
@@ -75,7 +75,7 @@ class Trained:
     name: str
     said: str
     tasks: Sequence[str]
-    num_epochs: float
+    num_epochs: float | None
     steps: Mapping[str, int]
     total: int
     seconds: float

@@ -1,1 +1,0 @@
-"""What a configuration can name: every component that there is, with its settings."""

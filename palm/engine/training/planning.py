@@ -1,0 +1,223 @@
+"""The planner: the steps of a run, the tasks that each of them trains, and the horizon of its schedule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from palm.balance import Balance
+from palm.core.errors import ConfigError
+from palm.core.logging import logger
+from palm.engine.training.task import Task
+from palm.mixing import Mixing, TaskProgress
+
+TasksPerStep = int | Literal["all"]
+"""How many distinct tasks a step trains."""
+
+Expected = Callable[[float], Sequence[int]]
+"""A length of the run -> the steps that each task that is drawn is expected to get."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlan:
+    """The steps of a run, planned before the first of them.
+
+    Training asks it, and so does everything that foretells a training.
+
+    Args:
+        tasks: before the first step, each with its expected steps.
+        mixing: the strategy that draws tasks.
+        tasks_per_step: how many distinct tasks a step trains.
+        max_steps: the run has this many steps at most; None for no limit.
+    """
+
+    tasks: Sequence[TaskProgress]
+    mixing: Mixing
+    tasks_per_step: TasksPerStep = 1
+    max_steps: int | None = None
+
+    @cached_property
+    def leaders(self) -> list[TaskProgress]:
+        """The tasks that are drawn; the others share the rows of one of them, and come along with it."""
+        return [task for task in self.tasks if task.share_rows_with is None]
+
+    @property
+    def count(self) -> int:
+        """The number of tasks that a step draws at most."""
+        return len(self.leaders) if self.tasks_per_step == "all" else self.tasks_per_step
+
+    @cached_property
+    def main(self) -> TaskProgress:
+        """The main task, the first target, whose epochs are counted."""
+        return next(task for task in self.tasks if task.is_target)
+
+    @property
+    def expected_steps(self) -> dict[str, int]:
+        """Task -> its expected steps."""
+        return {task.name: task.expected_steps for task in self.tasks}
+
+    @cached_property
+    def total_steps(self) -> int:
+        """The optimizer steps of the whole run: the horizon of the learning rate."""
+        return self._total([task.expected_steps for task in self.leaders])
+
+    def _total(self, expected: Sequence[int]) -> int:
+        is_target = [task.is_target for task in self.leaders]
+        total = self.mixing.planned_updates(expected, is_target, self.count)
+        return total if self.max_steps is None else min(total, self.max_steps)
+
+    def drawn(self, seed: int, step: int, leaders: Sequence[TaskProgress]) -> list[str]:
+        """The tasks that global step `step`, from 0, trains, given how far the leaders are."""
+        chosen = {leaders[k].name for k in self.mixing.draw_several(seed, step, leaders, self.count)}
+        return [task.name for task in self.tasks if (task.share_rows_with or task.name) in chosen]
+
+    def draws(self, seed: int) -> Iterator[list[str]]:
+        """Yield the tasks of every step of the run.
+
+        Draws are a function of the seed and the step, so this is no estimate, unless the run stops early or
+        its draws follow dev scores.
+        """
+        done = Counter[str]()
+        leaders = list(self.leaders)
+        targets = [task for task in self.tasks if task.is_target]
+        step = 0
+        while step != self.max_steps and any(done[task.name] < task.expected_steps for task in targets):
+            names = self.drawn(seed, step, leaders)
+            yield names
+            done.update(names)
+            leaders = [replace(t, step=done[t.name]) if t.name in names else t for t in leaders]
+            step += 1
+
+    def expecting(self, expected: Expected, length: float | None) -> StepPlan:
+        """Return the plan of a run of this length, or of the longest one that `max_steps` allows.
+
+        Args:
+            expected: of the leaders.
+            length: of the run, such as its epochs; None for as long as `max_steps` allows.
+        """
+        if self.max_steps is None:
+            assert length is not None, "neither a length nor max_steps"
+            steps = list(expected(length))
+        else:
+            steps = self._longest(expected, length, self.max_steps)
+        by_leader = {task.name: count for task, count in zip(self.leaders, steps, strict=True)}
+        tasks = [
+            replace(task, expected_steps=by_leader[task.share_rows_with or task.name]) for task in self.tasks
+        ]
+        return replace(self, tasks=tasks)
+
+    def _longest(self, expected: Expected, length: float | None, max_steps: int) -> list[int]:
+        unlimited = replace(self, max_steps=None)
+
+        def total(at: float) -> int:
+            try:
+                return unlimited._total(expected(at))
+            except ConfigError:  # a strategy may need a longer run; it says so of the one that is chosen
+                return 0
+
+        high = 1.0 if length is None else length
+        while length is None and total(high) <= max_steps:
+            high *= 2
+        if total(high) <= max_steps:
+            return list(expected(high))
+        low = 0.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            if total(middle) <= max_steps:
+                low = middle
+            else:
+                high = middle
+        # Between the two, several tasks gain a step at once; the first of these have room for it.
+        steps = list(expected(low))
+        for k, more in enumerate(expected(high)):
+            longer = [*steps[:k], more, *steps[k + 1 :]]
+            if unlimited._total(longer) <= max_steps:
+                steps = longer
+        return steps
+
+
+def plan_epochs(
+    tasks: Sequence[TaskProgress],
+    mixing: Mixing,
+    *,
+    num_epochs: float | None,
+    reference: str | None = None,
+    tasks_per_step: TasksPerStep = 1,
+    max_steps: int | None = None,
+) -> StepPlan:
+    """Plan a run by the epochs of one task.
+
+    Args:
+        tasks: before the first step.
+        mixing: the strategy that draws tasks.
+        num_epochs: passes over the data of `reference`; None for as many as `max_steps` allows.
+        reference: the main task where absent.
+        tasks_per_step: how many distinct tasks a step trains.
+        max_steps: the run has this many steps at most.
+
+    Raises:
+        ConfigError: the mixing strategy cannot be followed in this run.
+    """
+    plan = StepPlan(tasks=tasks, mixing=mixing, tasks_per_step=tasks_per_step, max_steps=max_steps)
+    counted = next(task for task in tasks if task.name == (reference or plan.main.name))
+    names = [task.name for task in plan.leaders]
+    place = names.index(counted.share_rows_with or counted.name)
+    return plan.expecting(lambda epochs: mixing.expected_steps(plan.leaders, place, epochs), num_epochs)
+
+
+def plan_own_epochs(
+    tasks: Sequence[TaskProgress],
+    mixing: Mixing,
+    num_epochs: Mapping[str, int | None],
+    tasks_per_step: TasksPerStep = 1,
+    max_steps: int | None = None,
+) -> StepPlan:
+    """Plan a run in which every task has epochs of its own.
+
+    Args:
+        tasks: before the first step.
+        mixing: the strategy that draws tasks.
+        num_epochs: task -> passes over its data; None for one, or for as many as `max_steps` allows.
+        tasks_per_step: how many distinct tasks a step trains.
+        max_steps: the run has this many steps at most.
+    """
+    plan = StepPlan(tasks=tasks, mixing=mixing, tasks_per_step=tasks_per_step, max_steps=max_steps)
+    whole = [(num_epochs[task.name] or 1) * task.steps_per_epoch for task in plan.leaders]
+    is_endless = max_steps is not None and None in num_epochs.values()
+    return plan.expecting(lambda part: [int(part * steps) for steps in whole], None if is_endless else 1.0)
+
+
+def expect(tasks: Sequence[Task], plan: StepPlan) -> None:
+    """Tell every task how many steps it is expected to get, and log the plan.
+
+    Raises:
+        TrainingError: a target that would get no step.
+    """
+    for task in tasks:
+        task.expect(plan.expected_steps[task.name])
+    if plan.total_steps == plan.max_steps:
+        logger.info("max_steps: the run ends after %d steps.", plan.max_steps)
+    logger.info("Estimated overall train steps %d.", plan.total_steps)
+
+
+def step_problems(tasks_per_step: TasksPerStep, balance: Balance | None, tasks: Sequence[Task]) -> list[str]:
+    """Check `tasks_per_step` and `balance` against the tasks of a run."""
+    drawn = [task for task in tasks if task.share_rows_with is None]
+    if tasks_per_step == "all":
+        together = len(tasks)
+    elif isinstance(tasks_per_step, int) and 1 <= tasks_per_step <= len(drawn):
+        together = tasks_per_step + len(tasks) - len(drawn)
+    else:
+        return [
+            f"tasks_per_step should be a whole number from 1 to {len(drawn)}, as many as tasks are "
+            f"drawn, or all, not {tasks_per_step!r}"
+        ]
+    if balance is None or together >= 2:
+        return []
+    return [
+        f"balance: {type(balance).__name__} weighs the tasks of one step, and here a step has one; set "
+        "tasks_per_step to 2 or more, or all, or leave balance out"
+    ]

@@ -1,0 +1,1 @@
+"""Many runs: ways of training compared, settings searched; each run is a process of its own."""

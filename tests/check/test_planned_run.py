@@ -1,0 +1,172 @@
+"""The plan that `palm check` tells is that of the run, under every setting that changes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palm
+from helpers import tiny
+from palm.check import check
+from palm.config import settings_of
+from palm.controller.plan import TASK_PARTS
+from palm.controller.settings import RunSettings
+from palm.engine.training.loop import Step
+from palm.engine.training.task import Task
+from palm.mixing import MIXINGS
+
+PLANNED: dict[str, list[Any]] = {
+    "batch_size": [8],
+    "eval_every_epoch": [False],
+    "eval_every_n_steps": [4],
+    "gradient_accumulation_steps": [2],
+    "max_steps": [13, 1000],
+    "max_tokens_per_batch": [60],
+    "mix_ratio": [[1.0, 0.5, 0.25]],
+    "mixing": [{"mixing": name} for name in MIXINGS if name not in ("mix_ratio", "dev_score")],
+    "mixing_cap": [{"mixing": "temperature", "mixing_cap": 20}],
+    "mixing_decay": [{"mixing": "annealed", "mixing_decay": 0.5}],
+    "mixing_draws": [
+        "independent",
+        {"mixing_draws": "independent", "max_steps": 13},
+        {"mixing_draws": "independent", "tasks_per_step": 2},
+    ],
+    "mixing_temperature": [{"mixing": "temperature", "mixing_temperature": 3}],
+    "num_epochs": [1.3, {"num_epochs": None, "max_steps": 31}],
+    "random_seed": [7],
+    "save_every_n_steps": [3],
+    "save_infermodel_every_n_steps": [4],
+    "seed": [3],
+    "share_rows_with": [
+        {"twin.share_rows_with": "cls"},
+        {"twin.share_rows_with": "cls", "tasks_per_step": 2, "max_steps": 9},
+    ],
+    "shuffle": [False],
+    "target_tag": [[1, 1, 1], [0, 1, 0]],
+    "tasks_per_step": [2, "all", {"tasks_per_step": 2, "mix_ratio": [1.0, 0.3, 0.6], "max_steps": 11}],
+}
+"""Setting -> values under which the run has another plan; a mapping where that takes several settings."""
+
+ELSEWHERE = {"stages", "num_devices", "early_stopping_patience", "mixing_references", "mixing_floor"}
+"""The same with tests of their own: below, or where a plan follows dev scores."""
+
+NOT_PLANNED = {
+    *("task_instance", "loss_scale", "balance", "transfer_every_n_steps", "task_reuse_tag", "backbone"),
+    *("backbone_config_path", "pretrain_path", "start_from", "reset", "save_path", "optimizer"),
+    *("lr_scheduler", "warmup_proportion", "use_ema", "ema_decay", "print_every_n_steps", "progress"),
+    *("quiet", "verbose", "callbacks", "trackers", "keep_last_n", "best_by", "early_stopping_by", "resume"),
+    *("overwrite", "data_cache", "use_data_cache", "use_gpu", "device", "parallel", "gradient_exchange"),
+    *("process_group_timeout", "precision", "tf32", "compile", "activation_checkpointing"),
+    # of a task
+    *("train_file", "dev_file", "metrics", "pred_file", "pred_output_path", "pred_batch_size"),
+    *("print_first_n", "loss_weight", "learning_rate_factor", "head_learning_rate", "private_layers"),
+}
+"""Settings that change nothing in which steps there are."""
+
+
+def test_every_setting_is_classified() -> None:
+    known = {*settings_of(RunSettings), *settings_of(Task)} - {*TASK_PARTS}
+    known |= {name for strategy in MIXINGS for name in settings_of(MIXINGS[strategy])} | {"mix_ratio"}
+    assert known == {*PLANNED} | ELSEWHERE | NOT_PLANNED
+    assert not ({*PLANNED} | ELSEWHERE) & NOT_PLANNED
+
+
+def three_tasks(folder: Path, **settings: Any) -> dict[str, Any]:
+    """Tasks cls, twin (on the same rows) and match; cls and twin have dev data."""
+    tiny.write_files(folder)
+    config = tiny.config(folder, "cls", "match")
+    config["tasks"] = {"cls": config["tasks"]["cls"], "twin": None, "match": config["tasks"]["match"]}
+    config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
+    config["tasks"]["twin"] = dict(config["tasks"]["cls"])
+    config |= {"task_instance": ["cls", "twin", "match"], "target_tag": [1, 1, 0]}
+    return {name: value for name, value in {**config, **settings}.items() if value is not None}
+
+
+CASES = [
+    pytest.param(value if isinstance(value, dict) else {name: value}, id=f"{name}-{k}")
+    for name, values in PLANNED.items()
+    for k, value in enumerate(values)
+]
+
+
+@pytest.mark.parametrize("settings", CASES)
+def test_check_tells_the_steps_the_epochs_the_evaluations_and_the_checkpoints_of_the_run(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    config = three_tasks(tmp_path, **settings)
+    found = check(config)
+    assert found.plan is not None, found.problems
+    assert found.cost is not None
+    assert found.saving is not None
+    steps: list[Step] = []
+    epoch_ends: list[int] = []
+
+    def watch(event: object) -> None:
+        if isinstance(event, Step):
+            steps.append(event)
+            part = next((part for part in event.parts if part.task.name == found.plan.main), None)
+            if part is not None and part.task.step % part.task.steps_per_epoch == 0:
+                epoch_ends.append(event.number)
+
+    result = palm.Controller(config, argv=[]).train(callbacks=[watch])
+    assert {task.task: task.planned for task in found.plan.tasks} == result.planned
+    assert {task.task: task.drawn for task in found.plan.tasks} == result.steps
+    assert (found.plan.steps, found.plan.epoch_ends) == (len(steps), epoch_ends)
+    assert len(steps) <= config.get("max_steps", 10**9)
+    rates = {step.number: step.learning_rate for step in steps}
+    assert {step: rates[step] for step, _ in found.plan.rates} == pytest.approx(dict(found.plan.rates))
+    evaluations = [line for line in result.history if line["event"] == "evaluation"]
+    assert found.cost.evaluations == len(evaluations)
+    saved = [line for line in result.history if line["event"] == "saved"]
+    every = config.get("save_every_n_steps", 10**9)
+    assert found.plan.steps // every == sum(line["kind"] == "checkpoint" for line in saved)
+    targets = [task.task for task in found.plan.tasks if task.is_target]
+    assert {line["task"] for line in saved if line["kind"] == "target"} == {*targets}
+    on_the_way = [place for place in found.saving.places if "infer_model.step" in place.path]
+    models = {
+        place.path.split("/")[0]: place.bytes
+        for place in found.saving.places
+        if place.path.endswith("infer_model")
+    }
+    for place in on_the_way:
+        task = place.path.split("/")[0]
+        assert place.written == models[task] * sum(
+            line["kind"] == "on_the_way" and line["task"] == task for line in saved
+        )
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("tasks_per_step", [1, 2, "all"])
+def test_on_several_devices_every_step_has_more_rows(
+    devices: int, tasks_per_step: int | str, tmp_path: Path
+) -> None:
+    config = three_tasks(tmp_path, tasks_per_step=tasks_per_step)
+    found = check({**config, "num_devices": devices}, measure=False)
+    same = check({**config, "batch_size": 4 * devices}, measure=False)  # as many rows a step, on one device
+    assert found.plan is not None
+    assert same.plan is not None
+    assert found.plan.devices == devices
+    assert [(task.planned, task.drawn) for task in found.plan.tasks] == [
+        (task.planned, task.drawn) for task in same.plan.tasks
+    ]
+    assert (found.plan.steps, found.plan.epoch_ends) == (same.plan.steps, same.plan.epoch_ends)
+    assert dict(found.plan.rates) == pytest.approx(dict(same.plan.rates))
+
+
+def test_the_steps_of_stages_are_those_of_their_runs(tmp_path: Path) -> None:
+    stages = [
+        {"name": "joint", "tasks_per_step": 2, "max_steps": 7},
+        {"tasks": ["cls", "match"], "num_epochs": 0.5, "mixing": "round_robin"},
+    ]
+    config = three_tasks(tmp_path, stages=stages)
+    found = check(config, measure=False)
+    (told,) = (problem.message for problem in found.problems if problem.code == "stages")
+    result = palm.Controller(config, argv=[]).train()
+    planned = [line["tasks"] for line in result.history if line["event"] == "stage"]
+    assert len(planned) == 2
+    for stage in planned:
+        expected = ", ".join(f"{name} {plan['expected_steps']}" for name, plan in stage.items())
+        assert expected in told
+    assert [line["total_steps"] for line in result.history if line["event"] == "stage"] == [7, 10]

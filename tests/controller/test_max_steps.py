@@ -1,0 +1,116 @@
+"""`max_steps` ends a run: its plan, its schedule, its models, and runs that go on from a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palm
+from helpers import tiny
+from palm.controller import Controller
+from palm.core.errors import ConfigError, StorageError
+from palm.engine.training.planning import plan_epochs, plan_own_epochs
+from palm.mixing import Annealed, MixRatio, TaskProgress
+
+A = TaskProgress(name="a", mix_ratio=1.0, rows=40, steps_per_epoch=10)
+B = TaskProgress(name="b", mix_ratio=0.5, rows=40, steps_per_epoch=10, is_target=False)
+C = TaskProgress(name="c", mix_ratio=1.0, rows=80, steps_per_epoch=20)
+
+
+@pytest.mark.parametrize("tasks_per_step", [1, 2, "all"])
+@pytest.mark.parametrize("max_steps", [5, 17, 100])
+@pytest.mark.parametrize("num_epochs", [None, 1000])
+def test_the_plan_fills_max_steps_and_keeps_the_proportions_of_tasks(
+    tasks_per_step: Any, max_steps: int, num_epochs: float | None
+) -> None:
+    plan = plan_epochs(
+        [A, B, C], MixRatio(), num_epochs=num_epochs, tasks_per_step=tasks_per_step, max_steps=max_steps
+    )
+    assert plan.total_steps == max_steps
+    steps = plan.expected_steps
+    assert abs(steps["a"] - steps["c"]) <= 1
+    assert abs(steps["b"] - steps["a"] / 2) <= 1
+    drawn = [name for names in plan.draws(seed=1) for name in names]
+    assert {name: drawn.count(name) for name in steps} == steps
+
+
+def test_a_shorter_run_is_not_changed_by_max_steps() -> None:
+    plan = plan_epochs([A, B], MixRatio(), num_epochs=2, max_steps=31)
+    assert (plan.total_steps, plan.expected_steps) == (30, {"a": 20, "b": 10})
+
+
+def test_a_strategy_that_needs_a_longer_run_says_so_of_the_one_that_fits() -> None:
+    assert plan_epochs([A, C], Annealed(), num_epochs=None, max_steps=100).total_steps == 100
+    with pytest.raises(ConfigError):
+        plan_epochs([A, C], Annealed(), num_epochs=5, max_steps=12)
+
+
+def test_epochs_of_each_task_are_cut_in_proportion() -> None:
+    plan = plan_own_epochs([A, C], MixRatio(), {"a": 4, "c": 1}, max_steps=12)
+    assert plan.expected_steps == {"a": 8, "c": 4}
+    assert plan_own_epochs([A], MixRatio(), {"a": None}, max_steps=25).expected_steps == {"a": 25}
+
+
+@pytest.mark.parametrize("draws", ["planned", "independent"])
+def test_the_schedule_ends_and_targets_are_saved_at_max_steps(draws: str, tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(
+        tmp_path, "cls", "match", max_steps=9, lr_scheduler="linear", mixing_draws=draws, random_seed=3
+    )
+    del config["num_epochs"]
+    controller = Controller(config, argv=[])
+    training = controller.training()
+    assert (training.total_steps, training.recipe.schedule(9)) == (9, 0.0)
+    result = controller.train()
+    assert sum(result.steps.values()) <= 9
+    saved = {line["task"]: line["step"] for line in result.history if line.get("kind") == "target"}
+    assert saved.keys() == {"cls", "match"}
+    assert max(saved.values()) <= 9
+    for task in ("cls", "match"):
+        assert palm.load_model(tmp_path / "out" / task / "infer_model").task == task
+
+
+def test_a_run_goes_on_to_its_max_steps_and_not_to_others(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", "match", max_steps=9, save_every_n_steps=4, lr_scheduler="linear")
+    whole = Controller(config, argv=[]).train()
+    losses = {line["step"]: line["loss"] for line in whole.history if line["event"] == "step"}
+    resumed = Controller(
+        {**config, "save_path": str(tmp_path / "second"), "resume": str(tmp_path / "out" / "step_4")}, argv=[]
+    ).train()
+    again = {line["step"]: line["loss"] for line in resumed.history if line["event"] == "step"}
+    assert again.keys() >= {5}
+    assert {step: losses[step] for step in again} == again
+    with pytest.raises(StorageError) as caught:  # its learning rate would fall otherwise
+        Controller(
+            {
+                **config,
+                "max_steps": 11,
+                "save_path": str(tmp_path / "third"),
+                "resume": str(tmp_path / "out" / "step_4"),
+            },
+            argv=[],
+        ).train()
+    assert "num_train_steps: 9 " in str(caught.value)
+    assert " 11 " in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_less_than_a_step_is_refused(value: int, tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        Controller(tiny.config(tmp_path, "cls", max_steps=value), argv=[])
+    assert "max_steps" in str(caught.value)
+    assert repr(value) in str(caught.value)
+
+
+def test_either_epochs_or_steps_are_needed(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls")
+    del config["num_epochs"]
+    with pytest.raises(ConfigError) as caught:
+        Controller(config, argv=[])
+    assert "num_epochs" in str(caught.value)
+    assert "max_steps" in str(caught.value)
