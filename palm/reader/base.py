@@ -45,6 +45,7 @@ class Reader(Methods2x, ABC):
             settings (of a setting that is a `Path`, the file's content) and this class's module. It is
             not inherited: a subclass says it again.
         truth_names: the fields that `truths` gives, which decide what metrics fit.
+        ignored_settings: those that are accepted for PaddlePALM's files and have no effect -> the reason.
         facts: where `encode` counts what the user should know of a file; None while nobody asks.
         on_bad_row: the treatment of rows with targets that cannot be used, see `palm.reader.text.bad_rows`.
         bad_rows: where `read` and `encode` put these while a whole file is encoded; None at other times.
@@ -57,6 +58,7 @@ class Reader(Methods2x, ABC):
     outputs_attr: Specs
     targets_attr: Specs
     truth_names: Sequence[str] = ()
+    ignored_settings: ClassVar[Mapping[str, str]] = {}
     facts: TextFacts | None = None
     on_bad_row: str = "error"
     bad_rows: BadRows | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -72,6 +72,7 @@ class MRCReader(TokenizingReader):
     """
 
     cacheable = True
+    ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are pieces of the context as it is"}
     order_2x = (
         *TokenizingReader.order_2x[:2],
         "max_query_len",

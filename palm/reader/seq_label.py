@@ -73,6 +73,7 @@ class SequenceLabelReader(TokenizingReader):
     """
 
     cacheable = True
+    ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "blanks separate the words"}
     aliases: ClassVar[dict[str, str]] = TokenizingReader.aliases | {
         "label_map_config": "label_map",
         "num_classes": "n_classes",
