@@ -20,10 +20,9 @@ from palm.backbone.layer import PostNorm, casting
 from palm.backbone.packed_attention import attend
 from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape, Table
-from palm.backbone.single_sequence import through_one_row
+from palm.backbone.single_sequence import encode_single
 from palm.core.errors import ConfigError, WiringError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
-from palm.core.numerics.precision import compute_dtype
 from palm.core.tensor_specs import Tensors, TensorSpec, mismatches
 
 E = TypeVar("E", bound="Encoder")
@@ -147,7 +146,7 @@ class Encoder(Backbone):
         self.final_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps) if has_norm else None
         self.pooler = nn.Linear(width, width)
         self.pooler_activation = ACTIVATIONS[parts.pooler_act]
-        self._checkpoints_activations = self._records_graphs = False
+        self._checkpoints_activations = False
         init_weights(self, shape.initializer_range)
 
     @property
@@ -259,10 +258,7 @@ class Encoder(Backbone):
                 f"token_ids: sequences of {longest} tokens are longer than the {self.max_tokens} that the "
                 "backbone's max_position_embeddings allows; lower max_seq_len"
             )
-        packing = Packing.of(inputs["input_mask"], inputs)
-        words = self.embeddings.word_table
-        prepares_products = words.device.type == "cpu" and compute_dtype(words) == torch.bfloat16
-        return packing.in_few_sizes() if prepares_products or self._in_graphs else packing
+        return Packing.of(inputs["input_mask"], inputs)
 
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
         """`forward` without its checks, on a layout of the batch that the caller has chosen."""
@@ -300,26 +296,10 @@ class Encoder(Backbone):
             layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
             layer.compile(*args, **{"dynamic": True, **options})
 
-    def record_graphs(self) -> None:
-        """`compile`, and while training record CUDA graphs of what is compiled, one per number of tokens.
-
-        Activations and gradients of a pass lie in the graphs' memory until the next call of
-        `torch.compiler.cudagraph_mark_step_begin`, which `Replica` makes before every pass. Whatever does not
-        train with gradients runs as it was before compiling.
-        """
-        self._records_graphs = True
-        # torch warns of more than 8 sizes; there are 32 from each power of two to the next.
-        self.compile(options={"triton.cudagraphs": True, "triton.cudagraph_dynamic_shape_warn_limit": 64})
-
-    @property
-    def _in_graphs(self) -> bool:
-        """Whether what is computed now is recorded."""
-        return self._records_graphs and self.training and torch.is_grad_enabled()
-
     def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str], depth: int = 0) -> Tensors:
         """What of `encoder_outputs` and the sentence embeddings is wanted, from what layer `depth` gave."""
         every_token = "encoder_outputs" in wanted
-        alone = None if depth else through_one_row(self.layers, tokens, packing, not every_token)
+        alone = None if depth else encode_single(self.layers, tokens, packing, not every_token)
         if alone is None:
             *lower, last = self.layers[depth:]
             with casting([*lower, last], tokens):
@@ -379,7 +359,5 @@ class Encoder(Backbone):
         if self._checkpoints_activations and torch.is_grad_enabled():
             again: Tensor = checkpoint(layer, tokens, packing, first_only, use_reentrant=False)
             return again
-        # Where a layer gives first tokens alone, a graph would be recorded for every number of rows, too.
-        call = layer.forward if self._records_graphs and (first_only or not self._in_graphs) else layer
-        output: Tensor = call(tokens, packing, first_only)
+        output: Tensor = layer(tokens, packing, first_only)
         return output

@@ -113,15 +113,9 @@ Piece = Block | Stack
 
 
 @functools.lru_cache(maxsize=8)
-def pieces_of(scope: Scope, tokens: int, num_heads: int) -> list[Piece]:
-    """The blocks of a batch, short neighbours among them as stacks; all layers share it.
-
-    Args:
-        scope: which keys a query sees.
-        tokens: number of keys, with spare ones that follow the last sequence.
-        num_heads: heads.
-    """
-    blocks = blocks_of(scope, tokens)
+def pieces_of(scope: Scope, num_heads: int) -> list[Piece]:
+    """The blocks of a batch, short neighbours among them as stacks; cached for all layers."""
+    blocks = blocks_of(scope)
     if scope.window is not None:  # these blocks have keys in common, whose gradients are added
         return [*blocks]
     pieces: list[Piece] = []

@@ -8,7 +8,7 @@ from palm.check.planning import spread_of_draws
 from palm.check.result import Check
 from palm.check.text import labels_of, size, verdict
 from palm.core.durations import duration
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import write_text
 from palm.report.curves import Curve
 from palm.report.page import environment
 from palm.report.svg import Bars, Chart, Line

@@ -46,7 +46,7 @@ def check_run(options: argparse.Namespace, settings: Settings) -> None:
     """
     from palm.check import check
     from palm.check.text import as_text
-    from palm.core.files.manifest import write_text
+    from palm.core.files.fs import write_text
     from palm.core.files.untrusted import printable
 
     find_components(options.config)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.component import Component
-from palm.core.files.manifest import write_json
+from palm.core.files.fs import write_json
 from palm.core.version import __version__
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names

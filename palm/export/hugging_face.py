@@ -11,8 +11,9 @@ from torch import Tensor
 
 from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import check_target, new_directory
-from palm.core.files.manifest import read_object, save_tensors, write_json, write_text
-from palm.core.files.untrusted import reading
+from palm.core.files.fs import write_json, write_text
+from palm.core.files.tensors import save_tensors
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.model_card import CARD, label_names, model_card
@@ -48,7 +49,7 @@ def to_hugging_face(
     if problem := _problem(name, model, family, head):
         raise PalmError(f"{model_dir} cannot become a {architecture}: {problem}")
     description = Path(model_dir) / DESCRIPTION
-    with reading(description):
+    with wrap_read_errors(description):
         card = model_card(read_object(description), label_names(model.reader, model.head), architecture)
     with new_directory(folder, overwrite) as part:
         save_tensors(part / "model.safetensors", _weights(model, family, head))

@@ -10,8 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.files.manifest import numbered, read_object, under
-from palm.core.files.untrusted import inside, reading
+from palm.core.files.fs import numbered
+from palm.core.files.tensors import weights_under
+from palm.core.files.untrusted import read_object, resolve_inside, wrap_read_errors
 from palm.engine.inference import inference
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run import checkpoint, weights
@@ -55,7 +56,7 @@ def inspect_directory(path: str | Path) -> Facts:
     folder = Path(path)
     if not folder.exists():
         raise StorageError(f"there is no directory {folder}")
-    with reading(folder):
+    with wrap_read_errors(folder):
         found = (find(folder) for find in _FINDERS)
         facts = next((facts for facts in found if facts is not None), None) or _pretrained(folder)
     files = [file for file in ([folder] if folder.is_file() else folder.rglob("*")) if file.is_file()]
@@ -114,7 +115,7 @@ def _model(folder: Path) -> Facts | None:
         "format": f"{description['format']}, version {description['version']}",
         "task": description["task"],
         "backbone": _component(description["backbone"]),
-        "parameters": {part: _parameters(under(part, headers)) for part in ("backbone", "paradigm")},
+        "parameters": {part: _parameters(weights_under(part, headers)) for part in ("backbone", "paradigm")},
         **_task(description, folder),
         "versions": {"palm": description["palm_version"]},
     }
@@ -131,8 +132,8 @@ def _checkpoint(folder: Path) -> Facts | None:
         "step": state["step"],
         "backbone": _component(components["backbone"]),
         "parameters": {
-            "backbone": _parameters(under("backbone", headers)),
-            **{task: _parameters(under(place, headers)) for task, place in state["heads"].items()},
+            "backbone": _parameters(weights_under("backbone", headers)),
+            **{task: _parameters(weights_under(place, headers)) for task, place in state["heads"].items()},
         },
         "averages": (folder / "ema.safetensors").is_file(),
         "tasks": {
@@ -155,8 +156,8 @@ def _weights(folder: Path) -> Facts | None:
     return {
         "format": f"{told['format']}, version {told['version']}",
         "parameters": {
-            "backbone": _parameters(under("backbone", headers)),
-            **{task: _parameters(under(place, headers)) for task, place in told["heads"].items()},
+            "backbone": _parameters(weights_under("backbone", headers)),
+            **{task: _parameters(weights_under(place, headers)) for task, place in told["heads"].items()},
         },
         "commands": {"start": f"palm train CONFIG --start_from {quote(str(folder))}"},
     }
@@ -274,7 +275,9 @@ def _component(saved: Mapping[str, Any]) -> Facts:
 
 def _in(folder: Path, value: Any) -> Any:
     """A setting; a file of the directory as a path."""
-    return inside(folder, value["file"]) if isinstance(value, dict) and set(value) == {"file"} else value
+    return (
+        resolve_inside(folder, value["file"]) if isinstance(value, dict) and set(value) == {"file"} else value
+    )
 
 
 def _parameters(weights: Mapping[str, Tensor]) -> Facts:

@@ -12,7 +12,8 @@ from palm.core.differences import changes, shortened
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.atomic_dir import check_target
 from palm.core.files.checksum import checksum
-from palm.core.files.manifest import MANIFEST, load_into, under
+from palm.core.files.manifest import MANIFEST
+from palm.core.files.tensors import load_into, weights_under
 from palm.core.logging import logger, show_on_console
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
@@ -72,8 +73,8 @@ def merge(
         for model in parents
     ]
     mean = mean_of(states, shares, [str(path) for path in folders])
-    load_into(first.backbone, under("backbone", mean), folder)
-    load_into(first.head, under("head", mean), folder)
+    load_into(first.backbone, weights_under("backbone", mean), folder)
+    load_into(first.head, weights_under("head", mean), folder)
     told = [
         {"model": str(name), "share": share, "sha256": checksum(path / MANIFEST)}
         for name, path, share in zip(models, folders, shares, strict=True)

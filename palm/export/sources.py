@@ -14,9 +14,9 @@ from palm.config import Problems
 from palm.config.files import read_yaml
 from palm.config.values import guessed
 from palm.core.errors import PalmError, StorageError
-from palm.core.files.manifest import load_into, read_object
-from palm.core.files.serialization import rebuilt
-from palm.core.files.untrusted import reading
+from palm.core.files.serialization import rebuild
+from palm.core.files.tensors import load_into
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.model_paths import LAST
@@ -54,7 +54,7 @@ def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> Trained:
             "with --all-heads"
         )
     model = load_model(folder, precision="fp32", trust=trust)
-    with reading(folder / DESCRIPTION):
+    with wrap_read_errors(folder / DESCRIPTION):
         run = read_object(folder / DESCRIPTION)["run"]
         return Trained(model, _data_file(run, model.task, folder))
 
@@ -92,16 +92,16 @@ def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
     components = read_object(folder / STATE).get("components")
     if components is None:
         raise StorageError(f"{folder} does not tell how its tasks are built: an earlier palm wrote it")
-    with reading(folder / STATE):
-        backbone = rebuilt(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
+    with wrap_read_errors(folder / STATE):
+        backbone = rebuild(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
         load_into(backbone, weights.backbone, folder)
         found = []
         config = folder.parent / CONFIGURATION
         run = guessed(read_yaml(config, Problems())) if config.is_file() else {}
         for task, parts in components["tasks"].items():
-            head = rebuilt(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
+            head = rebuild(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
             load_into(head, weights.heads[task], folder)
-            reader = rebuilt(READERS, parts["reader"], folder, trust=trust)
+            reader = rebuild(READERS, parts["reader"], folder, trust=trust)
             model = InferenceModel(task, reader, backbone, head, precision="fp32")
             found.append(Trained(model, _data_file(run, task, folder)))
         return found

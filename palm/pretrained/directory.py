@@ -1,4 +1,4 @@
-"""What a directory of pretrained weights says of itself: format, encoder, sizes, vocabulary."""
+"""Directories of pretrained weights: format, encoder, sizes, vocabulary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.errors import StorageError
-from palm.core.files.untrusted import inside, reading
+from palm.core.files.untrusted import resolve_inside, wrap_read_errors
 from palm.core.numerics.allocation_limit import within_weights
 from palm.core.numerics.skip_init import unfilled
 from palm.pretrained.configs import CONFIG_FILES, described, find_config, placed, read_config, sizes_of
@@ -44,7 +44,7 @@ class ModelDirectory:
     given: Renamed = field(repr=False)
 
     def build(self) -> Backbone:
-        """The encoder, to be filled with the weights; what they may lack, it starts as ever.
+        """Build the encoder, to be filled with the weights; what they may lack is initialized.
 
         Raises:
             ConfigError: a size is wrong.
@@ -53,7 +53,7 @@ class ModelDirectory:
         file = self.config_file
         complete = all(name in self.given.weights for name in ("pooler.weight", "pooler.bias"))
         start = unfilled() if complete else nullcontext()
-        with reading(file), placed(file), within_weights(self.given.weights, file), start:
+        with wrap_read_errors(file), placed(file), within_weights(self.given.weights, file), start:
             return BACKBONES[self.backbone](**self.settings)
 
 
@@ -70,7 +70,7 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
         ConfigError: sizes are missing in the JSON file.
     """
     path = Path(path)
-    with reading(path):
+    with wrap_read_errors(path):
         given = to_ours(read_weights(path, headers))
         config_file = find_config(path)
         if config_file is None:
@@ -87,7 +87,7 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
         settings: Any = saved.get("settings") if isinstance(saved, dict) else None
         own = settings.get("vocab_path") if isinstance(settings, dict) else None
         if isinstance(own, dict) and "file" in own:  # a model of our own says both
-            vocabulary: Path | None = inside(config_file.parent, own["file"])
+            vocabulary: Path | None = resolve_inside(config_file.parent, own["file"])
             lower_case = bool(settings.get("do_lower_case"))
         else:
             vocabulary = find_vocabulary(config_file.parent)

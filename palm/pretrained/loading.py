@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from palm.backbone.transformers import Transformers
 from palm.core.errors import StorageError
-from palm.core.files.untrusted import reading
+from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.pretrained.agreement import check_agreement
 from palm.pretrained.files import read_weights
@@ -43,7 +43,7 @@ _ROWS = {
 
 @dataclass(frozen=True)
 class Report:
-    """What became of a weights file and of a backbone.
+    """The result of loading a weights file into a backbone.
 
     Args:
         path: where the weights came from.
@@ -82,7 +82,7 @@ def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
     Raises:
         StorageError: nothing known is there, or parameters are missing or of another shape.
     """
-    with reading(path):
+    with wrap_read_errors(path):
         given = to_ours(read_weights(path))
     check_agreement(backbone, given, Path(path))
     return fill_backbone(backbone, given, Path(path))
@@ -118,7 +118,7 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
 
 
 def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
-    """What the file lacks, and what has another shape in it."""
+    """Yield what the file lacks, and what has another shape in it."""
     missing = [name for name in parameters if name not in given.weights and not may_lack(name)]
     if missing:
         yield f"  missing, {len(missing)} of {len(parameters)}: {shortened(missing)}"

@@ -194,10 +194,15 @@ class MRCReader(TokenizingReader):
         answer: TokenSpan | None,
     ) -> None:
         tokens = slice(window.start, window.start + window.length)
-        between = [self.tokenizer.sep_id] * self.tokenizer.separators
         first = len(query) + self.num_special - 1  # the column where the window begins
         columns["token_ids"].append(
-            [self.tokenizer.cls_id, *query, *between, *document.ids[tokens].tolist(), self.tokenizer.sep_id]
+            [
+                self.tokenizer.cls_id,
+                *query,
+                *self.tokenizer.between,
+                *document.ids[tokens].tolist(),
+                self.tokenizer.sep_id,
+            ]
         )
         columns["first_segment"].append(first)
         columns["window_start"].append(window.start)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from itertools import islice
 from operator import eq
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, overload
 
-from palm.core.files.fs import writing
+from palm.core.files.fs import wrap_write_errors, write_atomically
 
 Record: TypeAlias = dict[str, Any]
 """One prediction as a user sees it: JSON-ready."""
@@ -170,14 +170,11 @@ def _new_object(path: Path, end: str = "\n}\n") -> Iterator[Callable[[str, Any],
 @contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
     """A file that appears under its name when it is complete."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Half of a surrogate pair, which no UTF-8 file can hold, is written as JSON's own escape.
-            with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-                yield file
-            partial.replace(path)
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+    with wrap_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    # Half of a surrogate pair, which no UTF-8 file can hold, is written as JSON's own escape.
+    with (
+        write_atomically(path) as part,
+        part.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+    ):
+        yield file

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar, get_args
 
 from palm.core.checks import choice_problems, raise_any
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import write_text
 from palm.reader.base import Reader
 from palm.reader.rows.collate import SEQUENCE_ATTR
 from palm.reader.text.bad_rows import OnBadRow

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.atomic_dir import check_target
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import write_text
 from palm.core.registry import did_you_mean
 from palm.engine.run.run_directory import name_problem
 

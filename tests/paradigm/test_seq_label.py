@@ -19,7 +19,7 @@ from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.controller import Controller
 from palm.core.errors import ConfigError, DataError, WiringError
-from palm.core.files.serialization import described, rebuilt
+from palm.core.files.serialization import describe, rebuild
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.training.loop import Training
 from palm.metrics.tagging import entity_scores
@@ -349,9 +349,9 @@ def test_a_setting_of_ones_own_has_the_defaults_of_yaml(use_crf: bool) -> None:
 
 def test_the_published_head_is_saved_as_seq_label(tmp_path: Path) -> None:
     head = palm.head.SequenceLabel(5, 16, learning_rate=0.5)
-    saved = described(HEADS, head, tmp_path)
+    saved = describe(HEADS, head, tmp_path)
     assert saved["name"] == "seq_label"
-    again = rebuilt(HEADS, saved, tmp_path)
+    again = rebuild(HEADS, saved, tmp_path)
     assert (type(again), again.settings) == (SequenceLabel, head.settings)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import palm
 from palm.core.errors import StorageError
-from palm.core.files.manifest import write_json
+from palm.core.files.fs import write_json
 from palm.report.comparison_plot import plot_comparison
 
 

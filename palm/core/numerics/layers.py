@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from palm.core.numerics.fused_cast import cast
 from palm.core.numerics.skip_init import is_unfilled
-from palm.core.numerics.weight_cache import Product, keeper, product_of
+from palm.core.numerics.weight_cache import cached_product
 from palm.core.registry import did_you_mean
 
 Activation = Callable[[Tensor], Tensor]
@@ -45,9 +45,7 @@ def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
     Returns:
         Their outputs side by side, [..., sum of the layers' outputs].
     """
-    parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
-    if kept := keeper(parameters, tokens.dtype):
-        product: Product = kept.get(parameters, tokens.dtype, lambda: product_of(layers, tokens.dtype))
+    if product := cached_product(layers, tokens.dtype):
         return product(tokens)
     weights = [cast(layer.weight, tokens.dtype) for layer in layers]
     biases = [cast(layer.bias, tokens.dtype) for layer in layers]

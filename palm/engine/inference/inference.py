@@ -19,16 +19,12 @@ from palm.backbone import BACKBONES, Backbone
 from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.checksum import checksum
-from palm.core.files.manifest import (
-    save_tensors,
-    tensor_digests,
-    write_json,
-    write_text,
-)
-from palm.core.files.serialization import described
+from palm.core.files.fs import write_json, write_text
+from palm.core.files.serialization import describe
+from palm.core.files.tensors import save_tensors, tensor_digests
 from palm.core.numerics.precision import checked, resolved
 from palm.core.numerics.rng import generator
-from palm.core.numerics.weight_cache import KeptWeights
+from palm.core.numerics.weight_cache import WeightCache
 from palm.core.tensor_specs import Tensors
 from palm.core.version import __version__
 from palm.distributed import (
@@ -92,7 +88,7 @@ class InferenceModel:
     ) -> None:
         self.task, self.reader, self.backbone, self.head = task, reader, backbone, head
         self.batch_size, self.precision = batch_size, checked(precision)
-        self._kept_weights = KeptWeights()
+        self._weight_cache = WeightCache()
         self.engine: OnnxEngine | None = None
         self.trained: dict[str, Any] = {}
 
@@ -291,7 +287,7 @@ class InferenceModel:
         if self.engine is not None:
             outputs = self.engine(batch)
         else:
-            with self._kept_weights:
+            with self._weight_cache.active():
                 outputs = outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
         decoded = self.head.decode(outputs)
         if with_eval_outputs:
@@ -339,9 +335,9 @@ class InferenceModel:
                 "palm_version": __version__,
                 "task": self.task,
                 "batch_size": self.batch_size,
-                "reader": described(READERS, self.reader, part),
-                "backbone": described(BACKBONES, self.backbone, part),
-                "paradigm": described(HEADS, self.head, part),
+                "reader": describe(READERS, self.reader, part),
+                "backbone": describe(BACKBONES, self.backbone, part),
+                "paradigm": describe(HEADS, self.head, part),
                 "run": run or {},
                 "training": training or {},
             }

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from palm.config import MODEL_NAME
 from palm.core.errors import StorageError
-from palm.core.files.manifest import is_sealed, numbered
+from palm.core.files.fs import numbered
+from palm.core.files.manifest import is_sealed
 
 BEST, LAST = "best_model", "infer_model"
 """A target's model of its best evaluation, and of its last step."""

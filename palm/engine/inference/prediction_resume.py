@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from palm.core.errors import DataError, StorageError
-from palm.core.files.fs import writing
+from palm.core.files.fs import wrap_write_errors
 from palm.core.logging import logger
 
 NAME = ".predictions.resume"
@@ -83,7 +83,7 @@ class Journal:
             StorageError: the directory cannot be written.
         """
         line = json.dumps(records)
-        with writing(self.path):
+        with wrap_write_errors(self.path):
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 file = self.path.open("r+" if self._end else "w", encoding="ascii")

@@ -36,7 +36,6 @@ def start(recipe: Recipe) -> Training:
             *step_problems(recipe.tasks_per_step, recipe.balance, recipe.tasks),
         ]
     )
-    raise_any(graph_problems(recipe))
     if recipe.balance is not None:
         recipe.balance.reset()
     model = MultiTaskModel(recipe.backbone, recipe.tasks, resolved(recipe.precision, recipe.device))
@@ -49,35 +48,14 @@ def start(recipe: Recipe) -> Training:
         recipe.backbone.checkpoint_activations()
     if recipe.compile:
         raise_any(compiler_problems(recipe.device))
-        if recipe.compile == "graphs":
-            recipe.backbone.record_graphs()
-        else:
-            recipe.backbone.compile()
+        recipe.backbone.compile()
     # fsdp replaces parameters, so the replica comes before everything that holds them.
-    replica = Replica(
-        model, recipe.parallel, recipe.gradient_exchange, records_graphs=recipe.compile == "graphs"
-    )
+    replica = Replica(model, recipe.parallel, recipe.gradient_exchange)
     optimizer = build_optimizer(recipe.optimizer, recipe.groups, model, recipe.tasks)
     ema = None
     if recipe.ema_decay is not None:
         ema = ExponentialMovingAverage(moving_parameters(model), recipe.ema_decay)
     return Training(recipe, model=model, replica=replica, optimizer=optimizer, ema=ema)
-
-
-def graph_problems(recipe: Recipe) -> list[str]:
-    """Why CUDA graphs cannot be recorded, where a run asks for them."""
-    if recipe.compile != "graphs":
-        return []
-    found = []
-    if recipe.device.type != "cuda":
-        found.append(f"records CUDA graphs, and this run computes on {recipe.device.type}; use an NVIDIA GPU")
-    if recipe.parallel == "fsdp":
-        found.append("reads parameters from one place in memory, and parallel: fsdp moves them; set ddp")
-    if recipe.activation_checkpointing:
-        found.append(
-            "keeps activations in its own memory, so activation_checkpointing saves none; leave it out"
-        )
-    return [f"compile: graphs {line}, or set compile: True" for line in found]
 
 
 def build_optimizer(

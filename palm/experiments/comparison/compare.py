@@ -11,7 +11,7 @@ from typing import Any, get_args
 from palm.controller.program import configured
 from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.errors import PalmError
-from palm.core.files.manifest import write_json, write_text
+from palm.core.files.fs import write_json, write_text
 from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.engine.inference.model_paths import BEST
 from palm.engine.run.run_lock import only_run_in

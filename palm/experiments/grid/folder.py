@@ -11,8 +11,10 @@ from palm.config import yaml_text
 from palm.controller.document import Document
 from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
-from palm.core.files.atomic_dir import discard
-from palm.core.files.manifest import MANIFEST, read_object, write_json, write_text
+from palm.core.files.atomic_dir import remove_directory
+from palm.core.files.fs import write_json, write_text
+from palm.core.files.manifest import MANIFEST
+from palm.core.files.untrusted import read_object
 from palm.engine.run.run_directory import CONFIGURATION as RESOLVED
 from palm.engine.run.run_directory import RECORD, STAGES_RECORD
 from palm.engine.watching.history import HISTORY_FILE
@@ -154,4 +156,4 @@ def clear(folder: Path) -> None:
 def remove_models(folder: Path) -> None:
     """Remove the models and checkpoints of a run, which are most of what it takes on the disk."""
     for manifest in sorted((folder / OUT).rglob(MANIFEST)):
-        discard(manifest.parent)
+        remove_directory(manifest.parent)

@@ -15,8 +15,10 @@ from typing import Any
 
 from palm.controller import Controller
 from palm.core.errors import TrainingError
+from palm.core.files.fs import write_json, write_text
 from palm.core.files.locking import locked
-from palm.core.files.manifest import is_sealed, read_object, write_json, write_text
+from palm.core.files.manifest import is_sealed
+from palm.core.files.untrusted import read_object
 from palm.core.numerics.device import device_of
 from palm.distributed import is_first
 from palm.engine.inference.loading import load_model

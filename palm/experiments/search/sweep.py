@@ -14,7 +14,7 @@ from palm.controller.program import configured
 from palm.controller.settings import RunSettings
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.manifest import write_json, write_text
+from palm.core.files.fs import remove, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
@@ -148,7 +148,7 @@ def sweep(
         }
         if grid.open("sweep", about, overwrite):
             for name in (FOUND, TABLE, BEST, "study.db"):
-                (folder / name).unlink(missing_ok=True)
+                remove(folder / name)
         study = None if trials is None else Study(folder, found, settings.random_seed)
         slots = slots_of(workers, settings.use_gpu)
         pool = Pool(grid, ["sweep", "--one_run", *source.home], slots, keep_models)
