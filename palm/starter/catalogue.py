@@ -45,7 +45,7 @@ class Entry:
 
     @property
     def path(self) -> str:
-        """What `palm ls` calls it."""
+        """The name in `palm ls`."""
         return f"{self.kind}.{self.name}"
 
 
@@ -98,7 +98,7 @@ def registry_of(kind: str) -> Registry[Any]:
 
 
 def chosen(name: str, modules: Sequence[str] = ()) -> list[Entry]:
-    """What a user means by a name: a kind (`mixing`), a component (`mixing.temperature`, `temperature`).
+    """Find the entries of a name: a kind (`mixing`), a component (`mixing.temperature`, `temperature`).
 
     Raises:
         PalmError: nothing is called so.

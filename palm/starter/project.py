@@ -25,7 +25,7 @@ KINDS = {
     "match": "whether an answer fits a request",
     "mlm": "words that are hidden and guessed",
 }
-"""What a task of the project may be."""
+"""Kinds of tasks of a project."""
 
 HELPER = "mlm"
 """The kind that helps others, where there are others."""
@@ -126,7 +126,7 @@ def tasks_of(text: str) -> dict[str, str]:
 
 
 def task_problems(tasks: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with names and kinds of tasks."""
+    """Check names and kinds of tasks."""
     if not tasks:
         yield f"--tasks: give at least one of {', '.join(KINDS)}"
     for name, kind in tasks.items():
@@ -162,7 +162,7 @@ def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None) -> None:
 
 
 def _values(tasks: Mapping[str, str], pretrain: str | None) -> dict[str, str]:
-    """What the templates of the whole project leave open."""
+    """Fill the places that the templates of the whole project have."""
     targets = [name for name, kind in tasks.items() if kind != HELPER] or list(tasks)
     encoder, start = RANDOM if pretrain is None else PRETRAINED
     named = {"pretrain": json.dumps(pretrain)}

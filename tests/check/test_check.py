@@ -14,7 +14,7 @@ from helpers import tiny
 from helpers.shared import SHARED, needs_shared
 from palm.check import check
 from palm.check.data import TaskData, data_of
-from palm.check.text import as_text
+from palm.check.text import text_of_check
 from palm.cli import main
 from palm.controller.plan import TaskPlan
 from palm.paradigm import HEADS
@@ -346,7 +346,7 @@ def test_a_row_that_would_run_is_text_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "cls.tsv").write_text(lines + "1\t<script>alert(1)</script>\n", encoding="utf-8")
     found = check(tiny.config(tmp_path, "cls"), measure=False)
     assert "<script" not in page(found)
-    assert as_text(found) != ""
+    assert text_of_check(found) != ""
 
 
 @needs_shared
