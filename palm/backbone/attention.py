@@ -74,7 +74,7 @@ class SelfAttention(nn.Module):
             parts = joint(tokens).chunk(3, dim=-1)
         else:
             parts = (linear(asking, self.query), linear(tokens, self.key), linear(tokens, self.value))
-        query, key, value = (part.view(len(part), self.num_heads, -1) for part in parts)
+        query, key, value = (part.view(part.shape[0], self.num_heads, -1) for part in parts)
         if self.kind.rotary_base is not None:
             positions = packing.position_ids
             assert positions is not None

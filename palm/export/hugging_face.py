@@ -42,7 +42,7 @@ def to_hugging_face(
     """
     folder = Path(folder)
     check_target(folder, overwrite)
-    model = saved_model(Path(model_dir), trust).model
+    model = saved_model(Path(model_dir), trust)
     name, head = layout_of_head(model.head)
     family = family_of(model.backbone)
     architecture = f"{family.classes}{head.model}"
