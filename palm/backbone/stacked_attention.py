@@ -86,7 +86,7 @@ class Stack:
         return by_head
 
     def hide(self, scores: Tensor) -> None:
-        """Set the scores of keys that a query may not see to minus infinity: [blocks · heads, queries, keys]."""
+        """Set scores, [blocks · heads, queries, keys], of keys that a query may not see to minus infinity."""
         # A third of the time of `masked_fill_`.
         scores.view(len(self.blocks), -1, *scores.shape[1:]).add_(self.bias.to(scores.dtype))
 
