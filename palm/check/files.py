@@ -113,7 +113,7 @@ class FileReading:
         self.role = role
         self.digests = RowDigests()
         self.facts = TextFacts()
-        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row, joint=True)
+        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row)
         self.labels: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()
         self.unanswered = self.rows_with_unknown = self.unknown_texts = 0
