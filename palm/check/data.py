@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from palm.check.digests import Matches, contradictory, repeated, shared
-from palm.check.examples import Role, place_of, shown
 from palm.check.files import FileCheck, FileReading
 from palm.check.problems import Problem
 from palm.controller.plan import TaskPlan
 from palm.core.errors import PalmError
 from palm.reader import Reader
+from palm.reader.inspection import Role, place_of, shown
 
 MOST_EXAMPLES = 3
 """Rows that are shown of each finding."""
@@ -181,7 +181,7 @@ class DataCheck:
             self.add("note", "unknown", told, "look whether the task needs these words")
 
     def _look_at_labels(self, reading: FileReading) -> None:
-        counts, name = reading.labels, reading.path.name
+        counts, name = reading.counts.labels, reading.path.name
         if reading.role != "train" or not counts:
             return
         once = sorted(label for label, count in counts.items() if count == 1)
@@ -192,7 +192,7 @@ class DataCheck:
                 f"{name}: {_several(once)} seen once in {sum(counts.values())}",
                 "add rows of such a label, or merge it with another",
             )
-        names = reading.names
+        names = reading.counts.names
         self.found.missing_labels = missing = [label for label in names.values() if label not in counts]
         if missing:
             self.add(
@@ -234,8 +234,8 @@ class DataCheck:
                 told = f"{other.path.name} ({role}): {share} rows also stand in {train.path.name}"
                 told += f", {more} more but for case and punctuation" if more else ""
                 self.add("warning", "leak", told, LEAK_REMEDY[role], examples)
-            unseen = [label for label in other.labels if label not in train.labels]
-            if role == "dev" and train.labels and unseen:
+            unseen = [label for label in other.counts.labels if label not in train.counts.labels]
+            if role == "dev" and train.counts.labels and unseen:
                 self.found.unseen_labels = unseen
                 self.add(
                     "warning",
