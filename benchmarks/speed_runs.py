@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from palm.backbone import BERT
 from palm.core.numerics.precision import Precision
-from palm.core.numerics.weight_cache import KeptWeights
+from palm.core.numerics.weight_cache import WeightCache
 from palm.core.tensor_specs import Tensors
 from palm.engine.training.build import start
 from palm.engine.training.model import outputs_of
-from palm.engine.training.recipe import CompileMode, Recipe
+from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
 from palm.optimizer import AdamW
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
@@ -95,9 +95,10 @@ class Palm:
         shape: Shape,
         device: torch.device,
         precision: Precision,
-        compile: CompileMode = False,
+        compile: bool = False,
     ) -> None:
-        self.case, self.device, self.precision, self.kept = case, device, precision, KeptWeights()
+        self.case, self.device, self.precision = case, device, precision
+        self.cache = WeightCache()
         task = Task("task", None, head_of(case, shape.hidden_size), batch_size=case.rows)  # type: ignore[arg-type]
         self.task = task
         self.training = start(
@@ -136,7 +137,7 @@ class Palm:
                 batch["input_mask"]
             )
             batch["input_mask"] = batch["input_mask"].bool()
-            with self.kept:  # as a loaded model does
+            with self.cache.active():  # as a loaded model does
                 outputs = outputs_of(model.backbone, self.task.head, batch, self.precision)
             self.task.head.decode(outputs)
         return [(clock(self.device) - started) / count] * count

@@ -15,7 +15,8 @@ import torch.distributed.tensor  # noqa: F401
 import palm
 import palm.controller.controller
 from palm.core.errors import StorageError
-from palm.core.files.manifest import numbered, verify
+from palm.core.files.fs import numbered
+from palm.core.files.manifest import verify
 
 WORDS = [
     "[PAD]",

@@ -12,16 +12,16 @@ from palm.backbone.packed_attention import attend, attend_in_graph
 from palm.backbone.packing import Packing, Padded
 from palm.core.errors import ConfigError
 from palm.core.numerics.layers import linear
-from palm.core.numerics.weight_cache import keeper
+from palm.core.numerics.weight_cache import cached_product
 
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """What one layer's tokens see of each other.
+    """The keys that tokens see in one layer.
 
     Args:
-        window: a token sees so many tokens on either side; None for its whole sequence.
-        rotary_base: of the angles by which queries and keys are turned, see `rotate`; None for none.
+        window: number of tokens that a token sees on either side; None for its whole sequence.
+        rotary_base: base of the angles by which queries and keys are turned, see `rotate`; None for none.
     """
 
     window: int | None = None
@@ -47,7 +47,8 @@ class SelfAttention(nn.Module):
             raise ConfigError(
                 [f"num_attention_heads: rotary positions need heads of even width, not {width // num_heads}"]
             )
-        self.num_heads, self.kind = num_heads, kind
+        self.num_heads = num_heads
+        self.kind = kind
         self.attend: Callable[..., Tensor] = attend
         self.dropout_prob = dropout_prob
         self.query = nn.Linear(width, width)
@@ -56,7 +57,7 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
-        """What every token gathers from its sequence.
+        """Gather from the other tokens of every token's sequence.
 
         Args:
             tokens: packed, [tokens, width].
@@ -66,13 +67,14 @@ class SelfAttention(nn.Module):
         Returns:
             [tokens, width], or [batch, width] where `first_only`.
         """
-        layers, asking = (self.query, self.key, self.value), tokens[packing.first] if first_only else tokens
-        if not first_only and keeper([self.query.weight], tokens.dtype):
-            # One product where the matrices can be joined once for all; training would do it at every step.
-            query, key, value = map(self._heads, linear(tokens, *layers).chunk(3, dim=-1))
+        asking = tokens[packing.first] if first_only else tokens
+        joint = None if first_only else cached_product((self.query, self.key, self.value), tokens.dtype)
+        if joint is not None:
+            # One product where the matrices are joined once; training would join them at every step.
+            parts = joint(tokens).chunk(3, dim=-1)
         else:
-            given = (asking, tokens, tokens)
-            query, key, value = map(self._heads, map(linear, given, layers))
+            parts = (linear(asking, self.query), linear(tokens, self.key), linear(tokens, self.value))
+        query, key, value = (part.view(part.shape[0], self.num_heads, -1) for part in parts)
         if self.kind.rotary_base is not None:
             positions = packing.position_ids
             assert positions is not None
@@ -87,10 +89,6 @@ class SelfAttention(nn.Module):
             scope = packing.scope(first_only, self.kind.window)
             context = self.attend(query, key, value, scope, dropout_prob)
         return linear(context.flatten(1), self.output)
-
-    def _heads(self, packed: Tensor) -> Tensor:
-        """[tokens, width] as [tokens, heads, head_dim]."""
-        return packed.view(packed.shape[0], self.num_heads, -1)
 
 
 def rotate(vectors: Tensor, positions: Tensor, base: float) -> Tensor:
@@ -110,6 +108,7 @@ def rotate(vectors: Tensor, positions: Tensor, base: float) -> Tensor:
     # In float32 also for bfloat16 vectors: bfloat16 does not tell position 257 from 256.
     exponents = torch.arange(half, dtype=torch.float32, device=vectors.device) / half
     angles = positions[:, None, None] * base**-exponents  # [tokens, 1, half]
-    cos, sin = angles.cos(), angles.sin()
+    cos = angles.cos()
+    sin = angles.sin()
     first, second = vectors.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(vectors.dtype)

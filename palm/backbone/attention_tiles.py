@@ -1,7 +1,4 @@
-"""How packed sequences are divided among the matrix products of attention on a CPU.
-
-Each product compares the queries of a block with the keys that some of them see.
-"""
+"""Attention tiles on a CPU: blocks of packed queries, each compared with the keys that some of them see."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ attention takes 2.6 ms with 32, 3.8 with 64, where the blocks are stacked."""
 
 
 class Block(NamedTuple):
-    """Where some queries lie, and the keys that one product compares them with.
+    """A slice of the queries, and the keys that one product compares them with.
 
     Args:
         queries: among the queries.
@@ -61,25 +58,25 @@ class Block(NamedTuple):
         return self.queries_by_head(packed)
 
     def keys_by_head(self, packed: Tensor) -> Tensor:
-        """The same of the keys and, to fill up to the multiple, of some tokens that follow."""
+        """The same of the keys, filled up to the multiple with tokens that follow."""
         return packed[self.keys.start : self.end].transpose(0, 1).contiguous()
 
     def hide(self, scores: Tensor) -> None:
-        """Make those scores, [heads, queries, keys], infinitely small that a query may not see."""
+        """Set the scores, [heads, queries, keys], of keys that a query may not see to minus infinity."""
         if self.masked is None:
             scores[..., self.length :] = -math.inf
         else:
             scores.masked_fill_(self.masked, -math.inf)
 
     def put_queries(self, packed: Tensor, by_head: Tensor) -> None:
-        """Write what was made of every query to its place in [tokens, heads, head_dim]."""
+        """Write a result of every query to its place in [tokens, heads, head_dim]."""
         packed[self.queries] = by_head.transpose(0, 1)
 
     def put_keys(self, packed: Tensor, by_head: Tensor, overlapping: bool) -> None:
-        """The same of every key; what fills up is left out. Keys of several blocks get the sum."""
-        found = by_head[:, : self.length].transpose(0, 1)
-        # Only blocks of a window share keys; without one, nothing has to be read and added.
-        packed[self.keys] = packed[self.keys] + found if overlapping else found
+        """The same of every key, without the filling; keys of several blocks get the sum."""
+        values = by_head[:, : self.length].transpose(0, 1)
+        # Only blocks of a window have keys in common; without one, nothing has to be read and added.
+        packed[self.keys] = packed[self.keys] + values if overlapping else values
 
     @property
     def blocks(self) -> Sequence[Block]:
@@ -87,21 +84,18 @@ class Block(NamedTuple):
         return [self]
 
     def mask_of(self, drawn: Sequence[Tensor], num_heads: int) -> Tensor:
-        """The dropout mask that was drawn for it, [heads, queries, keys]."""
+        """The drawn dropout mask, [heads, queries, keys]."""
         (flat,) = drawn
         return flat.view(num_heads, *self.size)
 
 
 @functools.lru_cache(maxsize=8)
-def blocks_of(scope: Scope, tokens: int) -> list[Block]:
-    """How the sequences are divided into blocks; all layers of one batch share it.
-
-    Args:
-        scope: which keys a query sees.
-        tokens: number of keys, with spare ones that follow the last sequence.
-    """
+def blocks_of(scope: Scope) -> list[Block]:
+    """Divide the sequences into blocks; cached, since all layers of one batch ask for the same."""
     window = scope.window
-    (query_row, query_place), (key_row, key_place) = (_places(rows) for rows in (scope.queries, scope.keys))
+    tokens = scope.keys.bounds[-1][1]
+    query_row, query_place = _places(scope.queries)
+    key_row, key_place = _places(scope.keys)
     blocks = []
     for q, k, is_one in _divided(scope):
         end = k.start + math.ceil((k.stop - k.start) / MULTIPLE) * MULTIPLE
@@ -117,27 +111,31 @@ def blocks_of(scope: Scope, tokens: int) -> list[Block]:
 
 
 def _divided(scope: Scope) -> Iterator[tuple[slice, slice, bool]]:
-    """Queries of a block, the keys that some of them see, and whether all are of one sequence."""
-    bounds, first, window = scope.keys.bounds, 0, scope.window
+    """Yield the queries of a block, the keys that some of them see, and True if all are of one sequence."""
+    bounds = scope.keys.bounds
+    window = scope.window
+    first = 0
     for number in range(1, len(bounds) + 1):
         if number < len(bounds) and bounds[number][1] - bounds[first][0] <= TOGETHER:
             continue  # one more neighbour fits in
         queries = slice(scope.queries.bounds[first][0], scope.queries.bounds[number - 1][1])
         keys = slice(bounds[first][0], bounds[number - 1][1])
-        is_one, first = first == number - 1, number
+        is_one = first == number - 1
+        first = number
         if window is None or not is_one:
             yield queries, keys, is_one
             continue
         # A window sees what is near, so that a sequence is cut into stretches.
-        stretch, shift = 2 * max(window, TOGETHER), keys.start - queries.start
+        stretch = 2 * max(window, TOGETHER)
+        shift = keys.start - queries.start
         for start in range(queries.start, queries.stop, stretch):
             stop = min(start + stretch, queries.stop)
-            low, high = start + shift - window, stop + shift + window
-            yield slice(start, stop), slice(max(low, keys.start), min(high, keys.stop)), True
+            near = slice(max(start + shift - window, keys.start), min(stop + shift + window, keys.stop))
+            yield slice(start, stop), near, True
 
 
 def _places(rows: Sequences) -> tuple[Tensor, Tensor]:
-    """For every token, the number of its sequence and its place in that."""
+    """The number of every token's sequence, and the token's place in it."""
     starts, stops = torch.tensor(rows.bounds).unbind(1)
     row = torch.arange(len(starts)).repeat_interleave(stops - starts)
     return row, torch.arange(len(row)) - starts[row]

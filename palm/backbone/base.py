@@ -74,14 +74,5 @@ class Backbone(Component, nn.Module):
         name = type(self).__name__
         raise ConfigError([f"activation_checkpointing: {name} does not know how; leave it out"])
 
-    def record_graphs(self) -> None:
-        """Compile, and while training replay recorded graphs of a GPU's kernels, one for each size.
-
-        Raises:
-            ConfigError: this backbone cannot.
-        """
-        name = type(self).__name__
-        raise ConfigError([f"compile: {name} does not know how to record graphs; set true, not 'graphs'"])
-
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone", Backbone)

@@ -20,8 +20,8 @@ from palm.backbone.stacked_attention import Piece, pieces_of
 
 
 def attend_by_blocks(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
-    """What every query gathers from the keys that it sees; the arguments are those of `attend`."""
-    pieces = pieces_of(scope, len(key), key.shape[1])
+    """Compute `attend`; the arguments are the same."""
+    pieces = pieces_of(scope, key.shape[1])
     gathered: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
         query, key, value, pieces, dropout_prob, scope.window is not None
     )
@@ -45,15 +45,20 @@ class _Attention(torch.autograd.Function):
         dropout_prob: float,
         overlapping: bool,
     ) -> Tensor:
-        ctx.pieces, ctx.overlapping, ctx.scale = pieces, overlapping, 1 / math.sqrt(query.shape[-1])
+        ctx.pieces = pieces
+        ctx.overlapping = overlapping
+        ctx.scale = 1 / math.sqrt(query.shape[-1])
         ctx.dropout_scale = 1 / (1 - dropout_prob)
         ctx.shapes = query.shape, key.shape
         masks: Sequence[Tensor | None] = [None] * len(pieces)
         if dropout_prob:
             masks = _masks(pieces, query, dropout_prob)
-        gathered, saved = _emptied(torch.empty_like(query), pieces[-1].blocks[-1].queries.stop), []
+        gathered = torch.empty_like(query)
+        saved: list[Tensor | None] = []
         for piece, mask in zip(pieces, masks, strict=True):
-            q, k, v = piece.queries_by_head(query), piece.keys_by_head(key), piece.keys_by_head(value)
+            q = piece.queries_by_head(query)
+            k = piece.keys_by_head(key)
+            v = piece.keys_by_head(value)
             scores = _product(q, k.mT, ctx.scale)
             piece.hide(scores)
             weight = scores.softmax(-1)
@@ -65,11 +70,12 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        (of_queries, of_keys), last = ctx.shapes, ctx.pieces[-1].blocks[-1]
-        grad_query = _emptied(gradient.new_empty(of_queries), last.queries.stop)
-        grad_key, grad_value = (
-            _emptied(gradient.new_empty(of_keys), 0 if ctx.overlapping else last.keys.stop) for _ in range(2)
-        )
+        of_queries, of_keys = ctx.shapes
+        grad_query = gradient.new_empty(of_queries)
+        # Blocks of a window add to what is there.
+        make = gradient.new_zeros if ctx.overlapping else gradient.new_empty
+        grad_key = make(of_keys)
+        grad_value = make(of_keys)
         saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
         for piece, (q, k, v, weight, mask) in zip(ctx.pieces, saved, strict=True):
             mean = piece.gradient_by_head(gradient)
@@ -84,7 +90,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _masks(pieces: Sequence[Piece], query: Tensor, dropout_prob: float) -> list[Tensor]:
-    """Which weights stay, in the shape of each piece's scores; one draw for all blocks."""
+    """Dropout masks in the shape of each piece's scores, from one draw for all blocks."""
     heads = query.shape[1]
     sizes = [heads * math.prod(block.size) for piece in pieces for block in piece.blocks]
     drawn = iter(torch.split(draw_mask(torch.Size([sum(sizes)]), dropout_prob, query.dtype), sizes))
@@ -100,12 +106,6 @@ def softmax_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
     products = gradient * wide
     return (products - wide * products.sum(-1, keepdim=True)).to(weight.dtype)
-
-
-def _emptied(empty: Tensor, used: int) -> Tensor:
-    """A tensor to be filled up to `used`; what comes after it is zero."""
-    empty[used:] = 0
-    return empty
 
 
 def _product(one: Tensor, other: Tensor, scale: float) -> Tensor:

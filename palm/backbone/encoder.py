@@ -1,4 +1,4 @@
-"""The Transformer encoder that BERT and its kin are: embeddings, layers and pooler, on packed tokens."""
+"""The Transformer encoder of BERT and its kin: embeddings, layers and pooler, on packed tokens."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from palm.backbone.layer import PostNorm, casting
 from palm.backbone.packed_attention import attend
 from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape, Table
-from palm.backbone.single_sequence import through_one_row
+from palm.backbone.single_sequence import encode_single
 from palm.core.errors import ConfigError, WiringError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
-from palm.core.numerics.precision import compute_dtype
 from palm.core.tensor_specs import Tensors, TensorSpec, mismatches
 
 E = TypeVar("E", bound="Encoder")
@@ -33,11 +32,11 @@ SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
 
 @dataclass(frozen=True)
 class Branch:
-    """Where a task leaves the layers that it shares with others.
+    """A task with its own topmost layers, above those that it has in common with others.
 
     Args:
-        rows: of the batch, its own.
-        encoder: has its layers above the shared ones.
+        rows: the task's rows of the batch.
+        encoder: has the task's layers above the common ones.
         wanted: the outputs that its head reads.
     """
 
@@ -47,16 +46,15 @@ class Branch:
 
 
 class Encoder(Backbone):
-    """A Transformer encoder (Vaswani et al., 2017); a subclass says in what it differs from others.
+    """A Transformer encoder (Vaswani et al., 2017); a subclass describes its parts in `architecture`.
 
-    It says so in `architecture`, a static method whose parameters are settings of this encoder alone. They
-    join those below in its constructor: positional ones after `max_position_embeddings`, where PaddlePALM 2
-    has them, keyword-only ones at the end.
+    The parameters of this static method are settings of that encoder. They join those below in its
+    constructor: positional ones after `max_position_embeddings`, where PaddlePALM 2 has them, keyword-only
+    ones at the end.
 
-    Inside, an encoder works on the real tokens of a batch alone; padding costs nothing but in attention.
-    Where only sentence embeddings are wanted, the last layer computes the first token only. Within
-    `torch.autocast`, everything between the embeddings' norm and the pooler has its dtype, the residual
-    stream too; the pooler is float32.
+    An encoder computes only the real tokens of a batch. Where only sentence embeddings are wanted, the last
+    layer computes only the first token. Within `torch.autocast`, everything between the embeddings' norm and
+    the pooler has its dtype, the residual stream too; the pooler is float32.
 
     Args:
         hidden_size: width of every token's vector.
@@ -73,8 +71,8 @@ class Encoder(Backbone):
         own: settings of `architecture`.
 
     Attributes:
-        architecture: the encoder's own settings -> what it is built of.
-        defaults: defaults of shared settings that the encoder has otherwise.
+        architecture: the encoder's own settings -> its parts.
+        defaults: other defaults of the settings below.
 
     Raises:
         ConfigError: with every setting that is wrong.
@@ -147,7 +145,7 @@ class Encoder(Backbone):
         self.final_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps) if has_norm else None
         self.pooler = nn.Linear(width, width)
         self.pooler_activation = ACTIVATIONS[parts.pooler_act]
-        self._checkpoints_activations = self._records_graphs = False
+        self._checkpoints_activations = False
         init_weights(self, shape.initializer_range)
 
     @property
@@ -159,7 +157,7 @@ class Encoder(Backbone):
 
     @classmethod
     def from_config(cls: type[E], config: Mapping[str, Any], phase: str = "train") -> E:
-        """The encoder that a JSON file of Hugging Face, Google or Paddle describes.
+        """Build the encoder that a JSON file of Hugging Face, Google or Paddle describes.
 
         Args:
             config: the file's content; keys that are not settings of this class are ignored.
@@ -172,7 +170,7 @@ class Encoder(Backbone):
 
     @classmethod
     def settings_in(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of the constructor that such a file names, by their own names.
+        """The constructor's arguments that such a file has, by their names here.
 
         Raises:
             ConfigError: if settings are missing, with all of them.
@@ -190,12 +188,12 @@ class Encoder(Backbone):
         return chosen
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
-        """The declared outputs of the declared inputs; where there is padding, they are zero.
+        """Compute the declared outputs of the declared inputs; they are zero where there is padding.
 
         Args:
-            inputs: every name of `inputs_attr`, and what `palm.backbone.packing.layout_of` has found, if
-                anything; further names are ignored.
-            wanted: the outputs that somebody will read; None for all. Only these are computed.
+            inputs: every name of `inputs_attr`, and optionally the tensors of
+                `palm.backbone.packing.layout_of`; further names are ignored.
+            wanted: the outputs to compute; None for all.
 
         Raises:
             WiringError: if an input is missing, of another shape or dtype or too long, if a row begins
@@ -204,9 +202,9 @@ class Encoder(Backbone):
         return self.features(inputs, self._checked_layout(inputs), wanted)
 
     def branched(self, inputs: Tensors, branches: Sequence[Branch], depth: int) -> list[Tensors]:
-        """The outputs of several encoders that have the lowest `depth` layers, and the embeddings, in common.
+        """Run several encoders that have the embeddings and the lowest `depth` layers in common.
 
-        These run once, on all rows. `word_embedding` is none of the outputs.
+        These run once, on all rows. `word_embedding` is not available.
 
         Raises:
             WiringError: as `forward`.
@@ -217,14 +215,14 @@ class Encoder(Backbone):
             # The packed tokens of neighbouring rows are neighbours.
             part = Packing.of(inputs["input_mask"][branch.rows])
             start = int(packing.sequences.offsets[branch.rows.start])
-            own = slice(start, start + len(part.positions))
+            place = slice(start, start + len(part.positions))
             if packing.position_ids is not None:
-                part = replace(part, position_ids=packing.position_ids[own])
-            outputs.append(branch.encoder.above((tokens[own], part), branch.wanted, depth))
+                part = replace(part, position_ids=packing.position_ids[place])
+            outputs.append(branch.encoder.above((tokens[place], part), branch.wanted, depth))
         return outputs
 
     def trunk(self, inputs: Tensors, depth: int) -> tuple[Tensor, Packing]:
-        """What the embeddings and the lowest `depth` layers give: [tokens, width], and where they belong.
+        """Run the embeddings and the lowest `depth` layers: [tokens, width], and their layout.
 
         Raises:
             WiringError: as `forward`.
@@ -239,7 +237,7 @@ class Encoder(Backbone):
         return tokens, packing
 
     def above(self, trunk: tuple[Tensor, Packing], wanted: Collection[str], depth: int) -> Tensors:
-        """The outputs that follow from what `trunk` gave; `word_embedding` is none of them."""
+        """Compute outputs from those of `trunk`; `word_embedding` is not available."""
         tokens, packing = trunk
         with torch.autocast(tokens.device.type, enabled=False):
             outputs = self._encode(tokens, packing, set(wanted), depth)
@@ -259,13 +257,10 @@ class Encoder(Backbone):
                 f"token_ids: sequences of {longest} tokens are longer than the {self.max_tokens} that the "
                 "backbone's max_position_embeddings allows; lower max_seq_len"
             )
-        packing = Packing.of(inputs["input_mask"], inputs)
-        words = self.embeddings.word_table
-        prepares_products = words.device.type == "cpu" and compute_dtype(words) == torch.bfloat16
-        return packing.in_few_sizes() if prepares_products or self._in_graphs else packing
+        return Packing.of(inputs["input_mask"], inputs)
 
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
-        """`forward` without its checks, on a layout of the batch that the caller has chosen."""
+        """Compute `forward` without its checks, on a given layout of the batch."""
         wanted = set(self.outputs_attr if wanted is None else wanted)
         embedded = self.embeddings(inputs, packing, rows_alone="embedding_table" not in wanted)
         if self._is_rotary:
@@ -300,27 +295,11 @@ class Encoder(Backbone):
             layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
             layer.compile(*args, **{"dynamic": True, **options})
 
-    def record_graphs(self) -> None:
-        """`compile`, and while training record CUDA graphs of what is compiled, one per number of tokens.
-
-        Activations and gradients of a pass lie in the graphs' memory until the next call of
-        `torch.compiler.cudagraph_mark_step_begin`, which `Replica` makes before every pass. Whatever does not
-        train with gradients runs as it was before compiling.
-        """
-        self._records_graphs = True
-        # torch warns of more than 8 sizes; there are 32 from each power of two to the next.
-        self.compile(options={"triton.cudagraphs": True, "triton.cudagraph_dynamic_shape_warn_limit": 64})
-
-    @property
-    def _in_graphs(self) -> bool:
-        """Whether what is computed now is recorded."""
-        return self._records_graphs and self.training and torch.is_grad_enabled()
-
     def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str], depth: int = 0) -> Tensors:
-        """What of `encoder_outputs` and the sentence embeddings is wanted, from what layer `depth` gave."""
+        """Compute the wanted ones of `encoder_outputs` and the sentence embeddings, from layer `depth` on."""
         every_token = "encoder_outputs" in wanted
-        alone = None if depth else through_one_row(self.layers, tokens, packing, not every_token)
-        if alone is None:
+        encoded = None if depth else encode_single(self.layers, tokens, packing, not every_token)
+        if encoded is None:
             *lower, last = self.layers[depth:]
             with casting([*lower, last], tokens):
                 for layer in lower:
@@ -328,8 +307,8 @@ class Encoder(Backbone):
                 # Where only sentence embeddings are wanted, nobody reads what the last layer gives for other
                 # tokens than the first. With 6 layers, training is 1.11 to 1.13 times as fast without;
                 # results are equal to 4e-8.
-                alone = self._run(last, tokens, packing, not every_token)
-        tokens = alone  # [tokens, width] or [batch, width]
+                encoded = self._run(last, tokens, packing, not every_token)
+        tokens = encoded  # [tokens, width] or [batch, width]
         if self.final_norm is not None:
             tokens = layer_norm(tokens, self.final_norm)
         outputs = {"encoder_outputs": packing.unpack(tokens)} if every_token else {}
@@ -379,7 +358,5 @@ class Encoder(Backbone):
         if self._checkpoints_activations and torch.is_grad_enabled():
             again: Tensor = checkpoint(layer, tokens, packing, first_only, use_reentrant=False)
             return again
-        # Where a layer gives first tokens alone, a graph would be recorded for every number of rows, too.
-        call = layer.forward if self._records_graphs and (first_only or not self._in_graphs) else layer
-        output: Tensor = call(tokens, packing, first_only)
+        output: Tensor = layer(tokens, packing, first_only)
         return output

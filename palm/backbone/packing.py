@@ -1,4 +1,4 @@
-"""Where a padded batch's real tokens lie, so that the encoder can work on them alone.
+"""Packing: the places of a batch's real tokens, so that an encoder computes nothing for padding.
 
 Of the texts of a usual task, cut at 128 tokens, 61 % of a padded batch is real: packing it made training
 in bfloat16 on a CPU 1.4 to 1.6 times as fast, with the same results to 7e-7 in float32.
@@ -7,7 +7,7 @@ in bfloat16 on a CPU 1.4 to 1.6 times as fast, with the same results to 7e-7 in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
@@ -26,24 +26,21 @@ class Sequences:
     Args:
         offsets: where each begins, and where the last ends, int32[sequences + 1].
         longest: no sequence has more tokens.
-        tokens: how many they have together, where others may follow, which mean nothing; None for all.
     """
 
     offsets: Tensor
     longest: int
-    tokens: int | None = None
 
     @cached_property
     def bounds(self) -> list[tuple[int, int]]:
-        """Beginning and end of each; a GPU is waited for."""
-        edges = self.offsets.tolist()
-        return list(pairwise(edges))
+        """Beginning and end of each; reading them waits for a GPU."""
+        return list(pairwise(self.offsets.tolist()))
 
     def padded(self) -> tuple[Tensor, Tensor]:
-        """Where every token lies if all sequences were as long as the longest, and which of them are real.
+        """The place of every token in rows as long as the longest, and which of them are real.
 
         Returns:
-            int64 and bool, both [sequences, longest]; what is not real repeats some token.
+            int64 and bool, both [sequences, longest]; places of padding repeat some token.
         """
         places = self.offsets[:-1, None] + torch.arange(self.longest, device=self.offsets.device)
         return places.clamp(max=self.offsets[-1] - 1), places < self.offsets[1:, None]
@@ -51,12 +48,12 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Scope:
-    """Which keys a query sees: those of its own sequence.
+    """The keys that a query sees: those of its own sequence.
 
     Args:
         queries: sequences of queries.
         keys: as many, of keys.
-        window: only keys that are at most so many tokens away; None for all.
+        window: limits them to keys at most this many tokens away; None for all.
     """
 
     queries: Sequences
@@ -72,14 +69,12 @@ class Packing:
         mask: True on real tokens, bool[batch, seq].
         positions: flat positions (`row * seq + column`) of the real tokens, int64[tokens].
         sequences: the rows of the batch.
-        spare: how many packed tokens follow the real ones and mean nothing.
-        position_ids: the position of every packed token, int64[tokens], where layers ask for it.
+        position_ids: the position of every packed token, int64[tokens], for rotary attention.
     """
 
     mask: Tensor
     positions: Tensor
     sequences: Sequences
-    spare: int = 0
     position_ids: Tensor | None = None
 
     @classmethod
@@ -88,30 +83,23 @@ class Packing:
 
         Args:
             mask: True on real tokens.
-            layout: what `layout_of` has found, on its device; where that is missing, a GPU is waited for.
+            layout: the result of `layout_of` on the mask's device; without it, this waits for a GPU.
 
         Raises:
-            WiringError: if a row does not begin with a real token, which would be its sentence embedding
-                (on a CPU; a GPU cannot say it without waiting).
+            WiringError: a row begins with padding, where its sentence embedding would be (only checked on a
+                CPU: a GPU cannot tell without a wait).
         """
         if POSITIONS in layout:
             positions = layout[POSITIONS]
-            return cls(mask, positions, Sequences(layout[OFFSETS], mask.shape[1], len(positions)))
-        # The host would wait for a GPU here, at every batch; there, whoever pads on the left gets nonsense.
+            return cls(mask, positions, Sequences(layout[OFFSETS], mask.shape[1]))
+        # On a GPU the host would wait here at every batch, so padding on the left is not refused there.
         if not mask.is_cuda and not bool(mask[:, 0].all()):
             row = int(mask[:, 0].int().argmin())
             raise WiringError(f"input_mask: row {row} begins with padding; its first token must be real")
         lengths = mask.sum(dim=1, dtype=torch.int32)
         offsets = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
         positions = mask.flatten().nonzero().squeeze(1)
-        return cls(mask, positions, Sequences(offsets, mask.shape[1], len(positions)))
-
-    def in_few_sizes(self) -> Packing:
-        """With up to 3 % of spare tokens, so that their numbers recur from batch to batch.
-
-        oneDNN prepares bfloat16 products on a CPU anew for every number of tokens, and a CUDA graph has one.
-        """
-        return replace(self, spare=spare_tokens(len(self.positions)))
+        return cls(mask, positions, Sequences(offsets, mask.shape[1]))
 
     @cached_property
     def first(self) -> Tensor:
@@ -120,45 +108,42 @@ class Packing:
 
     @cached_property
     def first_only(self) -> Sequences:
-        """What is left of the rows where only their first tokens are taken."""
+        """The rows as sequences of their first tokens alone."""
         rows = torch.arange(len(self.mask) + 1, dtype=torch.int32, device=self.mask.device)
         return Sequences(rows, 1)
 
     def scope(self, first_only: bool, window: int | None) -> Scope:
-        """What all tokens, or the first ones of the rows alone, see of their rows, within a window."""
+        """The keys that all tokens, or only the first of every row, see within a window."""
         window = None if window is not None and window >= self.sequences.longest - 1 else window
         return Scope(self.first_only if first_only else self.sequences, self.sequences, window)
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no padding at all."""
+        """True if there is no padding."""
         return len(self.positions) == self.mask.numel()
 
     def pack(self, padded: Tensor) -> Tensor:
-        """The real tokens of `padded` [batch, seq, ...], as [tokens, ...]; the spare ones are its first."""
+        """The real tokens of `padded` [batch, seq, ...], as [tokens, ...]."""
         flat = padded.flatten(0, 1)
-        if self.is_full and not self.spare:
-            return flat
-        return flat.index_select(0, F.pad(self.positions, (0, self.spare)))
+        return flat if self.is_full else flat.index_select(0, self.positions)
 
     def unpack(self, packed: Tensor) -> Tensor:
         """`packed` [tokens, ...] put back in place, as [batch, seq, ...], with zeros in the padding."""
-        if self.spare:
-            packed = packed[: -self.spare]
         if not self.is_full:
             empty = packed.new_zeros(self.mask.numel(), *packed.shape[1:])
             packed = torch.index_copy(empty, 0, self.positions, packed)
         return packed.view(*self.mask.shape, *packed.shape[1:])
 
 
-POSITIONS, OFFSETS = "packed_positions", "packed_offsets"
-"""What a batch calls the layout that was found before it went to a GPU."""
+POSITIONS = "packed_positions"
+OFFSETS = "packed_offsets"
+"""Names in a batch of the layout that was computed before it went to a GPU."""
 
 
 def layout_of(mask: Tensor) -> dict[str, Tensor]:
-    """Where the real tokens of `input_mask` lie, for `Packing.of` on another device.
+    """The places of the real tokens of `input_mask`, for `Packing.of` on another device.
 
-    How many they are, the host must know before it can go on; on a GPU it would have to wait for it.
+    The host needs their number to continue; reading it from a GPU would wait for the GPU.
 
     Args:
         mask: bool[batch, seq], on the CPU.
@@ -171,10 +156,9 @@ def layout_of(mask: Tensor) -> dict[str, Tensor]:
 
 
 class Padded(Packing):
-    """The same batch with its padding left in place, so that no shape depends on values.
+    """The same batch with its padding left in place, so that no shape depends on values, for exported graphs.
 
-    A graph that is exported to other programs needs this. What it computes for real tokens is equal; what
-    it computes for padding means nothing.
+    Results at real tokens are equal; those at padding are meaningless.
     """
 
     @classmethod
@@ -186,15 +170,10 @@ class Padded(Packing):
 
     @property
     def is_full(self) -> bool:
-        """As if there were no padding; only attention tells it apart."""
+        """True: only attention tells padding apart."""
         return True
 
     @cached_property
     def keys_bias(self) -> Tensor:
-        """What is added to the scores of keys: 0 on real ones, -1e9 on padding, float32[batch, 1, 1, seq]."""
+        """Added to the scores of keys: 0 on real ones, -1e9 on padding, float32[batch, 1, 1, seq]."""
         return -1e9 * (~self.mask)[:, None, None, :].float()
-
-
-def spare_tokens(count: int) -> int:
-    """How many more than `count` make one of the 32 sizes from each power of two to the next."""
-    return -count % (1 << max(count.bit_length() - 6, 0))

@@ -18,6 +18,7 @@ from palm.backbone.transformers_attention import NAME, register
 from palm.backbone.transformers_config import PACKED, library, read_encoder_config
 from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, WiringError
+from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors, TensorSpec, mismatches
 
@@ -93,7 +94,7 @@ class Transformers(Backbone):
     def write_file(self, setting: str, target: Path) -> None:  # noqa: ARG002
         """Write the configuration without what the library adds about the machine and its own version."""
         content = self.config.to_diff_dict() | {"model_type": self.config.model_type}
-        target.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        write_text(target, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
         """Compute the declared outputs of the declared inputs; they are zero where there is padding.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.manifest import read_object
+from palm.core.files.untrusted import read_object
 
 PACKED = frozenset(
     {

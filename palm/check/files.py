@@ -1,4 +1,4 @@
-"""One data file, read once from beginning to end in flat memory: what it holds, and digests of its rows."""
+"""One data file, read once from beginning to end in flat memory: its contents, and digests of its rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ FIRST_ROWS = 3
 MOST_UNKNOWN_TEXTS = 500
 """Texts in which unknown words are looked up: cutting a text with its characters takes longer."""
 
-MOST_WORDS, MOST_LABELS = 10, 200
+MOST_WORDS = 10
+MOST_LABELS = 200
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Label:
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What a file holds; JSON-ready.
+    """The contents of a file; JSON-ready.
 
     Args:
         role: what the run does with it: `train`, `dev` or `pred`.
@@ -115,9 +116,12 @@ class FileReading:
     """
 
     def __init__(self, reader: Reader, path: Path, role: Role) -> None:
-        self.reader, self.path, self.role = reader, path, role
-        self.digests, self.facts = RowDigests(), TextFacts()
-        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row, joint=True)
+        self.reader = reader
+        self.path = path
+        self.role = role
+        self.digests = RowDigests()
+        self.facts = TextFacts()
+        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row)
         self.counts = FileStatistics(reader)
         self.rows_with_unknown = 0
         self.unknown_texts = 0
@@ -133,7 +137,8 @@ class FileReading:
         """
         found = examples_of(self.reader, self.path, self.role)
         examples = tqdm(found, f"reading {self.path.name}", leave=False, disable=None, unit=" rows")
-        self.reader.facts, self.reader.bad_rows = self.facts, self.bad
+        self.reader.facts = self.facts
+        self.reader.bad_rows = self.bad
         try:
             for chunk, rows in encoded_chunks(self.reader, examples, with_targets=self.role == "train"):
                 truths = list(truths_of(self.reader, chunk, self.role))
@@ -161,7 +166,8 @@ class FileReading:
 
     def _look_for_unknown(self, chunk: Sequence[Any], rows: Rows) -> None:
         """Count the rows with unknown tokens, and the words behind these in the first texts that have any."""
-        tokenizer, column = self._tokenizer, rows["token_ids"]
+        tokenizer = self._tokenizer
+        column = rows["token_ids"]
         if tokenizer is None or column.offsets is None or not len(rows):
             return
         places = np.flatnonzero(column.values == tokenizer.unk_id)
@@ -175,13 +181,7 @@ class FileReading:
                 self.unknown_words[text[pieces.starts[place] : pieces.ends[place]]] += 1
 
     def check(self, repeated: int, nearly_repeated: int, contradictory: int) -> FileCheck:
-        """What was counted.
-
-        Args:
-            repeated: see `FileCheck`, like the others.
-            nearly_repeated: likewise.
-            contradictory: likewise.
-        """
+        """The counts as one value; for the arguments see `FileCheck`."""
         counts = self.counts
         lengths = counts.sorted_lengths()
         least, total, largest = counts.values or (0.0, 0.0, 0.0)

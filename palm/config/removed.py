@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {"compile: graphs": "set compile: True, or leave it out"}
 """The setting (`fork_merge`), or the setting with one of its values (`compile: graphs`) -> the remedy.
 
 To remove a setting, delete its declaration and enter it here; to remove a choice of a setting, delete it from

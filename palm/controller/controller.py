@@ -18,7 +18,7 @@ from palm.controller.staged import train_stages
 from palm.controller.stages import stages_of
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import write_text
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
 from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean

@@ -12,7 +12,7 @@ from palm.config import read_config
 from palm.controller.build import Parts, build
 from palm.controller.plan import plan
 from palm.controller.stages import StagePlan
-from palm.core.files.manifest import load_into
+from palm.core.files.tensors import load_into
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.distributed import is_first

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from palm.controller.plan import Plan, TaskPlan
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.manifest import is_sealed, read_object
-from palm.core.files.untrusted import reading
+from palm.core.files.manifest import is_sealed
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.loading import load_model, said_of
@@ -79,7 +79,7 @@ def _folder_of_its_kind(task: TaskPlan, given: Path) -> Path:
     saved = read_object((chosen := chosen_model(folder)) / DESCRIPTION)
     kinds = {"reader": (READERS, task.reader[0]), "paradigm": (HEADS, task.head[0])}
     ours = {name: registry.name_of(cls) for name, (registry, cls) in kinds.items()}  # type: ignore[attr-defined]
-    with reading(chosen / DESCRIPTION):
+    with wrap_read_errors(chosen / DESCRIPTION):
         theirs = {name: saved[name]["name"] for name in kinds}
         if ours != theirs:
             told = [" and ".join(f"{kind} {name}" for kind, name in each.items()) for each in (theirs, ours)]

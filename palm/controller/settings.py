@@ -13,7 +13,7 @@ from palm.core.numerics import precision
 from palm.core.numerics.device import DeviceName
 from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
 from palm.engine.training.planning import TasksPerStep
-from palm.engine.training.recipe import CompileMode, LossScale
+from palm.engine.training.recipe import LossScale
 from palm.engine.watching.progress import Progress
 
 
@@ -87,8 +87,7 @@ class RunSettings:
         precision: compute in fp32 or bf16; auto is bf16 where it is clearly faster, otherwise fp32.
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32, faster and with 10 bits behind the
             point; as torch has it where absent.
-        compile: compile the encoder's layers with torch.compile; it pays on a GPU, in long runs. graphs also
-            records CUDA graphs of them, one for each of a few numbers of tokens.
+        compile: compile the encoder's layers with torch.compile; it pays on a GPU, in long runs.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them;
             takes less memory and more time.
         random_seed: decides everything that is drawn; the same seed repeats a run.
@@ -145,7 +144,7 @@ class RunSettings:
     process_group_timeout: float = DEFAULT_TIMEOUT
     precision: precision.Setting = "auto"
     tf32: bool | None = None
-    compile: CompileMode = False
+    compile: bool = False
     activation_checkpointing: bool = False
     random_seed: int = 1
 

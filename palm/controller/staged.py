@@ -10,7 +10,7 @@ from palm.config import yaml_text
 from palm.controller.document import Document
 from palm.controller.merged import merge_stage
 from palm.controller.stages import StagePlan
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.distributed import barrier, from_first, is_first, launch_id, lost_a_process, report_missing_ranks
 from palm.engine.run.result import TrainingResult

@@ -55,7 +55,6 @@ class Replica:
         parallel: `fsdp` replaces the parameters; build optimizers afterwards. Layers that stand in lists
             are gathered one at a time, what lies in none of them for the whole step.
         gradient_exchange: bf16 halves what is sent, and rounds every rank's gradient to 8 bits.
-        records_graphs: whether the model's backward pass leaves gradients in the memory of CUDA graphs.
     """
 
     def __init__(
@@ -63,10 +62,8 @@ class Replica:
         model: nn.Module,
         parallel: Parallel = "ddp",
         gradient_exchange: GradientExchange = "fp32",
-        *,
-        records_graphs: bool = False,
     ) -> None:
-        self._model, self._records_graphs = model, records_graphs
+        self._model = model
         self._parallel, self._in_bf16 = parallel, gradient_exchange == "bf16"
         if parallel == "fsdp":
             self._form  # noqa: B018 - whoever builds an optimizer needs the parameters that it leaves
@@ -90,8 +87,8 @@ class Replica:
 
     @property
     def reuses_gradients(self) -> bool:
-        """Whether the next pass writes where this one's gradients lie: in ddp's buckets, or in graphs."""
-        return num_ranks() > 1 or self._records_graphs
+        """Whether the next pass writes where this one's gradients lie, in ddp's buckets."""
+        return num_ranks() > 1
 
     @property
     def gathers_in_bf16(self) -> bool:
@@ -140,16 +137,8 @@ class Replica:
     @contextmanager
     def exchanging(self, is_last: bool) -> Iterator[None]:
         """Within it, forward and backward of one part of a step; gradients are exchanged in the last."""
-        if self._records_graphs:
-            # Every pass begins a path of graphs of its own. If parts followed one another on one, there would
-            # be one to record for every sequence of sizes.
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         with nullcontext() if is_last else self._form.accumulating():
             yield
-        if self._records_graphs and not is_last:
-            for parameter in self.parameters():
-                if parameter.grad is not None:
-                    parameter.grad = parameter.grad.clone()
 
     def apart(self) -> AbstractContextManager[None]:
         """Within it, the encoder and heads can be called on their own, by all ranks equally often."""

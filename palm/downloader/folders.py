@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from safetensors import SafetensorError
 
 from palm.core.errors import PalmError, StorageError
+from palm.core.files.fs import remove
 from palm.core.logging import logger
 from palm.downloader.archives import unpack
 from palm.downloader.fetching import fetch
@@ -51,7 +52,7 @@ def obtain(model: Model, folder: Path, convert: bool) -> None:
         if folder.is_dir():
             folder.rmdir()  # it was empty; Windows would not replace it
         files.replace(folder)
-        shutil.rmtree(work / "files", ignore_errors=True)
+        remove(work / "files")
     logger.info("done!")
 
 
@@ -85,7 +86,7 @@ def _unpacked(model: Model, folder: Path, work: Path, convert: bool) -> Path:
     except PalmError as error:
         if isinstance(error.__cause__, OSError | SafetensorError):  # the disk, not what has arrived
             raise OSError(str(error.__cause__)) from error
-        shutil.rmtree(work / "files")  # what has arrived whole, and is no good, will be no better next time
+        remove(work / "files")  # what has arrived whole, and is no good, will be no better next time
         raise
     return files
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from palm.core.errors import StorageError
+from palm.core.files.fs import remove
 from palm.core.files.locking import locked
 
 
@@ -25,18 +25,17 @@ def staging(folder: Path) -> Iterator[Path]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(lock, f"downloading {folder}"):
-            shutil.rmtree(work / "unpacked", ignore_errors=True)
+            remove(work / "unpacked")
             (work / "files").mkdir(parents=True, exist_ok=True)
             try:
                 yield work
             finally:
                 with suppress(OSError):
                     (work / "files").rmdir()
-                shutil.rmtree(work / "unpacked" if (work / "files").is_dir() else work, ignore_errors=True)
+                remove(work / "unpacked" if (work / "files").is_dir() else work)
                 # While it is held, so that whoever waits for it finds it gone and makes a new one. Windows
                 # does not remove a file that is open; there it stays.
-                with suppress(OSError):
-                    lock.unlink()
+                remove(lock)
     except OSError as error:
         raise StorageError(
             f"cannot write {work}: {error.strerror or error}; make room there or choose another folder, and "

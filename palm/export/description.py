@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.component import Component
-from palm.core.files.manifest import write_json
+from palm.core.files.fs import write_json
 from palm.core.version import __version__
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names
 from palm.paradigm import HEADS, SequenceLabel
 from palm.reader import READERS
 
-FILE, FORMAT, VERSION = "palm_export.json", "palm-export", 1
+FILE = "palm_export.json"
+FORMAT = "palm-export"
+VERSION = 1
 
 
 def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **more: Any) -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import check_target, new_directory
-from palm.core.files.manifest import read_object, save_tensors, write_json, write_text
-from palm.core.files.untrusted import reading
+from palm.core.files.fs import write_json, write_text
+from palm.core.files.tensors import save_tensors
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.model_card import CARD, label_names, model_card
@@ -41,14 +42,14 @@ def to_hugging_face(
     """
     folder = Path(folder)
     check_target(folder, overwrite)
-    model = saved_model(Path(model_dir), trust).model
+    model = saved_model(Path(model_dir), trust)
     name, head = layout_of_head(model.head)
     family = family_of(model.backbone)
     architecture = f"{family.classes}{head.model}"
     if problem := _problem(name, model, family, head):
         raise PalmError(f"{model_dir} cannot become a {architecture}: {problem}")
     description = Path(model_dir) / DESCRIPTION
-    with reading(description):
+    with wrap_read_errors(description):
         card = model_card(read_object(description), label_names(model.reader, model.head), architecture)
     with new_directory(folder, overwrite) as part:
         save_tensors(part / "model.safetensors", _weights(model, family, head))
@@ -61,7 +62,8 @@ def to_hugging_face(
 
 def _problem(name: str, model: InferenceModel, family: Family, head: HeadLayout) -> str | None:
     """Why `transformers` would compute something else, if it would."""
-    settings, encoder = model.head.settings, model.backbone.settings
+    settings = model.head.settings
+    encoder = model.backbone.settings
     if settings.get("use_crf"):
         return (
             "transformers has no CRF, and without it the labels would be others; export it to ONNX, "
@@ -83,7 +85,8 @@ def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[st
     encoder = dict(model.backbone.state_dict())
     if "embeddings.task.weight" in encoder:
         # `transformers` takes the first row when nobody names a task.
-        table, row = encoder["embeddings.task.weight"], int(model.reader.settings.get("task_id", 0))
+        table = encoder["embeddings.task.weight"]
+        row = int(model.reader.settings.get("task_id", 0))
         encoder["embeddings.task.weight"] = torch.cat([table[row : row + 1], table[:row], table[row + 1 :]])
     pooler = {name: encoder.pop(name) for name in ("pooler.weight", "pooler.bias")}
     weights = {family.prefix + name: value for name, value in from_ours(encoder, family.layout).items()}

@@ -10,7 +10,7 @@ from tokenizers import normalizers, pre_tokenizers, processors
 
 from palm.backbone import Backbone
 from palm.core.errors import PalmError
-from palm.core.files.manifest import write_json, write_text
+from palm.core.files.fs import write_json, write_text
 from palm.reader import Reader, SequenceLabelReader
 from palm.reader.text.tokenizer import Tokenizer, WordPieceTokenizer
 
@@ -96,7 +96,7 @@ def load_tokenizer(reader: Reader) -> Tokenizer:
 
 
 def input_names(backbone: Backbone) -> list[str]:
-    """What a model on this encoder takes from the tokenizer, by Hugging Face's names."""
+    """The tokenizer's outputs that a model on this encoder reads, by Hugging Face's names."""
     segments = ["token_type_ids"] if "segment_ids" in backbone.inputs_attr else []
     return ["input_ids", *segments, "attention_mask"]
 
@@ -111,18 +111,20 @@ def _library(
     if strips_blanks:
         steps = [normalizers.Replace(" ", ""), library.normalizer]
         library.normalizer = normalizers.Sequence([step for step in steps if step is not None])
-    if isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel):
-        if cuts_words:
-            library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        # It takes blanks from the words' characters, too.
-        library.post_processor = processors.RobertaProcessing(
-            (sep, tokenizer.sep_id), (cls, tokenizer.cls_id)
-        )
+    is_byte_level = isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel)
+    if is_byte_level and cuts_words:
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    middle = tokenizer.tokens(tokenizer.between)
+    special = {cls: tokenizer.cls_id, sep: tokenizer.sep_id}
+    special |= dict(zip(middle, tokenizer.between, strict=True))
+    around = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {' '.join(middle)} $B:1 {sep}:1",
+        special_tokens=list(special.items()),
+    )
+    if is_byte_level:
+        # The first step takes blanks from the words' characters.
+        library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), around])
     else:
-        between = " ".join([sep] * tokenizer.separators)
-        library.post_processor = processors.TemplateProcessing(
-            single=f"{cls} $A {sep}",
-            pair=f"{cls} $A {between} $B:1 {sep}:1",
-            special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
-        )
+        library.post_processor = around
     return library

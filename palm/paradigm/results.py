@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from palm.core.files.fs import write_text
 from palm.core.tensor_specs import Tensors
 
 
@@ -62,7 +63,7 @@ class Results:
             folder.mkdir(parents=True, exist_ok=True)
             lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in _buffer(self))
             path = folder / self.phase  # type: ignore[attr-defined]
-            path.write_text("".join(lines), encoding="utf-8")
+            write_text(path, "".join(lines))
         return _buffer(self)
 
 

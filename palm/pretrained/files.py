@@ -10,8 +10,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.files.manifest import check_header, load_tensors, read_json
-from palm.core.files.untrusted import inside, reading
+from palm.core.files.tensors import check_header, load_tensors
+from palm.core.files.untrusted import read_json, resolve_inside, wrap_read_errors
 from palm.pretrained.formats import fluid
 from palm.pretrained.formats.npz import read_npz
 from palm.pretrained.formats.paddle_pickle import read_pdparams
@@ -74,7 +74,7 @@ def _only_file(path: Path) -> Path:
 def _read_safetensors(file: Path, headers: bool) -> Weights:
     if not headers:
         return load_tensors(file)
-    with reading(file):
+    with wrap_read_errors(file):
         check_header(file)
         with safe_open(file, "pt") as tensors:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
@@ -91,10 +91,10 @@ _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF
 
 
 def _read_shards(index: Path, headers: bool) -> Weights:
-    with reading(index):
+    with wrap_read_errors(index):
         weights: Weights = {}
         for shard in sorted(set(read_json(index)["weight_map"].values())):
-            file = inside(index.parent, shard)
+            file = resolve_inside(index.parent, shard)
             weights |= _SHARDS[file.suffix](file, headers)
         return weights
 

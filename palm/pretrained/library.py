@@ -10,7 +10,7 @@ from typing import Any
 from palm.backbone.transformers import Transformers
 from palm.backbone.transformers_config import PACKED, PADDED, library, read_encoder_config
 from palm.core.errors import StorageError
-from palm.core.files.manifest import read_json
+from palm.core.files.untrusted import read_json
 from palm.pretrained.names import Renamed
 
 POOLING_FILE = "1_Pooling/config.json"

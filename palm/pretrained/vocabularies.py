@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from palm.core.files.manifest import read_json
-from palm.core.files.untrusted import read_bytes, reading
+from palm.core.files.untrusted import read_bytes, read_json, wrap_read_errors
 from palm.reader import Reader
 from palm.reader.text.tokenizer import MAX_VOCABULARY, load_vocabulary
 
@@ -22,7 +21,7 @@ def find_vocabulary(folder: Path) -> Path | None:
 
 
 def vocabulary_differences(reader: Reader, folder: Path) -> Iterator[str]:
-    """Whether a reader's vocabulary is that of a directory of weights, where both are lists of tokens.
+    """Compare a reader's vocabulary with that of a directory of weights, where both are lists of tokens.
 
     Args:
         reader: whose tokens the encoder gets.
@@ -42,7 +41,7 @@ def vocabulary_differences(reader: Reader, folder: Path) -> Iterator[str]:
 
 
 def is_lower_case(vocabulary: Path) -> bool:
-    """Whether texts should be lower-cased for a vocabulary.
+    """Tell whether texts should be lower-cased for a vocabulary.
 
     `tokenizer_config.json` beside it says so; without it, a WordPiece vocabulary in which no word has a
     capital letter is one of lower-case words. Vocabularies in JSON files know themselves: False.
@@ -54,7 +53,7 @@ def is_lower_case(vocabulary: Path) -> bool:
     found = told.get("do_lower_case") if isinstance(told, dict) else None
     if found is not None:
         return bool(found)
-    with reading(vocabulary):
+    with wrap_read_errors(vocabulary):
         lines = read_bytes(vocabulary, MAX_VOCABULARY).decode("utf-8-sig").splitlines()
     words = (line.split("\t")[0] for line in lines)
     return not any(word != word.lower() for word in words if not word.startswith(("[", "<")))

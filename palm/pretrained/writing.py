@@ -9,12 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.files.manifest import save_tensors, write_json
+from palm.core.files.fs import write_json
+from palm.core.files.tensors import save_tensors
 from palm.core.version import __version__
 from palm.pretrained.families import config_of, family_of
 from palm.pretrained.names import from_ours
 
-FORMAT, VERSION = "palm-encoder", 1
+FORMAT = "palm-encoder"
+VERSION = 1
 
 
 def write_hugging_face(weights: Mapping[str, Tensor], backbone: Backbone, folder: Path) -> None:

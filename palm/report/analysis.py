@@ -15,7 +15,9 @@ import torch
 
 from palm.core.errors import PalmError
 from palm.core.files.checksum import checksum
-from palm.core.files.manifest import MANIFEST, read_json, write_json
+from palm.core.files.fs import write_json
+from palm.core.files.manifest import MANIFEST
+from palm.core.files.untrusted import read_json
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.engine.inference.inference import InferenceModel

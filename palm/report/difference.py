@@ -10,7 +10,7 @@ from typing import Any
 
 from palm.core.differences import ABSENT, changes
 from palm.core.errors import StorageError
-from palm.core.files.manifest import read_json
+from palm.core.files.untrusted import read_json
 from palm.engine.inference.inference import DESCRIPTION
 from palm.engine.run.evaluation import aligned, shown
 from palm.engine.run.run_directory import RECORD

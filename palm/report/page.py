@@ -15,7 +15,8 @@ import torch
 
 from palm.core.durations import duration
 from palm.core.errors import PalmError
-from palm.core.files.manifest import read_json, write_text
+from palm.core.files.fs import write_text
+from palm.core.files.untrusted import read_json
 from palm.core.logging import logger
 from palm.core.version import __version__
 from palm.engine.inference.inference import DESCRIPTION

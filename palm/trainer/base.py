@@ -12,7 +12,7 @@ from typing import Any, Literal
 from palm.config.files import yaml_text
 from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
 from palm.distributed import is_first

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.manifest import load_into
+from palm.core.files.tensors import load_into
 from palm.core.logging import logger
 from palm.distributed import barrier
 from palm.engine.run.checkpoint import save_checkpoint, trained_weights

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 
@@ -11,22 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palm.backbone import packed_attention
 from palm.backbone.attention_tiles import MULTIPLE, TOGETHER, blocks_of
 from palm.backbone.block_attention import attend_by_blocks, softmax_gradient
 from palm.backbone.packed_attention import (
     attend,
-    attend_at_once,
+    attend_padded,
     attend_without_gradients,
-    varlen_kernel,
 )
 from palm.backbone.packing import Packing, Scope, Sequences
 from palm.backbone.stacked_attention import Stack, pieces_of
 
 LENGTHS = (7, 1, 40, 2, 20, 3, 30, 33, 64, 64, 65, MULTIPLE, 2, 3)
 """Some that are taken together and some alone; whole lines and others, the last cannot be filled up."""
-
-pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
 Case = tuple[Tensor, Tensor, Tensor, Scope]
 
@@ -61,7 +56,7 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Te
 WAYS: list[Callable[..., Tensor]] = [
     lambda *case: attend_by_blocks(*case, 0.0),
     attend_without_gradients,
-    lambda *case: attend_at_once(*case, 0.0),
+    lambda *case: attend_padded(*case, 0.0),
 ]
 
 
@@ -78,7 +73,7 @@ def test_without_gradients_no_bit_depends_on_the_neighbours(first_only: bool, dt
 
 
 def test_short_neighbours_are_one_block() -> None:
-    blocks = blocks_of(case()[3], sum(LENGTHS))
+    blocks = blocks_of(case()[3])
     assert [block.length for block in blocks] == [8, 40, 25, 30, 33, 64, 64, 65, MULTIPLE, 5]
     assert [block.masked is None for block in blocks] == [False, True, False, *[True] * 6, False]
     assert blocks[9].masked is not None
@@ -88,7 +83,7 @@ def test_short_neighbours_are_one_block() -> None:
 
 @pytest.mark.parametrize("first_only", [False, True])
 def test_neighbours_of_as_many_keys_are_one_product(first_only: bool) -> None:
-    pieces = pieces_of(case(first_only=first_only)[3], sum(LENGTHS), 2)
+    pieces = pieces_of(case(first_only=first_only)[3], 2)
 
     assert [len(piece.blocks) for piece in pieces] == [1, 1, 2, 3, 1, 2]
     # Few sizes: in bfloat16 each that is new is compiled and kept.
@@ -110,7 +105,7 @@ def test_dropout_in_a_stack_drops_single_weights_of_single_heads() -> None:
 
 
 def test_a_window_cuts_long_sequences_and_compares_only_what_is_near() -> None:
-    first, second, third, rest = blocks_of(case((150, 3, 2), window=1)[3], 155)
+    first, second, third, rest = blocks_of(case((150, 3, 2), window=1)[3])
     ranges = [(b.queries.start, b.queries.stop, b.keys.start, b.keys.stop) for b in (first, second, third)]
     assert ranges == [(0, 64, 0, 65), (64, 128, 63, 129), (128, 150, 127, 150)]
     assert rest.masked is not None
@@ -124,14 +119,14 @@ def test_a_window_cuts_long_sequences_and_compares_only_what_is_near() -> None:
 
 
 @pytest.mark.parametrize("first_only", [False, True])
-@pytest.mark.parametrize("way", WAYS, ids=["by blocks", "without gradients", "at once"])
+@pytest.mark.parametrize("way", WAYS, ids=["by blocks", "without gradients", "padded"])
 def test_every_way_gives_what_the_definition_says(way: Callable[..., Tensor], first_only: bool) -> None:
     given = case(first_only=first_only)
     torch.testing.assert_close(way(*given), by_definition(*given), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("first_only", [False, True])
-@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=["by blocks", "at once"])
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=["by blocks", "padded"])
 def test_gradients_are_those_of_the_definition(way: Callable[..., Tensor], first_only: bool) -> None:
     gradients = []
     for function in (way, by_definition):
@@ -159,37 +154,6 @@ def test_within_a_window_results_and_gradients_are_those_of_the_definition(
         results.append([gathered, *(leaf.grad for leaf in leaves)])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("first_only", [False, True])
-def test_on_a_gpu_spare_tokens_gather_zeros_in_what_fits_no_kernel(
-    first_only: bool, window: int | None
-) -> None:
-    *parts, scope = case(first_only=first_only, dtype=torch.float32, window=window)
-    counts = [0 if first_only else 5, 5, 5]
-    padded = [
-        F.pad(part, (0, 0, 0, 0, 0, count), value=9.0) for part, count in zip(parts, counts, strict=True)
-    ]
-    seen = []
-    for given in (parts, padded):
-        leaves = [part.requires_grad_() for part in given]
-        gathered = attend_at_once(*leaves, scope, 0.0)
-        gathered.square().sum().backward()
-        seen.append([gathered, *(leaf.grad for leaf in leaves)])
-    for real, whole in zip(*seen, strict=True):
-        torch.testing.assert_close(whole[: len(real)], real, atol=1e-6, rtol=0)
-        assert not whole[len(real) :].any()
-
-
-def test_spare_tokens_are_not_given_to_torchs_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        packed_attention, "varlen_kernel", lambda _: reference_varlen_attn
-    )  # would refuse them
-    *parts, scope = case(dtype=torch.bfloat16)
-    gathered = attend_at_once(*(F.pad(part, (0, 0, 0, 0, 0, 5)) for part in parts), scope, 0.0)
-    assert torch.equal(gathered[:-5], by_definition(*parts, scope))
-    assert not gathered[-5:].any()
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-15), (torch.float32, 1e-7)])
@@ -232,58 +196,6 @@ def test_rounded_to_bf16_it_stays_close() -> None:
     exact = by_definition(*(part.double() for part in given[:3]), *given[3:])
     for way in WAYS[:2]:
         torch.testing.assert_close(way(*given).double(), exact, atol=0.02, rtol=0.02)
-
-
-def reference_varlen_attn(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-    *,
-    window_size: tuple[int, int] = (-1, -1),
-) -> Tensor:
-    """What `torch.nn.attention.varlen.varlen_attn` computes on a GPU, on any device; checks its arguments."""
-    for offsets, longest, packed in ((cu_seq_q, max_q, query), (cu_seq_k, max_k, key)):
-        assert offsets.dtype == torch.int32
-        assert (int(offsets[0]), int(offsets[-1])) == (0, len(packed))
-        assert int(offsets.diff().max()) <= longest
-    assert window_size[0] == window_size[1]
-    window = None if window_size[0] < 0 else window_size[0]
-    scope = Scope(Sequences(cu_seq_q, max_q), Sequences(cu_seq_k, max_k), window)
-    return by_definition(query, key, value, scope)
-
-
-@pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("first_only", [False, True])
-def test_packed_bf16_without_dropout_goes_to_torchs_kernel(
-    monkeypatch: pytest.MonkeyPatch, first_only: bool, window: int | None
-) -> None:
-    calls = []
-
-    def kernel(*args: Tensor, **options: tuple[int, int]) -> Tensor:
-        calls.append(options)
-        return reference_varlen_attn(*args, **options)
-
-    monkeypatch.setattr(packed_attention, "varlen_kernel", lambda _: kernel)
-    *parts, scope = case(first_only=first_only, dtype=torch.bfloat16, window=window)
-    exact = by_definition(*(part.double() for part in parts), scope)
-    torch.testing.assert_close(attend_at_once(*parts, scope, 0.0).double(), exact, atol=0.02, rtol=0.02)
-    if window is None:
-        assert calls == [{}]
-    else:  # the kernel's windows count from the end where there are fewer queries than keys
-        assert calls == ([] if first_only else [{"window_size": (window, window)}])
-
-
-def test_torchs_kernel_takes_the_arguments_that_it_is_given() -> None:
-    kernel = varlen_kernel()
-    if kernel is None:
-        pytest.skip("this torch has no varlen_attn")
-    *names, _ = inspect.signature(reference_varlen_attn).parameters
-    assert list(inspect.signature(kernel).parameters)[: len(names)] == names
-    assert varlen_kernel(windowed=True) in (None, kernel)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +9,7 @@ from torch.nn import functional as F
 
 from helpers.golden_forward import CASES, arrays, backbone_of, batch_of
 from palm.backbone import BACKBONES, BERT, ERNIE, Backbone
-from palm.backbone.packing import Packing, Padded, spare_tokens
+from palm.backbone.packing import Padded
 from palm.core.errors import ConfigError, PalmError, WiringError
 
 SIZES = {
@@ -43,8 +41,8 @@ def tiny(cls: type[Backbone] = BERT, **settings: object) -> Backbone:
     return backbone.eval()
 
 
-def test_the_registered_backbones_are_bert_and_its_kin() -> None:
-    assert list(BACKBONES) == ["bert", "distilbert", "electra", "ernie", "roberta"]
+def test_the_registered_backbones_are_bert_its_kin_and_transformers() -> None:
+    assert list(BACKBONES) == ["bert", "distilbert", "electra", "ernie", "roberta", "transformers"]
 
 
 @pytest.mark.parametrize(("kind", "lengths"), CASES)
@@ -120,31 +118,6 @@ def test_padding_between_real_tokens_is_skipped_as_well() -> None:
         atol=1e-6,
         rtol=0,
     )
-
-
-@pytest.mark.parametrize(
-    ("count", "size"), [(1, 1), (31, 31), (63, 63), (64, 64), (65, 66), (128, 128), (129, 132), (2561, 2624)]
-)
-def test_numbers_of_tokens_are_rounded_up_to_a_few_sizes(count: int, size: int) -> None:
-    assert count + spare_tokens(count) == size
-
-
-@pytest.mark.parametrize("wanted", [["encoder_outputs"], ["sentence_embedding"]])
-def test_spare_tokens_change_neither_outputs_nor_gradients(wanted: list[str]) -> None:
-    backbone, inputs = tiny(), batch()
-    packing = Packing.of(inputs["input_mask"])
-    seen: list[tuple[Tensor, dict[str, Tensor]]] = []
-    for spare in (0, 5):
-        backbone.zero_grad()
-        (output,) = backbone.features(inputs, replace(packing, spare=spare), wanted).values()
-        output.square().sum().backward()
-        seen.append(
-            (output, {n: p.grad.clone() for n, p in backbone.named_parameters() if p.grad is not None})
-        )
-    (plain, gradients), (padded, others) = seen
-    torch.testing.assert_close(padded, plain, atol=1e-6, rtol=0)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(others[name], gradient, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (5, 5)])

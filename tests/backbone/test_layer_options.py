@@ -19,8 +19,6 @@ from palm.controller import Controller
 from palm.core.errors import ConfigError
 from palm.core.numerics.device import compiler_problems
 from palm.core.numerics.precision import Precision, computing
-from palm.distributed import Replica
-from palm.engine.training.joint_step import taken_gradients
 from palm.engine.training.recipe import identity
 
 CPU = torch.device("cpu")
@@ -85,17 +83,17 @@ class Table(palm.backbone.Backbone):
 
 
 def test_a_backbone_that_cannot_checkpoint_says_so() -> None:
-    with pytest.raises(ConfigError, match="activation_checkpointing: Table does not know how"):
+    with pytest.raises(ConfigError) as caught:
         Table().checkpoint_activations()
+    assert "activation_checkpointing: Table" in str(caught.value)
 
 
 @pytest.mark.skipif(compiler_problems(CPU) != [], reason="needs a C++ compiler")
-@pytest.mark.parametrize("how", ["compile", "record_graphs"])
-def test_compiled_layers_give_the_same_for_batches_of_every_size(how: str) -> None:
+def test_compiled_layers_give_the_same_for_batches_of_every_size() -> None:
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     plain, compiled = BERT(32, 1, 2, 20, 8, **still), BERT(32, 1, 2, 20, 8, **still)
     compiled.load_state_dict(plain.state_dict())
-    getattr(compiled, how)()  # on a CPU there are no graphs to record
+    compiled.compile()
     inputs = tensors(plain.inputs_attr)
     for rows in (8, 5, 3):
         some = {name: value[:rows] for name, value in inputs.items()}
@@ -115,8 +113,10 @@ def test_a_missing_compiler_is_told_before_the_first_step(
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     controller = Controller(tiny.config(folder, "cls", compile=True, use_gpu=False), argv=[])
-    with pytest.raises(ConfigError, match=r"compile: torch.compile needs a C.. compiler on a CPU"):
+    with pytest.raises(ConfigError) as caught:
         controller.training()
+    assert "compile: torch.compile" in str(caught.value)
+    assert "g++" in str(caught.value)
 
 
 class Calls:
@@ -139,20 +139,6 @@ def rows_of_65_tokens() -> dict[str, Tensor]:
     mask = torch.arange(40) < torch.tensor([40, 25])[:, None]
     ids = torch.ones(2, 40, dtype=torch.long)
     return {"token_ids": ids, "position_ids": ids, "segment_ids": ids, "input_mask": mask}
-
-
-def test_graphs_are_of_few_sizes_and_of_training_alone() -> None:
-    backbone, inputs = BERT(32, 3, 2, 20, 40), rows_of_65_tokens()
-    backbone.record_graphs()
-    calls = Calls(backbone)
-    backbone(inputs, ["encoder_outputs"])
-    assert calls.tokens == [66, 66, 66]
-    backbone(inputs, ["sentence_embedding"])  # the last layer's graph would depend on the number of rows, too
-    assert calls.tokens == [66] * 5
-    with torch.no_grad():
-        backbone(inputs)
-    backbone.eval()(inputs)
-    assert calls.tokens == [66] * 5
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -178,7 +164,7 @@ def test_the_compiler_sees_layers_in_three_parts_which_they_share(
     torch._dynamo.reset()
 
 
-def test_without_graphs_compiled_layers_have_all_batches_as_they_are() -> None:
+def test_compiled_layers_have_all_batches_as_they_are() -> None:
     backbone, inputs = BERT(32, 3, 2, 20, 40), rows_of_65_tokens()
     backbone.compile()
     calls = Calls(backbone)
@@ -187,60 +173,14 @@ def test_without_graphs_compiled_layers_have_all_batches_as_they_are() -> None:
     assert calls.tokens == [65] * 6
 
 
-def test_a_pass_begins_new_graphs_and_its_gradients_are_kept_for_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    begun: list[None] = []
-    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: begun.append(None))
-    model = nn.Linear(2, 1, bias=False)
-    (weight,) = model.parameters()
-    for records, count in ((False, 0), (True, 2)):
-        replica = Replica(model, records_graphs=records)
-        model.zero_grad()
-        with replica.exchanging(is_last=False):
-            model(torch.ones(1, 2)).sum().backward()
-            in_graph = weight.grad
-        assert (weight.grad is in_graph) == (not records)
-        assert in_graph is not None
-        # What the next pass does to the graphs' memory.
-        in_graph.mul_(1 if not records else torch.nan)
-        with replica.exchanging(is_last=True):
-            model(torch.ones(1, 2)).sum().backward()
-        last = weight.grad
-        assert last is not None
-        assert last.tolist() == [[2.0, 2.0]]
-        (taken,) = taken_gradients(replica)
-        assert (taken is last) == (not records)
-        assert len(begun) == count
+def test_graphs_are_no_longer_a_way_to_compile(folder: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Controller(tiny.config(folder, "cls", compile="graphs"), argv=[])
+    assert "compile: graphs" in str(caught.value)
+    assert "compile: True" in str(caught.value)
 
 
-def test_graphs_are_refused_where_they_cannot_be(folder: Path) -> None:
-    settings = {"compile": "graphs", "parallel": "fsdp", "activation_checkpointing": True, "use_gpu": False}
-    controller = Controller(tiny.config(folder, "cls", **settings), argv=[])
-    with pytest.raises(ConfigError) as error:
-        controller.training()
-    assert str(error.value).splitlines() == [
-        "compile: graphs records CUDA graphs, and this run computes on cpu; use an NVIDIA GPU, or set "
-        "compile: True",
-        "compile: graphs reads parameters from one place in memory, and parallel: fsdp moves them; set ddp, "
-        "or set compile: True",
-        "compile: graphs keeps activations in its own memory, so activation_checkpointing saves none; leave "
-        "it out, or set compile: True",
-    ]
-    with pytest.raises(ConfigError, match="compile: Table does not know how to record graphs; set true"):
-        Table().record_graphs()
-
-
-def test_compile_is_true_or_false_or_graphs_and_a_checkpoint_remembers_which(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ConfigError, match="compile should be true or false or one of 'graphs', not 'grafs'"):
-        Controller(tiny.config(folder, "cls", compile="grafs"), argv=[])
+def test_a_checkpoint_remembers_compile(folder: Path) -> None:
     recipe = Controller(tiny.config(folder, "cls"), argv=["--use_gpu", "False"]).training().recipe
-    told = [identity(replace(recipe, compile=mode))["compile"] for mode in (False, True, "graphs")]
-    assert told == [False, True, "graphs"]
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    for words, message in ((["--compile", "graphs"], "records CUDA graphs"), (["--compile"], "C.. compiler")):
-        controller = Controller(tiny.config(folder, "cls", use_gpu=False), argv=words)
-        with pytest.raises(ConfigError, match=message):
-            controller.training()
+    modes = [identity(replace(recipe, compile=mode))["compile"] for mode in (False, True)]
+    assert modes == [False, True]

@@ -14,7 +14,8 @@ from helpers import tiny
 from helpers.saved import forge
 from palm.controller import Controller
 from palm.core.errors import DataError, StorageError
-from palm.core.files.manifest import read_json, verify
+from palm.core.files.manifest import verify
+from palm.core.files.untrusted import read_json
 
 
 def with_dev(folder: Path, **settings: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import torch
 
 from helpers import killed_stage, tiny
 from palm.controller import Controller
-from palm.core.files.manifest import load_tensors
+from palm.core.files.tensors import load_tensors
 
 ROOT = Path(__file__).resolve().parents[2]
 

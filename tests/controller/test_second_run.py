@@ -14,7 +14,7 @@ from helpers import tiny
 from palm.backbone import BERT
 from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.manifest import read_json
+from palm.core.files.untrusted import read_json
 from palm.engine.training.loop import Step
 from palm.pretrained.writing import write_hugging_face
 

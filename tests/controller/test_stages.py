@@ -15,7 +15,7 @@ import palm
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.manifest import load_tensors
+from palm.core.files.tensors import load_tensors
 from palm.core.signals import Stopped
 from palm.engine.training.events import Observer, Started
 from palm.engine.training.loop import Step, Training

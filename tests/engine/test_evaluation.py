@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import palm
 from helpers import tiny
 from palm.core.errors import ConfigError
-from palm.core.files.manifest import load_tensors
+from palm.core.files.tensors import load_tensors
 from palm.core.numerics.rng import generator
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.loop import Training

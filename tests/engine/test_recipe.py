@@ -16,7 +16,7 @@ import palm
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.files.atomic_dir import new_directory
-from palm.core.files.serialization import rebuilt
+from palm.core.files.serialization import rebuild
 from palm.engine.run.checkpoint import differences, load_checkpoint, save_checkpoint
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import identity
@@ -241,6 +241,6 @@ def test_tasks_with_one_vocabulary_have_it_once_in_a_checkpoint(tmp_path: Path) 
     assert copies == [folder / "step_0/tasks/cls", folder / "step_0/tasks/cls/vocab.txt"]
     tasks = json.loads((folder / "step_0/state.json").read_text(encoding="utf-8"))["components"]["tasks"]
     for task in ("cls", "match", "mlm"):
-        reader = rebuilt(READERS, tasks[task]["reader"], folder / "step_0")
+        reader = rebuild(READERS, tasks[task]["reader"], folder / "step_0")
         assert reader.settings["vocab_path"] == copies[1]
         assert reader.vocab_size == 35

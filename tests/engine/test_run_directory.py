@@ -12,7 +12,8 @@ import pytest
 
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import new_directory
-from palm.core.files.manifest import read_json, write_json
+from palm.core.files.fs import write_json
+from palm.core.files.untrusted import read_json
 from palm.engine.run.checkpoint import VERSION
 from palm.engine.run.run_directory import RunDirectory, Start, name_problem
 from palm.engine.run.run_lock import only_run_in

@@ -11,7 +11,8 @@ import torch
 import palm
 from helpers import tiny
 from palm.cli import main
-from palm.core.files.manifest import load_tensors, verify
+from palm.core.files.manifest import verify
+from palm.core.files.tensors import load_tensors
 from palm.engine.run.merging import mean_of
 
 TEXTS = ["anna has a old red door .", "bert has a new blue boat ."]

@@ -19,14 +19,14 @@ from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.controller import Controller
 from palm.core.errors import ConfigError, DataError, WiringError
-from palm.core.files.serialization import described, rebuilt
+from palm.core.files.serialization import describe, rebuild
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.training.loop import Training
-from palm.metrics.entities import entity_scores
+from palm.metrics.tagging import entity_scores
 from palm.paradigm import HEADS, SequenceLabel
 from palm.paradigm.seq_label import words_first
 from palm.reader import SequenceLabelReader
-from palm.reader.text.words import word_windows, words_of
+from palm.reader.text.words import split_words, word_windows
 
 MAP = {"O": 0, "B-colour": 1, "B-thing": 2, "I-thing": 3}
 
@@ -60,7 +60,7 @@ def table(folder: Path, *lines: str) -> Path:
     ],
 )
 def test_words_are_separated_by_spaces_or_by_the_originals_separator(cell: str, words: list[str]) -> None:
-    assert words_of(cell) == words
+    assert split_words(cell) == words
 
 
 @given(st.lists(st.integers(1, 7), min_size=1), st.integers(7, 20))
@@ -349,9 +349,9 @@ def test_a_setting_of_ones_own_has_the_defaults_of_yaml(use_crf: bool) -> None:
 
 def test_the_published_head_is_saved_as_seq_label(tmp_path: Path) -> None:
     head = palm.head.SequenceLabel(5, 16, learning_rate=0.5)
-    saved = described(HEADS, head, tmp_path)
+    saved = describe(HEADS, head, tmp_path)
     assert saved["name"] == "seq_label"
-    again = rebuilt(HEADS, saved, tmp_path)
+    again = rebuild(HEADS, saved, tmp_path)
     assert (type(again), again.settings) == (SequenceLabel, head.settings)
 
 

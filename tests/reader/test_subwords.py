@@ -157,7 +157,7 @@ def test_lower_case_for_a_vocabulary_with_capitals_is_refused(vocabularies: dict
         ({"vocab.json": "{}"}, r"vocab\.json: the vocabulary needs merges\.txt beside it"),
         ({"vocab.json": "[]"}, "expected a JSON object, not list"),
         ({"vocab.json": "{"}, r"vocab\.json: cannot read the vocabulary: it is not JSON: .*line 1 column 2"),
-        ({"vocab.json": '{"a": 0}', "merges.txt": ""}, r"lacks \[PAD\], \[UNK\], .* is it one of BERT"),
+        ({"vocab.json": '{"a": 0}', "merges.txt": ""}, r"\[PAD\], \[UNK\]"),
         ({"vocab.json": '{"a": 0}', "merges.txt": "x y\n"}, r"cannot read the vocabulary with its merges"),
         ({"vocab.json": '{"model": {"type": "None"}}'}, "cannot read the tokenizer"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 import palm
 from palm.core.errors import StorageError
-from palm.core.files.manifest import write_json
+from palm.core.files.fs import write_json
 from palm.report.comparison_plot import plot_comparison
 
 
@@ -20,8 +20,6 @@ def comparison() -> dict[str, Any]:
     difference |= {
         "high": 6.3,
         "p_value": 0.2,
-        "bootstrap_low": 0.5,
-        "bootstrap_high": 2.0,
         "per_seed": [1.0],
     }
     return {

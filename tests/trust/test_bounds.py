@@ -29,7 +29,7 @@ from palm.config import Problems, yaml_text
 from palm.config.files import read_json as read_backbone_json
 from palm.config.files import read_yaml
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
-from palm.core.files.manifest import read_json
+from palm.core.files.untrusted import read_json
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.formats import zips
 from palm.pretrained.formats.crc32c import crc32c
@@ -556,12 +556,12 @@ def test_the_original_error_is_kept_for_developers(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_memory_is_no_damage() -> None:
-    from palm.core.files.untrusted import reading
+    from palm.core.files.untrusted import wrap_read_errors
 
     def fails() -> None:
         raise MemoryError
 
-    with pytest.raises(MemoryError), reading("here"):
+    with pytest.raises(MemoryError), wrap_read_errors("here"):
         fails()
 
 

@@ -1,4 +1,4 @@
-"""Whole directories that appear at once or not at all, in place of nothing but what palm wrote itself."""
+"""Atomic directories: they appear whole or not at all, and replace nothing but what palm wrote itself."""
 
 from __future__ import annotations
 
@@ -12,18 +12,27 @@ from pathlib import Path
 
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
-from palm.core.files.fs import aside_name, heal, left_by_the_dead, put_in_place, temporary_name, writing
+from palm.core.files.fs import (
+    aside_name,
+    hard_link,
+    recover,
+    remove,
+    replace_directory,
+    stale_temporaries,
+    temporary_name,
+    wrap_write_errors,
+)
 from palm.core.files.manifest import MANIFEST, is_sealed, manifest_of, seal, verify
 from palm.core.logging import logger
 
 WEIGHTS = ".safetensors"
-"""What the names of files of weights end with."""
+"""End of the names of files of weights."""
 
-SHOWN = 3
-"""How many foreign files a message names."""
+MAX_NAMED = 3
+"""Foreign files that a message names."""
 
 _TEMPORARY = re.compile(r"\.(.+?)(?:\.(?:[A-Za-z0-9]*-)?\d+\.part|\.old)")
-"""Names for a while, of this module and of `write_text`."""
+"""Temporary names, of this module and of `write_atomically`."""
 
 
 @contextmanager
@@ -42,18 +51,17 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     check_target(path, overwrite)
     temporary = temporary_name(path)
     try:
-        with writing(path):
-            aside = aside_name(path)
-            for folder in (*left_by_the_dead(path), *([aside] if aside.is_dir() else [])):
+        with wrap_write_errors(path):
+            for folder in (*stale_temporaries(path), aside_name(path)):
                 _remove_temporary(folder)
-            shutil.rmtree(temporary, ignore_errors=True)  # of a process with the same number
+            remove(temporary)  # of a process with the same number
             temporary.mkdir(parents=True)
             yield temporary
             seal(temporary)
             check_target(path, overwrite)  # hours may lie between
-            old = put_in_place(temporary, path)
+            old = replace_directory(temporary, path)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         raise
     if old is not None:
         _remove_listed(old)
@@ -76,16 +84,16 @@ def linked_copy(source: Path, path: Path) -> None:
     with new_directory(path, overwrite=True) as part:
         for name in names:
             (part / name).parent.mkdir(parents=True, exist_ok=True)
-            if not (name.endswith(WEIGHTS) and _linked(source / name, part / name)):
+            if not (name.endswith(WEIGHTS) and hard_link(source / name, part / name)):
                 shutil.copyfile(source / name, part / name)
 
 
-def share_weights(folder: Path, others: Sequence[Path]) -> None:
-    """Let the weights of a folder be the same file on the disk as equal ones of another, where there are any.
+def link_equal_weights(folder: Path, others: Sequence[Path]) -> None:
+    """Make the weights of a folder hard links to equal ones of other folders, where there are any.
 
     Args:
         folder: with a manifest.
-        others: folders that may have the same; those without a manifest are passed over.
+        others: folders that may have the same weights; those without a manifest are skipped.
     """
     entries = manifest_of(folder)
     for other in others:
@@ -93,34 +101,27 @@ def share_weights(folder: Path, others: Sequence[Path]) -> None:
         for name, entry in entries.items():
             if not name.endswith(WEIGHTS) or theirs.get(name) != entry:
                 continue
-            mine, its = folder / name, other / name
+            mine = folder / name
+            original = other / name
             part = mine.with_name(f".{name}.{os.getpid()}.part")
             with suppress(OSError):
                 # The manifest says what should be there; a file that was damaged since must not spread.
-                if not mine.samefile(its) and checksum(its) == entry["sha256"] and _linked(its, part):
+                is_whole = not mine.samefile(original) and checksum(original) == entry["sha256"]
+                if is_whole and hard_link(original, part):
                     part.replace(mine)
 
 
-def _linked(source: Path, path: Path) -> bool:
-    """Whether a file could get a second name; other file systems, and some systems, refuse."""
-    try:
-        path.hardlink_to(source)
-    except (OSError, NotImplementedError):
-        return False
-    return True
-
-
 def check_target(path: Path, overwrite: bool = False) -> None:
-    """Nothing, where `new_directory` may write.
+    """Check that `new_directory` may write.
 
     Raises:
-        StorageError: it may not; says what stands there and what to do.
+        StorageError: it may not; names what is there and what to do.
     """
     if path.name in ("", ".."):
         raise StorageError(
             f"{str(path)!r} is a folder that is in use; give the path of a new one, such as {path / 'model'}"
         )
-    heal(path)
+    recover(path)
     if path.is_symlink():
         raise StorageError(f"{path} is a link to {os.readlink(path)}; give the path of a new folder")  # noqa: PTH115
     if path.exists() and not path.is_dir():
@@ -129,7 +130,7 @@ def check_target(path: Path, overwrite: bool = False) -> None:
         return
     if foreign := foreign_files(path):
         count = len(foreign)
-        names = ", ".join(foreign[:SHOWN]) + (", …" if count > SHOWN else "")
+        names = ", ".join(foreign[:MAX_NAMED]) + (", …" if count > MAX_NAMED else "")
         files = "a file" if count == 1 else f"{count} files"
         raise StorageError(
             f"{path} holds {files} that palm did not write ({names}), and nothing of it is replaced; "
@@ -143,24 +144,24 @@ def check_target(path: Path, overwrite: bool = False) -> None:
 
 
 def foreign_files(folder: Path) -> list[str]:
-    """What a folder holds beside the manifest, the files that it lists and their temporaries, by name.
+    """Return what a folder holds beside the manifest, the files that it lists and their temporaries, by name.
 
     Empty folders count.
     """
     ours = {*_listed(folder), MANIFEST}
     parents = {parent.as_posix() for name in ours for parent in Path(name).parents}
-    found = []
+    foreign = []
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder).as_posix()
         is_folder = file.is_dir() and not file.is_symlink()
         if _is_part_of(file, folder, ours):
             continue
         if name not in (parents if is_folder else ours) or (name == MANIFEST and len(ours) == 1):
-            found.append(name)
-    return found
+            foreign.append(name)
+    return foreign
 
 
-def set_aside_foreign(path: Path) -> None:
+def move_foreign_aside(path: Path) -> None:
     """Give a folder another name where `new_directory` would refuse to replace it; nothing of it is lost.
 
     For folders that a run must write after hours: a checkpoint of palm whose manifest is damaged, or files
@@ -170,12 +171,12 @@ def set_aside_foreign(path: Path) -> None:
         return
     places = (path.with_name(f"{path.name}.kept{number or ''}") for number in count())
     kept = next(place for place in places if not place.exists())
-    with writing(kept):
+    with wrap_write_errors(kept):
         path.rename(kept)
-    logger.warning("%s was not as palm writes it; it is called %s now", path, kept.name)
+    logger.warning("%s holds files that palm did not write; it was renamed to %s", path, kept.name)
 
 
-def discard(folder: Path) -> None:
+def remove_directory(folder: Path) -> None:
     """Remove a folder that palm wrote; what somebody else put there stays, under the folder's name.
 
     The folder loses its name first, so that no half of it is ever seen.
@@ -184,13 +185,13 @@ def discard(folder: Path) -> None:
         return
     aside = temporary_name(folder)
     with suppress(OSError):
-        shutil.rmtree(aside, ignore_errors=True)
+        remove(aside)
         folder.rename(aside)
         _remove_listed(aside)
 
 
 def _listed(folder: Path) -> set[str]:
-    """The files that a folder's manifest lists; none where it is no manifest."""
+    """Return the files that a folder's manifest lists; none where it is no manifest."""
     try:
         return set(manifest_of(folder))
     except StorageError:
@@ -198,7 +199,7 @@ def _listed(folder: Path) -> set[str]:
 
 
 def _is_part_of(file: Path, folder: Path, ours: Collection[str]) -> bool:
-    """Whether it is the temporary of one of our files, left where a disk let nothing be removed."""
+    """Tell whether it is the temporary of one of our files, left where a disk let nothing be removed."""
     part = _TEMPORARY.fullmatch(file.name)
     return part is not None and file.with_name(part[1]).relative_to(folder).as_posix() in ours
 
@@ -207,38 +208,34 @@ def _remove_listed(folder: Path) -> None:
     """Remove the files of a manifest with their temporaries, the manifest last, then empty folders."""
     listed = sorted(_listed(folder))
     parts = [path for path in folder.rglob(".*.part") if _is_part_of(path, folder, [*listed, MANIFEST])]
-    for name in (*(path.relative_to(folder).as_posix() for path in parts), *listed, MANIFEST):
-        with suppress(OSError):
-            (folder / name).unlink()
+    for path in [*parts, *(folder / name for name in listed), folder / MANIFEST]:
+        remove(path)
     folders = [path for path in folder.rglob("*") if path.is_dir()]
     for path in (*sorted(folders, reverse=True), folder):
         with suppress(OSError):
             path.rmdir()
     if folder.exists():
-        logger.warning("%s holds files that appeared there meanwhile; they are not removed", folder)
+        logger.warning("%s holds files that palm did not write; they are not removed", folder)
 
 
-def sweep(folder: Path, is_ours: Callable[[str], bool]) -> None:
-    """Put back, or remove, what dead processes left half done under names of ours.
+def remove_stale(folder: Path, is_ours: Callable[[str], bool]) -> None:
+    """Put back, or remove, what dead processes left unfinished under names of ours.
 
     Args:
         folder: where no other process of palm writes now.
-        is_ours: whether a name, without the dot before and the ending behind it, is one that palm gives.
+        is_ours: tells whether palm gives a name; it gets it without the dot before and the ending.
     """
     for place in list(folder.iterdir()) if folder.is_dir() else ():
         match = _TEMPORARY.fullmatch(place.name)
         if match is None or not is_ours(match[1]):
             continue
-        heal(folder / match[1])
+        recover(folder / match[1])
         _remove_temporary(place)
 
 
 def _remove_temporary(place: Path) -> None:
     """Remove what palm wrote or moved aside; of a complete folder only what its manifest lists."""
-    with suppress(OSError):
-        if not place.is_dir():
-            place.unlink(missing_ok=True)
-        elif (place / MANIFEST).is_file():
-            _remove_listed(place)
-        else:
-            shutil.rmtree(place)
+    if (place / MANIFEST).is_file():
+        _remove_listed(place)
+    else:
+        remove(place)

@@ -1,11 +1,13 @@
-"""What the disk does and answers: errors in a user's words, names that change hands in one moment."""
+"""Changes of the file system: errors with remedies, files that appear whole, folders that replace others."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import re
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -33,8 +35,8 @@ _AT_FDCWD = -100
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Within it, what the operating system refuses becomes an error that names `path` and the remedy.
+def wrap_write_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system refuses into an error that names `path` and the remedy.
 
     Raises:
         StorageError: in place of `OSError`, and of what safetensors makes of one.
@@ -55,13 +57,13 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def flush(file: Path) -> None:
-    """Have a file's content on the disk itself, as far as the system can promise that."""
+    """Flush a file's content to the disk itself, as far as the system can promise that."""
     with file.open("rb+") as handle:
         os.fsync(handle.fileno())
 
 
 def flush_folder(folder: Path) -> None:
-    """Have a folder's entries on the disk itself; where folders cannot be flushed, nothing happens."""
+    """Flush a folder's entries to the disk itself, where the system can."""
     with suppress(OSError):  # Windows and some network file systems refuse
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -70,13 +72,59 @@ def flush_folder(folder: Path) -> None:
             os.close(number)
 
 
+@contextmanager
+def write_atomically(path: Path) -> Iterator[Path]:
+    """Yield a temporary file to write, which takes the place of `path` when the block ends well.
+
+    Raises:
+        StorageError: the place cannot be written; what stood there before is whole.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with wrap_write_errors(path):
+        try:
+            yield part
+            flush(part)
+            part.replace(path)
+        finally:
+            remove(part)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 file that appears whole; errors as in `write_atomically`."""
+    with write_atomically(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as indented UTF-8 JSON."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all that it holds, as far as the system allows it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def hard_link(source: Path, path: Path) -> bool:
+    """Give a file a second name; return False where the file system, or the system, refuses."""
+    try:
+        path.hardlink_to(source)
+    except (OSError, NotImplementedError):
+        return False
+    return True
+
+
 def temporary_name(path: Path) -> Path:
-    """A sibling of `path` for this process to write; the name tells host and process."""
+    """Return a sibling of `path` for this process to write; the name tells host and process."""
     return path.with_name(f".{path.name}.{_host()}-{os.getpid()}.part")
 
 
-def left_by_the_dead(path: Path) -> list[Path]:
-    """The temporary siblings of `path` that processes of this host left when they died.
+def stale_temporaries(path: Path) -> list[Path]:
+    """Return the temporary siblings of `path` that processes of this host left when they died.
 
     Names begin as `temporary_name` makes them; where a process needs several, `.` and a word may follow.
     """
@@ -87,9 +135,9 @@ def left_by_the_dead(path: Path) -> list[Path]:
 
 
 def is_alive(process: int) -> bool:
-    """Whether this host has a process of that number."""
+    """Tell whether this host has a process of that number."""
     if sys.platform == "win32":
-        return True  # there is no question that does no harm
+        return True  # signal 0 would end the process there
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -103,11 +151,11 @@ def _host() -> str:
     return "".join(letter for letter in socket.gethostname() if letter.isalnum())[:32]
 
 
-def put_in_place(new: Path, path: Path) -> Path | None:
+def replace_directory(new: Path, path: Path) -> Path | None:
     """Give the folder `new` the name `path`; a folder that has it is never absent on the way.
 
     Where the system cannot exchange two names, the old folder is first called `aside_name(path)`, which
-    must be free; a process that dies then leaves it for `heal`.
+    must be free; a process that dies then leaves it for `recover`.
 
     Returns:
         Where what stood at `path` lies now; None where nothing stood there.
@@ -125,15 +173,15 @@ def put_in_place(new: Path, path: Path) -> Path | None:
                 new.rename(path)
                 break
             except OSError:
-                # A reader that found no `path` has put it back (`heal`); or the disk refuses.
-                heal(path)
+                # A reader that found no `path` has put it back (`recover`); or the disk refuses.
+                recover(path)
                 if last:
                     raise
     flush_folder(path.parent)
     return old
 
 
-def heal(path: Path) -> None:
+def recover(path: Path) -> None:
     """Put the old folder back where a process died between moving it aside and naming the new one."""
     aside = aside_name(path)
     if aside.is_dir() and not path.exists():
@@ -142,18 +190,16 @@ def heal(path: Path) -> None:
 
 
 def aside_name(path: Path) -> Path:
-    """What a folder is called for the moment in which another takes its name."""
+    """Return the name of a folder for the moment in which another takes its place."""
     return path.with_name(f".{path.name}.old")
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Whether two names were exchanged, in one moment."""
+    """Exchange two names in one moment; return False where the file system cannot."""
     call = _renameat2()
     if call is None:
         return False
-    names = os.fsencode(one), os.fsencode(other)
-    result: int = call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _EXCHANGE)
-    if result == 0:
+    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
         return True
     number = ctypes.get_errno()
     if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV):
@@ -163,10 +209,19 @@ def _exchange(one: Path, other: Path) -> bool:
 
 @cache
 def _renameat2() -> Any:
-    """The system's function, where there is one."""
+    """Return the system's function, where there is one."""
     if not sys.platform.startswith("linux"):
         return None
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is not None:
         call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
     return call
+
+
+def numbered(folder: Path, start: str) -> dict[int, Path]:
+    """Return the directories `<start><number>` in a folder, by number."""
+    return {
+        int(match[1]): path
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (match := re.fullmatch(re.escape(start) + r"(\d+)", path.name))
+    }

@@ -13,20 +13,20 @@ from torch import Tensor
 from palm.core.component import Component, path_settings
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.checksum import checksum
-from palm.core.files.untrusted import inside, reading
+from palm.core.files.untrusted import resolve_inside, wrap_read_errors
 from palm.core.numerics.allocation_limit import within_weights
-from palm.core.numerics.skip_init import unfilled
+from palm.core.numerics.skip_init import skip_init
 from palm.core.registry import Registry
 
 
-def described(
+def describe(
     registry: Registry[Any],
     component: Component,
     folder: Path,
     place: str = "",
     known: MutableMapping[str, Path] | None = None,
 ) -> dict[str, Any]:
-    """What `rebuilt` needs, JSON-ready.
+    """Return what `rebuild` needs, JSON-ready.
 
     Args:
         registry: that of the component's kind.
@@ -53,7 +53,7 @@ def described(
     return {"name": registry.name_of(type(component)), "settings": settings}
 
 
-def rebuilt(
+def rebuild(
     registry: Registry[Any],
     saved: Any,
     folder: Path,
@@ -62,7 +62,7 @@ def rebuilt(
     trust: str | Sequence[str] = (),
     overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """The component that `described` describes, freshly built.
+    """Build the component that `describe` described.
 
     Args:
         registry: that of the component's kind.
@@ -79,7 +79,7 @@ def rebuilt(
         ConfigError: settings are out of their range.
     """
     place = f"the {registry.kind} that {folder} describes"
-    with reading(place):
+    with wrap_read_errors(place):
         component = registry.named_in_directory(saved["name"], folder, trust)
         files = path_settings(component)
         settings = {
@@ -91,7 +91,7 @@ def rebuilt(
         with ExitStack() as stack:
             if weights is not None:
                 stack.enter_context(within_weights(weights, place))
-                stack.enter_context(unfilled())
+                stack.enter_context(skip_init())
             try:
                 return component(**{**settings, **overrides})
             except ConfigError as error:
@@ -100,7 +100,7 @@ def rebuilt(
 
 def _setting(value: Any, folder: Path, is_file: bool, place: str) -> Any:
     if isinstance(value, dict) and set(value) == {"file"}:
-        return inside(folder, value["file"])
+        return resolve_inside(folder, value["file"])
     if is_file and isinstance(value, str):
         raise StorageError(f"{place} should be a file of the directory, not {value!r}")
     return value

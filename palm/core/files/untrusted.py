@@ -1,4 +1,4 @@
-"""Bytes from elsewhere are data: one boundary for what they can break, and bounds on what is read of them."""
+"""Reading of untrusted files: every failure is an error of palm, and sizes are bounded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LEADS_OUT = re.compile(r"[\\:\0]")
 
 
 @contextmanager
-def reading(place: object, form: str = "", error: type[PalmError] = StorageError) -> Iterator[None]:
+def wrap_read_errors(place: object, form: str = "", error: type[PalmError] = StorageError) -> Iterator[None]:
     """Make everything that goes wrong while foreign bytes are read an error of palm that names them.
 
     What malformed bytes raise in parsers (their own, numpy's, a library's) cannot be listed, so all of it
@@ -66,7 +66,8 @@ def _explained(problem: BaseException) -> str:
     if isinstance(problem, json.JSONDecodeError):
         return f"it is not JSON: {problem}"
     if isinstance(problem, UnicodeDecodeError):
-        byte, line = problem.object[problem.start], problem.object[: problem.start].count(b"\n") + 1
+        byte = problem.object[problem.start]
+        line = problem.object[: problem.start].count(b"\n") + 1
         return f"it is not UTF-8 text: byte {problem.start}, in line {line}, is {byte:#04x}; save it as UTF-8"
     # torch writes the frames of its own code below the first line.
     return next(iter(str(problem).splitlines()), "")[:_LONGEST] or type(problem).__name__
@@ -108,6 +109,28 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        StorageError: missing, not JSON, or larger than any that palm or others write.
+    """
+    with wrap_read_errors(path):
+        return parse_json(read_bytes(path))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object.
+
+    Raises:
+        StorageError: as `read_json`, or it holds something else.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise StorageError(f"cannot read {path}: it should hold a JSON object, not {type(content).__name__}")
+    return content
+
+
 def printable(text: str) -> str:
     """Text of others for a terminal: what would steer it, or cannot be written, as its escape.
 
@@ -119,7 +142,7 @@ def printable(text: str) -> str:
     )
 
 
-def inside(folder: Path, name: object) -> Path:
+def resolve_inside(folder: Path, name: object) -> Path:
     """The file that something in a directory names, which must lie in it.
 
     Symbolic links may lead to other places of the directory; and, where the directory is one of Hugging
@@ -130,7 +153,8 @@ def inside(folder: Path, name: object) -> Path:
     """
     if not isinstance(name, str) or _LEADS_OUT.search(name) or ".." in PurePosixPath(name).parts:
         raise StorageError(f"{folder} is unsafe: it names the file {name!r}, which would lie outside of it")
-    path, root = folder / name, folder.resolve()
+    path = folder / name
+    root = folder.resolve()
     roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
     if not any(path.resolve().is_relative_to(place) for place in roots):
         raise StorageError(f"{folder} is unsafe: it names the file {name!r}, which lies outside of it")

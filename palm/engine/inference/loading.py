@@ -10,9 +10,10 @@ from typing import Any
 from palm.backbone import BACKBONES, Backbone
 from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.manifest import load_into, load_tensors, read_object, under, verify
-from palm.core.files.serialization import rebuilt
-from palm.core.files.untrusted import reading
+from palm.core.files.manifest import verify
+from palm.core.files.serialization import rebuild
+from palm.core.files.tensors import load_into, load_tensors, weights_under
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.engine.inference.inference import DESCRIPTION, FORMAT, VERSION, WEIGHTS, InferenceModel
 from palm.engine.inference.model_paths import chosen_model
@@ -62,15 +63,15 @@ def load_model(
             f"this palm reads {FORMAT!r} version {VERSION}; load it with the palm that wrote it"
         )
     weights = load_tensors(folder / WEIGHTS)
-    own = {"backbone": under("backbone", weights), "head": under("paradigm", weights)}
-    with reading(folder / DESCRIPTION):
+    own = {"backbone": weights_under("backbone", weights), "head": weights_under("paradigm", weights)}
+    with wrap_read_errors(folder / DESCRIPTION):
         if problems := count_problems(batch_size=description["batch_size"]):
             raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
         model = InferenceModel(
             str(description["task"]),
-            rebuilt(READERS, description["reader"], folder, trust=trust, overrides=reader),
-            rebuilt(BACKBONES, description["backbone"], folder, trust=trust, weights=own["backbone"]),
-            rebuilt(HEADS, description["paradigm"], folder, trust=trust, weights=own["head"], overrides=head),
+            rebuild(READERS, description["reader"], folder, trust=trust, overrides=reader),
+            rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=own["backbone"]),
+            rebuild(HEADS, description["paradigm"], folder, trust=trust, weights=own["head"], overrides=head),
             batch_size=description["batch_size"],
             precision=precision if engine == "torch" else "fp32",
         )
@@ -105,5 +106,5 @@ def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:
         StorageError: they cannot be read, or are of another shape.
     """
     weights = load_tensors(folder / WEIGHTS)
-    load_into(backbone, under("backbone", weights), folder)
-    load_into(head, under("paradigm", weights), folder)
+    load_into(backbone, weights_under("backbone", weights), folder)
+    load_into(head, weights_under("paradigm", weights), folder)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.engine.run.run_directory import BAD_ROWS
 from palm.engine.training.task import Task

@@ -13,19 +13,12 @@ from torch import Tensor
 from palm.backbone import BACKBONES
 from palm.core.differences import changes
 from palm.core.errors import StorageError
-from palm.core.files.atomic_dir import new_directory, set_aside_foreign
-from palm.core.files.manifest import (
-    load_tensors,
-    numbered,
-    read_object,
-    save_tensors,
-    under,
-    verified_object,
-    verify,
-    write_json,
-)
-from palm.core.files.serialization import described
-from palm.core.files.untrusted import reading
+from palm.core.files.atomic_dir import move_foreign_aside, new_directory
+from palm.core.files.fs import numbered, write_json
+from palm.core.files.manifest import verified_object, verify
+from palm.core.files.serialization import describe
+from palm.core.files.tensors import load_tensors, save_tensors, weights_under
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.distributed import full_tensors, is_first, shard_like
 from palm.engine.training.finite import check_finite
@@ -65,7 +58,7 @@ def save_checkpoint(training: Training, folder: Path, run_id: str | None = None)
     contents = {name: full_tensors(tensors) for name, tensors in files.items()}
     if not is_first():
         return
-    set_aside_foreign(folder)
+    move_foreign_aside(folder)
     with new_directory(folder, overwrite=True) as part:
         for name, tensors in contents.items():
             save_tensors(part / f"{name}.safetensors", tensors)
@@ -87,12 +80,12 @@ def _components(training: Training, folder: Path) -> dict[str, Any]:
     known: dict[str, Path] = {}
     tasks = {
         task.name: {
-            "reader": described(READERS, task.reader, folder, f"tasks/{task.name}", known),
-            "paradigm": described(HEADS, task.head, folder, f"tasks/{task.name}", known),
+            "reader": describe(READERS, task.reader, folder, f"tasks/{task.name}", known),
+            "paradigm": describe(HEADS, task.head, folder, f"tasks/{task.name}", known),
         }
         for task in training.tasks
     }
-    return {"backbone": described(BACKBONES, training.model.backbone, folder), "tasks": tasks}
+    return {"backbone": describe(BACKBONES, training.model.backbone, folder), "tasks": tasks}
 
 
 def load_checkpoint(training: Training, folder: Path) -> None:
@@ -105,7 +98,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     verify(folder, (*NEEDED, *(["ema.safetensors"] if training.ema is not None else [])))
     state = _of_this_version(read_object(folder / STATE), folder)
     now = identity(training.recipe)
-    with reading(folder / STATE):
+    with wrap_read_errors(folder / STATE):
         saved_run, steps_per_saved = on_devices_of(now, state["run"])
         found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
     if found:
@@ -119,7 +112,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     saved = load_tensors(folder / "model.safetensors")
     own = training.model.state_dict()
     placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
-    with reading(folder, " as a checkpoint of this run"):  # whole, but somebody else's
+    with wrap_read_errors(folder, " as a checkpoint of this run"):  # whole, but somebody else's
         training.model.load_state_dict(placed)
         restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
         if training.ema is not None:
@@ -135,7 +128,7 @@ def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     Raises:
         StorageError: another version of palm wrote it, or it says nothing.
     """
-    with reading(folder / STATE):
+    with wrap_read_errors(folder / STATE):
         kind, version = state["format"], state["version"]
     if (kind, version) != (FORMAT, VERSION):
         raise StorageError(
@@ -196,8 +189,8 @@ class TrainedWeights:
     @classmethod
     def of(cls, weights: Mapping[str, Tensor], places: Mapping[str, str]) -> TrainedWeights:
         """From those of a whole model; `places` tells where the head of each task is among them."""
-        heads = {task: under(place, weights) for task, place in places.items()}
-        return cls(under("backbone", weights), heads)
+        heads = {task: weights_under(place, weights) for task, place in places.items()}
+        return cls(weights_under("backbone", weights), heads)
 
 
 def trained_weights(folder: Path) -> TrainedWeights:
@@ -217,7 +210,7 @@ def trained_weights(folder: Path) -> TrainedWeights:
         averages = load_tensors(folder / "ema.safetensors")
         weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
     state = _of_this_version(read_object(folder / STATE), folder)
-    with reading(folder / STATE):
+    with wrap_read_errors(folder / STATE):
         return TrainedWeights.of(weights, state["heads"])
 
 
@@ -235,7 +228,7 @@ def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None
     for folder in numbered(save_path, "step_").values():
         try:
             state = _of_this_version(verified_object(folder, STATE), folder)
-            with reading(folder / STATE):
+            with wrap_read_errors(folder / STATE):
                 if run_id in (None, state["run_id"]):
                     steps, tasks = state["task_steps"], state["run"]["tasks"]
                     found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import StorageError, TrainingError
-from palm.core.files.atomic_dir import check_target, discard, sweep
-from palm.core.files.fs import writing
-from palm.core.files.manifest import MANIFEST, is_sealed, numbered, read_json, write_json
-from palm.core.files.untrusted import reading
+from palm.core.files.atomic_dir import check_target, remove_directory, remove_stale
+from palm.core.files.fs import numbered, wrap_write_errors, write_json
+from palm.core.files.manifest import MANIFEST, is_sealed
+from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
@@ -108,10 +108,10 @@ class RunDirectory:
             StorageError: files of others, or an earlier run's, stand where this run writes.
         """
         tasks = {*self.tasks, *self._earlier_tasks()}
-        sweep(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
+        remove_stale(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
         for task in tasks:
-            sweep(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
-        sweep(self.path / BEST_OF_RUN, lambda name: name in tasks)
+            remove_stale(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
+        remove_stale(self.path / BEST_OF_RUN, lambda name: name in tasks)
         for task in self.targets:
             own = (self.path / task / name for name in (LAST, BEST))
             for place in (*own, self.path / BEST_OF_RUN / task):
@@ -147,9 +147,9 @@ class RunDirectory:
         if not self._is_here(start.checkpoint):
             # What an earlier run of palm left, nothing else; its checkpoints never take part again.
             for folder in (*self._checkpoints(), *self._models()):
-                discard(folder)
+                remove_directory(folder)
             for name in (BAD_ROWS, STAGES_RECORD):
-                with writing(self.path / name):
+                with wrap_write_errors(self.path / name):
                     (self.path / name).unlink(missing_ok=True)
         record = {
             "format": "palm-run",
@@ -207,7 +207,7 @@ class RunDirectory:
         saved = self._record().get("identity")
         lines = [f"{RECORD} is missing, which would tell whose they are"]
         if isinstance(saved, dict):
-            with reading(self.path / RECORD):
+            with wrap_read_errors(self.path / RECORD):
                 lines = differences(on_devices_of(identity, saved)[0], identity)
         if lines:
             raise StorageError("\n  ".join([self._refusal(found), *lines]))

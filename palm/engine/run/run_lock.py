@@ -12,8 +12,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import writing
-from palm.core.files.manifest import read_json, write_json
+from palm.core.files.fs import wrap_write_errors, write_json
+from palm.core.files.untrusted import read_json
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
 
@@ -30,7 +30,7 @@ def only_run_in(folder: Path) -> Iterator[None]:
     Raises:
         StorageError: another run is there, and names it; or the folder cannot be written.
     """
-    with writing(folder):
+    with wrap_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK)
         try:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from palm.core.files.atomic_dir import discard, set_aside_foreign, share_weights
-from palm.core.files.manifest import numbered
+from palm.core.files.atomic_dir import link_equal_weights, move_foreign_aside, remove_directory
+from palm.core.files.fs import numbered
 from palm.core.logging import logger
 from palm.distributed import is_first
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
@@ -89,12 +89,12 @@ def save_model(
         weights = {f"{part}.{name}": value for part, m in parts for name, value in m.named_parameters()}
         check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
         if is_first():
-            set_aside_foreign(path)
+            move_foreign_aside(path)
         model.save(path, run, training_facts(training, task, best), overwrite=True)
         if is_first():  # one evaluation may be the best of a target and of the run, and the last one, too
             run_folder = path.parent.parent
             own = [run_folder / task.name / kind for kind in (BEST, LAST)]
-            share_weights(path, [*own, run_folder / BEST_OF_RUN / task.name])
+            link_equal_weights(path, [*own, run_folder / BEST_OF_RUN / task.name])
 
 
 class CheckpointSaver:
@@ -228,4 +228,4 @@ def keep_last(folder: Path, start: str, last: int, count: int) -> None:
         return
     older = sorted(number for number in numbered(folder, start) if number <= last)
     for number in older[:-count] if count > 0 else ():
-        discard(folder / f"{start}{number}")
+        remove_directory(folder / f"{start}{number}")

@@ -11,7 +11,9 @@ from typing import Any
 from palm.core.differences import changes
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import linked_copy
-from palm.core.files.manifest import is_sealed, read_object, write_json
+from palm.core.files.fs import write_json
+from palm.core.files.manifest import is_sealed
+from palm.core.files.untrusted import read_object
 from palm.core.logging import logger
 from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.result import TrainingResult, result_of

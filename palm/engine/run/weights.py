@@ -7,17 +7,11 @@ from pathlib import Path
 
 from palm.backbone import Backbone
 from palm.core.errors import StorageError
-from palm.core.files.atomic_dir import new_directory, set_aside_foreign
-from palm.core.files.manifest import (
-    load_into,
-    load_tensors,
-    read_object,
-    save_tensors,
-    under,
-    verify,
-    write_json,
-)
-from palm.core.files.untrusted import reading
+from palm.core.files.atomic_dir import move_foreign_aside, new_directory
+from palm.core.files.fs import write_json
+from palm.core.files.manifest import verify
+from palm.core.files.tensors import load_into, load_tensors, save_tensors, weights_under
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.distributed import full_tensors, is_first
 from palm.engine.inference.inference import DESCRIPTION, WEIGHTS
@@ -55,7 +49,7 @@ def save_weights(training: Training, folder: Path) -> None:
 
 def write_weights(folder: Path, weights: TrainedWeights) -> None:
     """Write the weights of an encoder and of heads; `folder` is as for `save_weights`."""
-    set_aside_foreign(folder)
+    move_foreign_aside(folder)
     places = {task: f"heads.@{number}" for number, task in enumerate(weights.heads)}
     tensors = {f"backbone.{name}": value for name, value in weights.backbone.items()}
     for task, head in weights.heads.items():
@@ -81,12 +75,12 @@ def saved_weights(path: Path) -> TrainedWeights:
         folder = chosen_model(path)
         verify(folder, (DESCRIPTION, WEIGHTS))
         weights = load_tensors(folder / WEIGHTS)
-        with reading(folder / DESCRIPTION):
+        with wrap_read_errors(folder / DESCRIPTION):
             task = str(read_object(folder / DESCRIPTION)["task"])
-        return TrainedWeights(under("backbone", weights), {task: under("paradigm", weights)})
+        return TrainedWeights(weights_under("backbone", weights), {task: weights_under("paradigm", weights)})
     verify(path, (CONTENTS, TENSORS))
     told = read_object(path / CONTENTS)
-    with reading(path / CONTENTS):
+    with wrap_read_errors(path / CONTENTS):
         if (kind := (told["format"], told["version"])) != (FORMAT, VERSION):
             raise StorageError(f"{path} holds {kind}, this palm reads {(FORMAT, VERSION)}")
         return TrainedWeights.of(load_tensors(path / TENSORS), told["heads"])

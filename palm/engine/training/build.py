@@ -25,7 +25,7 @@ from palm.optimizer import Optimizer, ParameterGroups
 
 
 def start(recipe: Recipe) -> Training:
-    """The run that a recipe describes, before its first step; every door comes through here.
+    """Build the run that a recipe describes, before its first step.
 
     Raises:
         ConfigError: what the recipe asks for cannot be done with this model or on this device.
@@ -36,7 +36,6 @@ def start(recipe: Recipe) -> Training:
             *step_problems(recipe.tasks_per_step, recipe.balance, recipe.tasks),
         ]
     )
-    raise_any(graph_problems(recipe))
     if recipe.balance is not None:
         recipe.balance.reset()
     model = MultiTaskModel(recipe.backbone, recipe.tasks, resolved(recipe.precision, recipe.device))
@@ -49,14 +48,9 @@ def start(recipe: Recipe) -> Training:
         recipe.backbone.checkpoint_activations()
     if recipe.compile:
         raise_any(compiler_problems(recipe.device))
-        if recipe.compile == "graphs":
-            recipe.backbone.record_graphs()
-        else:
-            recipe.backbone.compile()
+        recipe.backbone.compile()
     # fsdp replaces parameters, so the replica comes before everything that holds them.
-    replica = Replica(
-        model, recipe.parallel, recipe.gradient_exchange, records_graphs=recipe.compile == "graphs"
-    )
+    replica = Replica(model, recipe.parallel, recipe.gradient_exchange)
     optimizer = build_optimizer(recipe.optimizer, recipe.groups, model, recipe.tasks)
     ema = None
     if recipe.ema_decay is not None:
@@ -64,26 +58,10 @@ def start(recipe: Recipe) -> Training:
     return Training(recipe, model=model, replica=replica, optimizer=optimizer, ema=ema)
 
 
-def graph_problems(recipe: Recipe) -> list[str]:
-    """Why CUDA graphs cannot be recorded, where a run asks for them."""
-    if recipe.compile != "graphs":
-        return []
-    found = []
-    if recipe.device.type != "cuda":
-        found.append(f"records CUDA graphs, and this run computes on {recipe.device.type}; use an NVIDIA GPU")
-    if recipe.parallel == "fsdp":
-        found.append("reads parameters from one place in memory, and parallel: fsdp moves them; set ddp")
-    if recipe.activation_checkpointing:
-        found.append(
-            "keeps activations in its own memory, so activation_checkpointing saves none; leave it out"
-        )
-    return [f"compile: graphs {line}, or set compile: True" for line in found]
-
-
 def build_optimizer(
     optimizer: Optimizer, groups: ParameterGroups, model: MultiTaskModel, tasks: Sequence[Task]
 ) -> torch.optim.Optimizer:
-    """The torch optimizer of the parameters that move; the others are frozen from now on.
+    """Build the torch optimizer of the parameters that move, and freeze the others.
 
     Args:
         optimizer: its settings.
@@ -110,7 +88,12 @@ def build_optimizer(
         rates[PRIVATE] = groups.backbone_learning_rate
     groups.apply(built, moving, optimizer.learning_rate, rates, factors)
     decays = {f"{place}.{name}": part for place, head in heads for name, part in head.l2_decays.items()}
-    decaying = [(parameter, decays[name]) for name, parameter in moving if name in decays]
+    _decay(built, [(parameter, decays[name]) for name, parameter in moving if name in decays])
+    return built
+
+
+def _decay(optimizer: torch.optim.Optimizer, decaying: Sequence[tuple[nn.Parameter, float]]) -> None:
+    """Add L2 decay to the gradients of some parameters, each with its own factor."""
 
     def add_decay(*_: Any) -> None:
         for parameter, part in decaying:
@@ -119,8 +102,7 @@ def build_optimizer(
 
     if decaying:
         # As a hook of the optimizer it comes after clipping, as in PaddlePALM 2.x.
-        built.register_step_pre_hook(add_decay)
-    return built
+        optimizer.register_step_pre_hook(add_decay)
 
 
 def moving_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

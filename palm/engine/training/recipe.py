@@ -24,9 +24,6 @@ from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS
 
-CompileMode = bool | Literal["graphs"]
-"""Whether the encoder's layers are compiled, and CUDA graphs of them recorded."""
-
 LossScale = Literal["none", "classes"]
 """What losses are divided by: nothing, or the logarithm of the number of classes."""
 
@@ -53,7 +50,7 @@ class Recipe:
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32; None leaves it as torch has it.
         parallel: what every device has of the parameters, see `Replica`.
         gradient_exchange: the dtype in which gradients travel between devices.
-        compile: compile the encoder's layers; graphs also records CUDA graphs of them.
+        compile: compile the encoder's layers.
         activation_checkpointing: compute activations again in the backward pass.
         eval_every_n_steps: how often tasks are evaluated; it counts where draws follow dev scores.
         eval_every_epoch: whether they are evaluated after every epoch; likewise.
@@ -76,7 +73,7 @@ class Recipe:
     tf32: bool | None = None
     parallel: Parallel = "ddp"
     gradient_exchange: GradientExchange = "fp32"
-    compile: CompileMode = False
+    compile: bool = False
     activation_checkpointing: bool = False
     eval_every_n_steps: int = -1
     eval_every_epoch: bool = False

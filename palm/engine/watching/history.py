@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import writing
-from palm.core.files.manifest import write_text
+from palm.core.files.fs import wrap_write_errors, write_text
 from palm.core.version import __version__
 from palm.engine.training.events import (
     Completed,
@@ -101,7 +100,7 @@ class HistoryWriter:
     def _start(self, event: Started) -> None:
         if self.folder is not None:
             path = self.folder / HISTORY_FILE
-            with writing(path):
+            with wrap_write_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_lines(path, self.lines)
                 self._file = path.open("a", encoding="utf-8")
@@ -135,7 +134,10 @@ class HistoryWriter:
             return
         # The last line must not hide why the run ended, which may be a full disk.
         has_ended = isinstance(event, Ended)
-        with suppress(StorageError) if has_ended else nullcontext(), writing(self.folder / HISTORY_FILE):
+        with (
+            suppress(StorageError) if has_ended else nullcontext(),
+            wrap_write_errors(self.folder / HISTORY_FILE),
+        ):
             self._file.write(_text(line))
             self._file.flush()
 

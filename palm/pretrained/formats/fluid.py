@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.files.untrusted import reading
+from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.pretrained.formats.protobuf import fields
 from palm.pretrained.formats.zips import MAX_MEMBERS, Limited, most_unpacked
@@ -51,7 +51,7 @@ def read_folder(folder: Path, headers: bool = False) -> dict[str, Tensor]:
     files = {file.name: file for file in sorted(folder.iterdir()) if file.is_file()}
     found = {}
     for name in weights_among(files, _NOT_WEIGHTS, folder):
-        with reading(files[name], _FORM), files[name].open("rb") as stream:
+        with wrap_read_errors(files[name], _FORM), files[name].open("rb") as stream:
             found[name] = _variable(stream, files[name].stat().st_size, headers)
     return found
 
@@ -67,8 +67,9 @@ def read_archive(archive: Path, headers: bool = False) -> dict[str, Tensor]:
         StorageError: it is not a gzipped tar, a member is not a variable, or it unpacks to far more than
             it weighs.
     """
-    found, others = {}, []
-    with reading(archive), gzip.open(archive) as raw:
+    found = {}
+    others = []
+    with wrap_read_errors(archive), gzip.open(archive) as raw:
         unpacked = Limited(raw, most_unpacked(archive.stat().st_size))
         with tarfile.open(fileobj=io.BufferedReader(unpacked, 1 << 16), mode="r|") as tar:
             for number, member in enumerate(tar):
@@ -79,7 +80,7 @@ def read_archive(archive: Path, headers: bool = False) -> dict[str, Tensor]:
                 if _NOT_WEIGHTS.search(name):
                     others.append(name)
                 elif stream is not None:
-                    with reading(f"{archive}: {name}", _FORM):
+                    with wrap_read_errors(f"{archive}: {name}", _FORM):
                         found[name] = _variable(stream, member.size, headers)
         unpacked.drain()
     weights_among([*found, *others], _NOT_WEIGHTS, archive)
@@ -105,7 +106,7 @@ def parse_variable(data: bytes, place: str) -> Tensor:
     Raises:
         StorageError: it is something else, or cut short.
     """
-    with reading(place, _FORM):
+    with wrap_read_errors(place, _FORM):
         return _variable(io.BytesIO(data), len(data), headers=False)
 
 

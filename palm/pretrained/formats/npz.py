@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.files.untrusted import reading
+from palm.core.files.untrusted import wrap_read_errors
 from palm.pretrained.formats.zips import opened
 
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -25,7 +25,7 @@ def read_npz(file: Path, headers: bool = False) -> dict[str, Tensor]:
     Raises:
         StorageError: it is something else, damaged, or claims more than it holds.
     """
-    with reading(file, " as numpy's arrays"), opened(file) as archive:
+    with wrap_read_errors(file, " as numpy's arrays"), opened(file) as archive:
         found = {}
         for entry in archive.infolist():
             name = entry.filename.removesuffix(".npy")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.files.untrusted import reading
+from palm.core.files.untrusted import wrap_read_errors
 from palm.pretrained.formats.pickles import COMMON, Fillable, Stream, load_pickle
 
 NAMES_KEY = "StructuredToParameterName@@"
@@ -31,7 +31,7 @@ def read_pdparams(file: Path, headers: bool = False) -> dict[str, Tensor]:
     Raises:
         StorageError: it is something else, holds more than arrays, or asks for anything to be called.
     """
-    with reading(file, " as Paddle's arrays"):
+    with wrap_read_errors(file, " as Paddle's arrays"):
         with file.open("rb") as stream:
             content = load_pickle(Stream(stream, file.stat().st_size), _KNOWN)
         if not isinstance(content, dict):

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.files.untrusted import reading
+from palm.core.files.untrusted import wrap_read_errors
 from palm.pretrained.formats.pickles import COMMON, Stream, load_pickle
 from palm.pretrained.formats.zips import opened
 
@@ -100,7 +100,7 @@ def read_torch(file: Path, headers: bool = False) -> dict[str, Tensor]:
         StorageError: it is something else, damaged, holds more than tensors, or asks for anything to be
             called.
     """
-    with reading(file, " as tensors alone"):
+    with wrap_read_errors(file, " as tensors alone"):
         if zipfile.is_zipfile(file):
             return _read_zip(file, headers)
         # The format before torch 1.6: pickles one after another, then the numbers of every storage.
@@ -185,7 +185,7 @@ def _tensors(views: Views, values: Values, headers: bool) -> dict[str, Tensor]:
 
 
 def _stored(entry: Any) -> _Storage:
-    """What stands for numbers in the pickle: ('storage', type, name, device, count) and, of old, a view."""
+    """Return the storage that ('storage', type, name, device, count), and in old files a view, stands for."""
     kind, dtype, key, _, count, *view = entry
     if (
         kind != "storage"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from palm.core.errors import DataError, StorageError
+from palm.core.files.fs import remove
 from palm.core.files.locking import locked
 from palm.core.logging import logger
 from palm.reader.rows.cache_key import key_of
@@ -87,7 +87,7 @@ class DataCache:
                     return rows
             except StorageError as error:
                 logger.warning("%s: its encoded rows are damaged and made anew: %s", path, error)
-                shutil.rmtree(entry)
+                remove(entry)
             forget_unused(self.folder)
             _keep(reader, path, entry)
             return mapped_rows(entry)[0]
@@ -100,10 +100,7 @@ def forget_unused(folder: Path) -> None:
         with suppress(OSError):
             if not _OURS.fullmatch(place.name) or place.stat().st_mtime > oldest:
                 continue
-            if place.is_dir():
-                shutil.rmtree(place)
-            else:
-                place.unlink()
+            remove(place)
 
 
 def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Rows:
@@ -124,7 +121,7 @@ def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Ro
                 cache.folder,
                 error,
             )
-    bad = BadRows(path, reader.on_bad_row, joint=True)
+    bad = BadRows(path, reader.on_bad_row)
     rows = Rows.concatenate(list(training_parts(reader, path, bad)))
     rows.bad = bad.records, bad.count
     return rows
@@ -149,12 +146,12 @@ def _rows_with_messages(entry: Path) -> Rows | None:
 def _keep(reader: RowEncoder, path: Path, entry: Path) -> None:
     """Encode a file into a new entry."""
     part = entry.with_name(f"{entry.name}.{os.getpid()}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    remove(part)
     part.mkdir()
     try:
         with RowsWriter(part) as writer, _warnings() as warnings:
             done, reported = 0, time.monotonic()
-            bad = BadRows(path, reader.on_bad_row, joint=True)
+            bad = BadRows(path, reader.on_bad_row)
             for rows in training_parts(reader, path, bad):
                 writer.append(rows)
                 done += len(rows)
@@ -170,7 +167,7 @@ def _keep(reader: RowEncoder, path: Path, entry: Path) -> None:
             if not entry.is_dir():  # where there are no locks, another process may have been first
                 raise
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        remove(part)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 
 from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, DataError
-from palm.core.files.untrusted import parse_json, read_bytes, reading
+from palm.core.files.untrusted import parse_json, read_bytes, wrap_read_errors
 from palm.core.registry import did_you_mean
 from palm.core.tensor_specs import NO_LABEL
 
@@ -143,7 +143,7 @@ def _ids_of(label_map: Path | str | Mapping[str, int], n_classes: int | None) ->
         where, mapping = "label_map", dict(label_map)
     else:
         where = f"{label_map}"
-        with reading(label_map, " the label_map", DataError):
+        with wrap_read_errors(label_map, " the label_map", DataError):
             try:
                 mapping = parse_json(read_bytes(Path(label_map)))
             except json.JSONDecodeError as error:

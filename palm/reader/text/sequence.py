@@ -1,6 +1,6 @@
 """Token ids of one or two texts as one sequence, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, cut to fit.
 
-RoBERTa writes `<s> a </s>` and `<s> a </s></s> b </s>`.
+RoBERTa writes `<s> a </s>` and `<s> a </s></s> b </s>`; others what their `tokenizer.json` says.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sequence_of(
     if b is None:
         ids = [tokenizer.cls_id, *a[: max_seq_len - 2], tokenizer.sep_id]
         return TokenSequence(ids, len(ids))
-    between = [tokenizer.sep_id] * tokenizer.separators
+    between = tokenizer.between
     keep_a, keep_b = fitting_lengths(len(a), len(b), max_seq_len - 2 - len(between))
     ids = [tokenizer.cls_id, *a[:keep_a], *between, *b[:keep_b], tokenizer.sep_id]
     return TokenSequence(ids, keep_a + 1 + len(between))

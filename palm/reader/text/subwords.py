@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from palm.core.errors import ConfigError, DataError
-from palm.core.files.untrusted import MAX_JSON, parse_json, read_bytes, reading
+from palm.core.files.untrusted import MAX_JSON, parse_json, read_bytes, wrap_read_errors
 from palm.reader.text.tokenizer import (
     MAX_ID,
     SPECIAL_TOKENS,
@@ -59,7 +59,7 @@ def load_tokenizer(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
     is_pieces = path.suffix != ".json"
     files = [path] if is_pieces else [path, path.with_name(MERGES), path.with_name(SETTINGS)]
     there = [file for file in files if file.is_file()]
-    with reading(path, " the vocabulary", DataError):
+    with wrap_read_errors(path, " the vocabulary", DataError):
         parts = [hashlib.sha256(read_bytes(file, 2 * MAX_JSON)).hexdigest() for file in there]
     # A tokenizer remembers where its further files lie, so these count with their paths.
     key = (f"{is_pieces and do_lower_case}", *parts, *(str(file.absolute()) for file in there[1:]))
@@ -98,12 +98,14 @@ class ByteLevelTokenizer(Tokenizer):
             raise DataError(f"{vocab_path}: the vocabulary needs {MERGES} beside it")
         found = _read(settings) if settings.is_file() else {}
         blank_before = bool(found.get("add_prefix_space"))
-        with reading(vocab_path, f" the vocabulary with its {MERGES}", DataError):
+        with wrap_read_errors(vocab_path, f" the vocabulary with its {MERGES}", DataError):
             read_bytes(merges)
             pipeline = tokenizers.Tokenizer(models.BPE.from_file(str(vocab_path), str(merges)))
         pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=blank_before)
         pipeline.post_processor = processors.ByteLevel(add_prefix_space=blank_before, trim_offsets=True)
-        super().__init__(pipeline, *_with_special(pipeline.get_vocab(), vocab_path), before_word=" ")
+        ids = pipeline.get_vocab()
+        special, between = _special_of(ids, vocab_path)
+        super().__init__(pipeline, ids, special, between, before_word=" ")
         self.companions = (merges, settings) if found else (merges,)
 
 
@@ -119,11 +121,12 @@ class JsonTokenizer(Tokenizer):
 
     def __init__(self, path: Path) -> None:
         self._content = content = _read(path)
-        with reading(path, " the tokenizer", DataError):
+        with wrap_read_errors(path, " the tokenizer", DataError):
             special = [token["content"] for token in content.get("added_tokens", ()) if token.get("special")]
             hidden = {token: f"\ufdd0{token}" for token in special}
             _check_growth(content.get("normalizer"))
-            ids = tokenizers.Tokenizer.from_str(json.dumps(content)).get_vocab()
+            whole = tokenizers.Tokenizer.from_str(json.dumps(content))
+            ids = whole.get_vocab()
             if content["model"].get("type") == "Unigram":  # which itself finds special tokens in a text
                 pieces = [[hidden.get(piece, piece), score] for piece, score in content["model"]["vocab"]]
                 added = [
@@ -141,13 +144,14 @@ class JsonTokenizer(Tokenizer):
             pipeline.encode(
                 _UNKNOWN, add_special_tokens=False
             )  # a model may name a token for unknown words that it does not have
-        self._is_byte_level = '"ByteLevel"' in json.dumps(content.get("pre_tokenizer"))
-        before_word = " " if self._is_byte_level else ""
-        super().__init__(pipeline, *_with_special(ids, path), before_word=before_word)
+        after = json.dumps(content.get("post_processor"))
+        self._trims_offsets = '"ByteLevel"' in after or '"RobertaProcessing"' in after
+        roles, between = _special_of(ids, path, whole)
+        super().__init__(pipeline, ids, roles, between, before_word=_before_word(pipeline))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Pieces]:
         encoded = super().encode_with_offsets(texts)
-        if self._is_byte_level:  # whose own processor does it
+        if self._trims_offsets:
             return encoded
         trimmed = []
         for pieces, text in zip(encoded, texts, strict=True):
@@ -164,21 +168,71 @@ class JsonTokenizer(Tokenizer):
         return tokenizers.Tokenizer.from_str(json.dumps(self._content))
 
 
-def _with_special(ids: dict[str, int], path: Path) -> tuple[dict[str, int], SpecialTokens, int]:
-    """The vocabulary, its special tokens and the number of its separators."""
+def _special_of(
+    ids: dict[str, int], path: Path, whole: tokenizers.Tokenizer | None = None
+) -> tuple[SpecialTokens, list[int]]:
+    """Find the special tokens of a vocabulary, and the ids between two texts.
+
+    Args:
+        ids: token -> id.
+        path: the vocabulary's file; `tokenizer_config.json` beside it names tokens.
+        whole: puts its special tokens around texts; None for a vocabulary without such rules.
+
+    Raises:
+        DataError: an id is too large, or nothing begins and ends a text, or fills up rows.
+    """
     if ids and max(ids.values()) >= MAX_ID:
         raise DataError(f"{path}: the id {max(ids.values())} should be below {MAX_ID}")
     lacking = {special: [token for token in special if token not in ids] for special in SEPARATORS}
     special = min(lacking, key=lambda special: len(lacking[special]))
     if lacking[special]:
-        raise DataError(
-            f"{path}: the vocabulary lacks {', '.join(lacking[special])}; is it one of BERT's or RoBERTa's?"
-        )
-    return ids, special, SEPARATORS[special]
+        ruled = whole and _special_by_rules(ids, path, whole)
+        if not ruled:
+            raise DataError(
+                f"{path}: the vocabulary lacks {', '.join(lacking[special])}; it should be one of BERT's or "
+                "RoBERTa's, or a tokenizer.json that puts tokens of its own around texts"
+            )
+        special = ruled
+    between = _between(whole) if whole is not None else None
+    return special, between or [ids[special.sep]] * SEPARATORS.get(special, 1)
+
+
+def _special_by_rules(ids: dict[str, int], path: Path, whole: tokenizers.Tokenizer) -> SpecialTokens | None:
+    """Read special tokens off what is put around a text; the others are named beside the file."""
+    around = whole.encode("a")
+    marks = around.special_tokens_mask
+    if len(marks) < 3 or not (marks[0] and marks[-1]):
+        return None
+    beside = path.with_name(SETTINGS)
+    settings = _read(beside) if beside.is_file() else {}
+    named = {}
+    for role, usual in (("pad", "<pad>"), ("unk", "<unk>"), ("mask", "<mask>")):
+        token = settings.get(f"{role}_token", usual)
+        named[role] = str(token.get("content") if isinstance(token, dict) else token)
+    if named["pad"] not in ids:
+        return None
+    unknown = named["unk"] if named["unk"] in ids else named["pad"]  # bytes leave nothing unknown
+    return SpecialTokens(named["pad"], unknown, around.tokens[0], around.tokens[-1], named["mask"])
+
+
+def _between(whole: tokenizers.Tokenizer) -> list[int]:
+    """Ids of the special tokens between two texts; none where no rule says so."""
+    pair = whole.encode("a", "a")
+    inner = [
+        number for number, mark in zip(pair.ids[1:-1], pair.special_tokens_mask[1:-1], strict=True) if mark
+    ]
+    return inner if pair.special_tokens_mask[:1] == [1] else []
+
+
+def _before_word(pipeline: tokenizers.Tokenizer) -> str:
+    """Find what makes a word by itself be cut as inside a text: a blank, where its tokens contain that."""
+    inside = pipeline.encode("a a", add_special_tokens=False).ids
+    alone = pipeline.encode("a", add_special_tokens=False).ids
+    return "" if inside == alone + alone else " "
 
 
 def _read(path: Path) -> dict[str, Any]:
-    with reading(path, " the vocabulary", DataError):
+    with wrap_read_errors(path, " the vocabulary", DataError):
         content = parse_json(read_bytes(path, 2 * MAX_JSON))  # some have merges in thousands, and scores
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a JSON object, not {type(content).__name__}")

@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from palm.core.errors import DataError
-from palm.core.files.untrusted import read_bytes, reading
+from palm.core.files.untrusted import read_bytes, wrap_read_errors
 
 
 class SpecialTokens(NamedTuple):
@@ -77,11 +77,12 @@ class Tokenizer:
         pipeline: how a text becomes tokens.
         ids: token -> id, special tokens included.
         special: the special tokens.
-        separators: how many `sep` stand between the two texts of a row.
+        between: the ids that stand between the two texts of a row; None for one `sep`.
         before_word: what is put before a word that is cut by itself.
 
     Attributes:
         vocab_size: the largest id + 1.
+        between: as the argument, a list.
         companions: files that belong to the vocabulary's file and lie beside it.
     """
 
@@ -92,17 +93,37 @@ class Tokenizer:
         pipeline: tokenizers.Tokenizer,
         ids: dict[str, int],
         special: SpecialTokens = SPECIAL_TOKENS,
-        separators: int = 1,
+        between: Sequence[int] | None = None,
         before_word: str = "",
     ) -> None:
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in special)
+        self.pad_id = ids[special.pad]
+        self.unk_id = ids[special.unk]
+        self.cls_id = ids[special.cls]
+        self.sep_id = ids[special.sep]
+        self._mask = special.mask
         self.vocab_size = max(ids.values()) + 1
-        self.separators = separators
+        self.between = [self.sep_id] if between is None else list(between)
         self._unknown = special.unk
         self._before_word = before_word
         self._ids = ids
         self._tokens = {number: token for token, number in ids.items()}
         self._pipeline = pipeline
+
+    @property
+    def separators(self) -> int:
+        """The number of tokens between the two texts of a row."""
+        return len(self.between)
+
+    @property
+    def mask_id(self) -> int:
+        """The id of the token that stands for a word to be guessed.
+
+        Raises:
+            DataError: the vocabulary has none.
+        """
+        if self._mask not in self._ids:
+            raise DataError("the vocabulary has no mask token, which masked words need; take another encoder")
+        return self._ids[self._mask]
 
     @property
     def lacks_capitals(self) -> bool:
@@ -215,7 +236,7 @@ def load_vocabulary(path: Path) -> dict[str, int]:
 
 def _entries(path: Path) -> Iterator[tuple[str, int, str]]:
     """The token, the id and the place (`file:line`) of every line."""
-    with reading(path, " the vocabulary", DataError):
+    with wrap_read_errors(path, " the vocabulary", DataError):
         lines = read_bytes(path, MAX_VOCABULARY).decode("utf-8-sig").removesuffix("\n").split("\n")
     if len(lines) > MAX_TOKENS:
         raise DataError(f"{path}: {len(lines)} lines; a vocabulary has at most {MAX_TOKENS}")
@@ -234,7 +255,7 @@ def _entries(path: Path) -> Iterator[tuple[str, int, str]]:
 
 def _encoding() -> AbstractContextManager[None]:
     """What the library says of a vocabulary that turns out not to fit together, as an error of palm."""
-    return reading("a text", " with this vocabulary", DataError)
+    return wrap_read_errors("a text", " with this vocabulary", DataError)
 
 
 def _encodable(texts: Sequence[str]) -> list[str]:

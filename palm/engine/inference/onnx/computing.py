@@ -7,7 +7,6 @@ import importlib.metadata
 import inspect
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,8 +18,10 @@ from palm.backbone import Backbone
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.checksum import checksum
+from palm.core.files.fs import remove
 from palm.core.files.locking import locked
-from palm.core.files.manifest import tensor_digests, verify
+from palm.core.files.manifest import verify
+from palm.core.files.tensors import tensor_digests
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
 from palm.engine.inference.onnx.graph import Graph, batch_specs, made_up_batch
@@ -154,7 +155,7 @@ def _is_whole(entry: Path) -> bool:
     try:
         verify(entry, (FILE,))
     except StorageError:
-        shutil.rmtree(entry, ignore_errors=True)
+        remove(entry)
         return False
     return True
 
@@ -176,4 +177,4 @@ def _make(graph: Graph, rows: Tensors, precision: str, file: Path) -> None:
         # Tables of embeddings stay exact: rounding them saves no time.
         with quiet():
             quantize_dynamic(exact, file, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True)
-        exact.unlink()
+        remove(exact)

@@ -13,7 +13,7 @@ from helpers import saved
 from palm import load_model
 from palm.backbone import BERT
 from palm.core.numerics.layers import linear
-from palm.core.numerics.weight_cache import KeptWeights
+from palm.core.numerics.weight_cache import WeightCache
 from palm.engine.inference.inference import InferenceModel
 
 TEXTS = ["red apple", "blue boat and a green car", "apple"]
@@ -36,7 +36,7 @@ def fresh(model: InferenceModel) -> list[dict[str, Any]]:
 def test_every_product_has_the_bits_of_one_that_keeps_nothing() -> None:
     torch.manual_seed(0)
     encoder = BERT(64, 2, 4, 50, 64).eval()
-    kept = KeptWeights()
+    kept = WeightCache()
     for rows, seq in ((1, 1), (1, 14), (3, 40)):
         batch = {
             "token_ids": torch.randint(50, (rows, seq)),
@@ -46,7 +46,7 @@ def test_every_product_has_the_bits_of_one_that_keeps_nothing() -> None:
         }
         with torch.autocast("cpu", torch.bfloat16):
             plain = encoder(batch)
-            with kept:
+            with kept.active():
                 again = encoder(batch)
         assert all(torch.equal(plain[name], again[name]) for name in plain)
 
@@ -73,6 +73,6 @@ def test_copies_keep_nothing_and_gradients_are_not_lost(model: InferenceModel) -
     before = model.predict(TEXTS)
     assert copy.deepcopy(model).predict(TEXTS) == before
     layer, tokens = model.backbone.layers[0].ffn.inner, torch.ones(2, 4, dtype=torch.bfloat16)
-    with KeptWeights():
+    with WeightCache().active():
         linear(tokens, layer).sum().backward()
     assert layer.weight.grad is not None

@@ -12,7 +12,7 @@ from torch import nn
 from palm.backbone import BERT
 from palm.backbone.encoder import Encoder
 from palm.core.numerics.precision import Precision, computing
-from palm.core.numerics.weight_cache import KeptWeights
+from palm.core.numerics.weight_cache import WeightCache
 from palm.core.tensor_specs import Tensors
 
 CPU = torch.device("cpu")
@@ -36,8 +36,8 @@ def row(length: int) -> Tensors:
 
 
 @torch.inference_mode()
-def through(model: Encoder, batch: Tensors, kept: KeptWeights, precision: Precision = "bf16") -> Tensors:
-    with kept, computing(precision, CPU):
+def through(model: Encoder, batch: Tensors, kept: WeightCache, precision: Precision = "bf16") -> Tensors:
+    with kept.active(), computing(precision, CPU):
         return model(batch, ["encoder_outputs", "sentence_embedding"])
 
 
@@ -67,13 +67,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("length", [1, 14, 64, 127])
 def test_the_bits_are_those_of_the_layers(length: int, precision: Precision, calls: list[int]) -> None:
-    model, batch, kept = encoder(), row(length), KeptWeights()
+    model, batch, kept = encoder(), row(length), WeightCache()
     for wanted in (["encoder_outputs", "sentence_embedding"], ["sentence_embedding"]):
         with torch.inference_mode(), computing(precision, CPU):
             plain = model(batch, wanted)
             assert len(calls) == 3
             calls.clear()
-            with kept:
+            with kept.active():
                 alone = [model(batch, wanted) for _ in range(2)]
         assert calls == []
         for name in wanted:
@@ -114,7 +114,7 @@ def exchange_layer(model: Encoder) -> None:
 )
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_whatever_changes_is_seen(change: Callable[[Encoder], None], precision: Precision) -> None:
-    model, batch, kept = encoder(), row(9), KeptWeights()
+    model, batch, kept = encoder(), row(9), WeightCache()
     before = through(model, batch, kept, precision)
     change(model)
     after, expected = through(model, batch, kept, precision), by_layers(model, batch, precision)
@@ -124,7 +124,7 @@ def test_whatever_changes_is_seen(change: Callable[[Encoder], None], precision: 
 
 
 def test_who_listens_or_trains_gets_the_layers(calls: list[int]) -> None:
-    model, batch, kept = encoder(hidden_dropout_prob=0.5), row(9), KeptWeights()
+    model, batch, kept = encoder(hidden_dropout_prob=0.5), row(9), WeightCache()
     before = through(model, batch, kept)
     assert calls == []
     heard: list[int] = []
@@ -140,7 +140,7 @@ def test_who_listens_or_trains_gets_the_layers(calls: list[int]) -> None:
 
 @torch.inference_mode()
 def test_several_rows_are_packed_as_ever(calls: list[int]) -> None:
-    model, kept = encoder(), KeptWeights()
+    model, kept = encoder(), WeightCache()
     batch = {name: value.repeat(2, 1) for name, value in row(9).items()}
     through(model, batch, kept)
     assert calls == [18, 18, 18]

@@ -1,0 +1,127 @@
+"""Tokenizers that put tokens of their own around texts: rows are as their own post-processor makes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from palm.core.errors import DataError
+from palm.reader.text.sequence import sequence_of
+from palm.reader.text.subwords import JsonTokenizer, load_tokenizer
+
+CORPUS = [
+    "the red door is open",
+    "a blue door, and the red one",
+    "où est la porte ?",
+    "Tür ist offen",
+] * 5
+
+
+def byte_level(special: list[str], single: str, pair: str) -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet)
+    made.train_from_iterator(CORPUS, trainer)
+    return around(made, special, single, pair)
+
+
+def sentence_pieces(special: list[str], single: str, pair: str) -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(models.Unigram())
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.train_from_iterator(
+        CORPUS, trainers.UnigramTrainer(vocab_size=90, special_tokens=special, unk_token=special[1])
+    )
+    return around(made, special, single, pair)
+
+
+def spaces_as_text(special: list[str], single: str, pair: str) -> tokenizers.Tokenizer:
+    """As Gemma's: a blank is a character of the word behind it, and nothing is put before a text."""
+    made = tokenizers.Tokenizer(models.BPE(unk_token=special[1], byte_fallback=True))
+    made.normalizer = normalizers.Replace(" ", "▁")
+    made.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    fallback = [f"<0x{number:02X}>" for number in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[*special, *fallback])
+    made.train_from_iterator(CORPUS, trainer)
+    return around(made, special, single, pair)
+
+
+def around(made: tokenizers.Tokenizer, special: list[str], single: str, pair: str) -> tokenizers.Tokenizer:
+    known = [(token, made.token_to_id(token)) for token in special if token in f"{single} {pair}".split()]
+    made.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)
+    return made
+
+
+BERT_LIKE = (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+GEMMA_LIKE = (["<pad>", "<unk>", "<bos>", "<eos>", "<mask>"], "<bos> $A <eos>", "<bos> $A <eos> $B:1 <eos>:1")
+LLAMA_LIKE = (
+    ["<|pad|>", "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"],
+    "<|begin_of_text|> $A <|end_of_text|>",
+    "<|begin_of_text|> $A <|end_of_text|> <|begin_of_text|> $B:1 <|end_of_text|>:1",
+)
+KINDS = {
+    "modernbert": (byte_level, BERT_LIKE),
+    "eurobert": (byte_level, LLAMA_LIKE),
+    "deberta-v3": (sentence_pieces, BERT_LIKE),
+    "mmbert": (spaces_as_text, GEMMA_LIKE),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    build: Callable[[list[str], str, str], tokenizers.Tokenizer]
+    build, (special, single, pair) = KINDS[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    build(special, single, pair).save(str(folder / "tokenizer.json"))
+    roles = {"pad_token": special[0], "mask_token": {"content": special[-1]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(roles), encoding="utf-8")
+    return folder / "tokenizer.json"
+
+
+def test_rows_have_the_tokens_of_the_files_own_rules(written: Path) -> None:
+    library, ours = tokenizers.Tokenizer.from_file(str(written)), load_tokenizer(written)
+    for a, b in (("the red door", "a blue one"), ("où est la porte ?", "offen"), ("a", "b")):
+        ids_a, ids_b = ours.encode([a, b])
+        assert sequence_of(ours, ids_a, None, 64).token_ids == library.encode(a).ids
+        row = sequence_of(ours, ids_a, ids_b, 64)
+        assert row.token_ids == library.encode(a, b).ids
+        assert ours.mask_id == library.token_to_id(ours.tokens([ours.mask_id])[0])
+        assert ours.pad_id == library.token_to_id(KINDS[written.parent.name[:-1]][1][0][0])
+
+
+@settings(deadline=None, max_examples=60)
+@given(words=st.lists(st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=8), min_size=2))
+def test_words_are_cut_as_in_a_text_and_have_a_piece_at_least(written: Path, words: list[str]) -> None:
+    ours = load_tokenizer(written)
+    assert all(ours.encode_words(words))
+    # Behind another word, a word by itself has the tokens that it has in the text.
+    first, second = words[0], "door"
+    (text,) = ours.encode([f"{first} {second}"])
+    (alone,) = ours.encode_words([second])
+    assert text[-len(alone) :] == alone
+
+
+def test_offsets_are_those_of_the_words_without_the_blank_before_them(written: Path) -> None:
+    text = "the red door is open"
+    (pieces,) = load_tokenizer(written).encode_with_offsets([text])
+    spans = zip(pieces.starts.tolist(), pieces.ends.tolist(), strict=True)
+    covered = {place for start, end in spans for place in range(start, end)}
+    assert covered == {place for place, character in enumerate(text) if character != " "}
+
+
+def test_a_vocabulary_without_a_mask_token_serves_all_but_masked_words(tmp_path: Path) -> None:
+    special, single, pair = ["<pad>", "<unk>", "<bos>", "<eos>"], "<bos> $A <eos>", "<bos> $A <eos> $B <eos>"
+    sentence_pieces(special, single, pair).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = JsonTokenizer(tmp_path / "tokenizer.json")
+    assert tokenizer.cls_id == 2
+    with pytest.raises(DataError) as caught:
+        _ = tokenizer.mask_id
+    assert "mask" in str(caught.value)
