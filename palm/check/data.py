@@ -194,31 +194,16 @@ class DataCheck:
             self.add("note", "unknown", told, "look whether the task needs these words")
 
     def _look_at_labels(self, reading: FileReading) -> None:
-<<<<<<< HEAD
-        counts, name = reading.counts.labels, reading.path.name
-=======
-        counts = reading.labels
+        counts = reading.counts.labels
         name = reading.path.name
->>>>>>> main
         if reading.role != "train" or not counts:
             return
         once = sorted(label for label, count in counts.items() if count == 1)
         if once:
-<<<<<<< HEAD
-            self.add(
-                "warning",
-                "rare_label",
-                f"{name}: {_several(once)} seen once in {sum(counts.values())}",
-                "add rows of such a label, or merge it with another",
-            )
-        names = reading.counts.names
-        self.found.missing_labels = missing = [label for label in names.values() if label not in counts]
-=======
             told = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
             self.add("warning", "rare_label", told, "add rows of such a label, or merge it with another")
-        missing = [label for label in reading.names.values() if label not in counts]
+        missing = [label for label in reading.counts.names.values() if label not in counts]
         self.found.missing_labels = missing
->>>>>>> main
         if missing:
             told = f"{name}: {_several(missing)} in the label_map and in no row"
             remedy = "the model never learns such a label: add rows, or take it out of the label_map"
@@ -240,28 +225,9 @@ class DataCheck:
         for role, other in self.readings.items():
             if other is train:
                 continue
-<<<<<<< HEAD
-            exact = shared(train.digests.exact, other.digests.exact, MOST_EXAMPLES)
-            nearly = shared(train.digests.normalised, other.digests.normalised, MOST_EXAMPLES)
-            self.found.leaks.append(Leak(role, exact.count, nearly.count))
-            if nearly.count:
-                seen = nearly if not exact.count else exact
-                examples = _told(
-                    seen,
-                    train.examples_at({number for number, _ in seen.pairs}),
-                    other.examples_at({number for _, number in seen.pairs}),
-                )
-                share, more = _share(exact.count, len(other.digests)), nearly.count - exact.count
-                told = f"{other.path.name} ({role}): {share} rows also stand in {train.path.name}"
-                told += f", {more} more but for case and punctuation" if more else ""
-                self.add("warning", "leak", told, LEAK_REMEDY[role], examples)
+            self._look_for_leaks(train, other)
             unseen = [label for label in other.counts.labels if label not in train.counts.labels]
             if role == "dev" and train.counts.labels and unseen:
-=======
-            self._look_for_leaks(train, other)
-            unseen = [label for label in other.labels if label not in train.labels]
-            if role == "dev" and train.labels and unseen:
->>>>>>> main
                 self.found.unseen_labels = unseen
                 told = f"{other.path.name}: {_several(unseen)} in no training row"
                 remedy = "rows of such a label are always wrong: add training rows, or take them out"
