@@ -1,4 +1,4 @@
-"""A run before the run: what its data holds, how it is wired, what it will do, take and write."""
+"""A dry run: its data, its wiring, its plan, its cost, and the files that it would write."""
 
 from __future__ import annotations
 

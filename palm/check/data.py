@@ -1,4 +1,4 @@
-"""The data of one task: its files, what is wrong within each, and what is wrong between them."""
+"""The data of one task: its files, and the problems within and between them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ MOST_EXAMPLES = 3
 """Rows that are shown of each finding."""
 
 MANY = 0.01
-"""The share of rows that repeat others, or lose their end, from which on it is a warning."""
+"""Fraction of rows that repeat others, or lose their end, from which on it is a warning."""
 
 ODD_UNKNOWN = 0.01
-"""The share of unknown tokens that is worth a note; a tenth is worth a warning (see `TextFacts`)."""
+"""Fraction of unknown tokens that is worth a note; a tenth is worth a warning (see `TextFacts`)."""
 
-DOMINANT, RARE = 0.5, 20
+DOMINANT = 0.5
+RARE = 20
 """A label is dominant if it has half of the rows, and 20 times as many as the rarest."""
 
 OUTSIDE = "O"
@@ -50,7 +51,7 @@ class Leak:
 
 @dataclass
 class TaskData:
-    """What a task's files hold, and what is wrong with them.
+    """The contents of a task's files, and their problems.
 
     Args:
         files: those that could be read.
@@ -65,6 +66,21 @@ class TaskData:
     missing_labels: list[str] = field(default_factory=list)
     unseen_labels: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+
+    def as_files(self, task: str) -> TaskFiles:
+        """The same for a report, without the problems."""
+        return TaskFiles(task, self.files, self.leaks, self.missing_labels, self.unseen_labels)
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """The data of a task: its files, what leaks between them, labels without rows."""
+
+    task: str
+    files: Sequence[FileCheck]
+    leaks: Sequence[Leak]
+    missing_labels: Sequence[str]
+    unseen_labels: Sequence[str]
 
 
 def data_of(plan: TaskPlan) -> TaskData:
@@ -94,7 +110,8 @@ class DataCheck:
     """
 
     def __init__(self, task: str) -> None:
-        self.task, self.found = task, TaskData()
+        self.task = task
+        self.found = TaskData()
         self.readings: dict[Role, FileReading] = {}
 
     def add(
@@ -105,17 +122,13 @@ class DataCheck:
 
     def read(self, reader: Reader, path: Path, role: Role) -> None:
         """Read a file, and enter what is wrong within it."""
-        if (
-            role != "train"
-            and (train := self.readings.get("train")) is not None
-            and path.samefile(train.path)
-        ):
-            self.add(
-                "warning" if role == "dev" else "note",
-                "same_file",
-                f"the {role}_file is the training file, {path}",
-                f"give a {role}_file of other rows" if role == "dev" else "",
-            )
+        train = self.readings.get("train")
+        if train is not None and path.samefile(train.path):
+            told = f"the {role}_file is the training file, {path}"
+            if role == "dev":
+                self.add("warning", "same_file", told, "give a dev_file of other rows")
+            else:
+                self.add("note", "same_file", told)
             return
         reading = FileReading(reader, path, role)
         try:
@@ -125,36 +138,36 @@ class DataCheck:
             return
         self._look_at_bad_rows(reading)
         self.readings[role] = reading
-        digests, name = reading.digests, path.name
-        again, nearly = repeated(digests.exact, MOST_EXAMPLES), repeated(digests.normalised, 0)
-        clash = contradictory(digests, MOST_EXAMPLES)
-        self.found.files.append(reading.check(again.count, nearly.count, clash.count))
-        pairs = reading.examples_at(
-            {number for each in (again, clash) for pair in each.pairs for number in pair}
-        )
-        total = max(1, len(digests))
-        if again.count:
-            self.add(
-                "warning" if again.count >= MANY * total else "note",
-                "duplicates",
-                f"{name}: {_share(again.count, total)} rows repeat an earlier one"
-                + (f", {nearly.count} but for case and punctuation" if nearly.count > again.count else ""),
-                "remove them, or they count double" + (" in every score" if role != "train" else ""),
-                _told(again, pairs, pairs),
-            )
-        if clash.count:
-            self.add(
-                "warning",
-                "contradictions",
-                f"{name}: {_share(clash.count, total)} rows have the text of another row and another label",
-                "decide which label is right; the model can only learn one of them",
-                _told(clash, pairs, pairs),
-            )
+        self._look_at_repeats(reading)
         self._look_at_texts(reading)
         self._look_at_labels(reading)
 
+    def _look_at_repeats(self, reading: FileReading) -> None:
+        digests = reading.digests
+        again = repeated(digests.exact, MOST_EXAMPLES)
+        nearly = repeated(digests.normalised, 0)
+        clash = contradictory(digests, MOST_EXAMPLES)
+        self.found.files.append(reading.check(again.count, nearly.count, clash.count))
+        pairs = reading.examples_at({number for pair in (*again.pairs, *clash.pairs) for number in pair})
+        name = reading.path.name
+        total = max(1, len(digests))
+        if again.count:
+            told = f"{name}: {_part(again.count, total)} rows repeat an earlier one"
+            if nearly.count > again.count:
+                told += f", {nearly.count} but for case and punctuation"
+            severity = "warning" if again.count >= MANY * total else "note"
+            remedy = "remove them, or they count twice" + (
+                " in every score" if reading.role != "train" else ""
+            )
+            self.add(severity, "duplicates", told, remedy, _lines_of(again, pairs, pairs))
+        if clash.count:
+            told = f"{name}: {_part(clash.count, total)} rows have the text of another row and another label"
+            remedy = "decide which label is right; the model can only learn one of them"
+            self.add("warning", "contradictions", told, remedy, _lines_of(clash, pairs, pairs))
+
     def _look_at_bad_rows(self, reading: FileReading) -> None:
-        bad, name = reading.bad, reading.path.name
+        bad = reading.bad
+        name = reading.path.name
         lines = [
             f"{name}:{each['line']}: {each['problem']}" if each["line"] else each["problem"]
             for each in bad.records[: 2 * MOST_EXAMPLES]
@@ -164,12 +177,12 @@ class DataCheck:
             self.add("error", "data", f"{name}: rows that cannot be used: {bad.count}", remedy, lines)
         elif bad.count:
             done = f"{bad.count - bad.repaired} are left out and {bad.repaired} repaired"
-            self.add(
-                "warning", "bad_rows", f"{name}: {bad.count} rows cannot be used as they are", done, lines
-            )
+            told = f"{name}: {bad.count} rows cannot be used as they are"
+            self.add("warning", "bad_rows", told, done, lines)
 
     def _look_at_texts(self, reading: FileReading) -> None:
-        facts, name = reading.facts, reading.path.name
+        facts = reading.facts
+        name = reading.path.name
         codes = set()
         for code, message, remedy in facts.remarks(reading.reader.vocab_path):
             few = code == "truncation" and all(count < MANY * total for count, total, _ in facts.cut.values())
@@ -177,40 +190,32 @@ class DataCheck:
             self.add("note" if few else "warning", code, f"{name}: {message}", remedy)
         if not codes & {"case", "unknown"} and facts.unknown > ODD_UNKNOWN * facts.tokens:
             words = ", ".join(repr(word) for word, _ in reading.unknown_words.most_common(5))
-            told = f"{name}: {_share(facts.unknown, facts.tokens)} tokens are [UNK]; most often {words}"
+            told = f"{name}: {_part(facts.unknown, facts.tokens)} tokens are [UNK]; most often {words}"
             self.add("note", "unknown", told, "look whether the task needs these words")
 
     def _look_at_labels(self, reading: FileReading) -> None:
-        counts, name = reading.labels, reading.path.name
+        counts = reading.labels
+        name = reading.path.name
         if reading.role != "train" or not counts:
             return
         once = sorted(label for label, count in counts.items() if count == 1)
         if once:
-            self.add(
-                "warning",
-                "rare_label",
-                f"{name}: {_several(once)} seen once in {sum(counts.values())}",
-                "add rows of such a label, or merge it with another",
-            )
-        names = reading.names
-        self.found.missing_labels = missing = [label for label in names.values() if label not in counts]
+            told = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
+            self.add("warning", "rare_label", told, "add rows of such a label, or merge it with another")
+        missing = [label for label in reading.names.values() if label not in counts]
+        self.found.missing_labels = missing
         if missing:
-            self.add(
-                "warning",
-                "missing_label",
-                f"{name}: {_several(missing)} in the label_map and in no row",
-                "the model never learns such a label: add rows, or take it out of the label_map",
-            )
+            told = f"{name}: {_several(missing)} in the label_map and in no row"
+            remedy = "the model never learns such a label: add rows, or take it out of the label_map"
+            self.add("warning", "missing_label", told, remedy)
         kinds = {label: count for label, count in counts.items() if label != OUTSIDE or len(counts) == 1}
         common, most = max(kinds.items(), key=lambda item: item[1])
-        total, least = sum(kinds.values()), min(kinds.values())
-        if len(kinds) > 1 and most >= DOMINANT * total and most >= RARE * least:
-            self.add(
-                "note",
-                "imbalance",
-                f"{name}: {common!r} is the label of {_share(most, total)}, the rarest has {least}",
-                "who always guesses it is right as often: look at macro_f1 (metrics:) beside accuracy",
-            )
+        total = sum(kinds.values())
+        least = min(kinds.values())
+        if len(kinds) > 1 and most >= max(DOMINANT * total, RARE * least):
+            told = f"{name}: {common!r} is the label of {_part(most, total)}, the rarest has {least}"
+            remedy = "a model that always predicts it scores as much: look at macro_f1 beside accuracy"
+            self.add("note", "imbalance", told, remedy)
 
     def compare(self) -> None:
         """Enter what is wrong between the training file and the others."""
@@ -220,29 +225,28 @@ class DataCheck:
         for role, other in self.readings.items():
             if other is train:
                 continue
-            exact = shared(train.digests.exact, other.digests.exact, MOST_EXAMPLES)
-            nearly = shared(train.digests.normalised, other.digests.normalised, MOST_EXAMPLES)
-            self.found.leaks.append(Leak(role, exact.count, nearly.count))
-            if nearly.count:
-                seen = nearly if not exact.count else exact
-                examples = _told(
-                    seen,
-                    train.examples_at({number for number, _ in seen.pairs}),
-                    other.examples_at({number for _, number in seen.pairs}),
-                )
-                share, more = _share(exact.count, len(other.digests)), nearly.count - exact.count
-                told = f"{other.path.name} ({role}): {share} rows also stand in {train.path.name}"
-                told += f", {more} more but for case and punctuation" if more else ""
-                self.add("warning", "leak", told, LEAK_REMEDY[role], examples)
+            self._look_for_leaks(train, other)
             unseen = [label for label in other.labels if label not in train.labels]
             if role == "dev" and train.labels and unseen:
                 self.found.unseen_labels = unseen
-                self.add(
-                    "warning",
-                    "unseen_label",
-                    f"{other.path.name}: {_several(unseen)} in no training row",
-                    "rows of such a label are always wrong: add training rows, or take them out",
-                )
+                told = f"{other.path.name}: {_several(unseen)} in no training row"
+                remedy = "rows of such a label are always wrong: add training rows, or take them out"
+                self.add("warning", "unseen_label", told, remedy)
+
+    def _look_for_leaks(self, train: FileReading, other: FileReading) -> None:
+        exact = shared(train.digests.exact, other.digests.exact, MOST_EXAMPLES)
+        nearly = shared(train.digests.normalised, other.digests.normalised, MOST_EXAMPLES)
+        self.found.leaks.append(Leak(other.role, exact.count, nearly.count))
+        if not nearly.count:
+            return
+        seen = exact if exact.count else nearly
+        firsts = train.examples_at({number for number, _ in seen.pairs})
+        seconds = other.examples_at({number for _, number in seen.pairs})
+        part = _part(exact.count, len(other.digests))
+        told = f"{other.path.name} ({other.role}): {part} rows also stand in {train.path.name}"
+        if nearly.count > exact.count:
+            told += f", {nearly.count - exact.count} more but for case and punctuation"
+        self.add("warning", "leak", told, LEAK_REMEDY[other.role], _lines_of(seen, firsts, seconds))
 
 
 LEAK_REMEDY: dict[Role, str] = {
@@ -251,7 +255,7 @@ LEAK_REMEDY: dict[Role, str] = {
 }
 
 
-def _told(found: Matches, firsts: Mapping[int, Any], seconds: Mapping[int, Any]) -> Iterator[str]:
+def _lines_of(found: Matches, firsts: Mapping[int, Any], seconds: Mapping[int, Any]) -> Iterator[str]:
     """A line for each pair that is shown."""
     for first, second in found.pairs:
         yield f"{shown(seconds[second])}  (as {place_of(firsts[first])})"
@@ -265,5 +269,5 @@ def _several(labels: Sequence[str]) -> str:
     return f"{len(labels)} labels ({names}) are"
 
 
-def _share(count: int, total: int) -> str:
+def _part(count: int, total: int) -> str:
     return f"{count} of {total} ({100 * count / max(1, total):.1f} %)"

@@ -1,4 +1,4 @@
-"""Rows as digests of a few bytes: which repeat, which contradict each other, which stand in two files."""
+"""Rows as digests of a few bytes: repetitions, contradictions, and rows that stand in two files."""
 
 from __future__ import annotations
 
@@ -102,15 +102,18 @@ def repeated(digests: Digests, most: int) -> Matches:
 
 def contradictory(rows: RowDigests, most: int) -> Matches:
     """The rows of whose text there is another row with another label; pairs of rows that contradict."""
-    digests, labels = rows.exact, rows.labels
+    digests = rows.exact
+    labels = rows.labels
     order = np.lexsort((labels, digests))
-    texts, ordered = digests[order], labels[order]
+    texts = digests[order]
+    ordered = labels[order]
     starts = np.flatnonzero(np.concatenate([[True], texts[1:] != texts[:-1]])) if len(texts) else order
     sizes = np.diff(np.append(starts, len(texts)))
     # Labels are sorted within a text: they differ where the last is not the first.
     differ = (sizes > 1) & (ordered[starts] != ordered[starts + sizes - 1]) & (ordered[starts] != NO_LABEL)
-    one, other = order[starts[differ]], order[(starts + sizes)[differ] - 1]
-    pairs = np.sort(np.stack([one, other], axis=1), axis=1)
+    firsts = order[starts[differ]]
+    lasts = order[(starts + sizes)[differ] - 1]
+    pairs = np.sort(np.stack([firsts, lasts], axis=1), axis=1)
     shown = pairs[np.argsort(pairs[:, 0], kind="stable")[:most]].tolist()
     return Matches(int(sizes[differ].sum()), [(first, second) for first, second in shown])
 

@@ -1,4 +1,4 @@
-"""What an example of any reader says: its texts, its label, its place."""
+"""Examples of any reader: their texts, their labels, their places."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def texts_of(example: Any) -> list[str]:
 
 
 def truths_of(reader: Reader, chunk: Sequence[Any], role: Role) -> Iterable[dict[str, Any]]:
-    """What is true of each example; empty where there is nothing, or nobody tells."""
+    """The truths of each example; empty for data without labels, or if the reader has none."""
     if role == "pred" or (chunk and isinstance(chunk[0], RankedExample)):
         return repeat({}, len(chunk))
     try:
         truths = list(reader.truths(chunk))
-    except PalmError:  # a reader of somebody's own need not tell
+    except PalmError:  # a user's reader may have none
         return repeat({}, len(chunk))
     return [{name: value for name, value in truth.items() if name != "id"} for truth in truths]
 

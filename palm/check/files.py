@@ -1,4 +1,4 @@
-"""One data file, read once from beginning to end in flat memory: what it holds, and digests of its rows."""
+"""One data file, read once from beginning to end in flat memory: its contents, and digests of its rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ FIRST_ROWS = 3
 MOST_UNKNOWN_TEXTS = 500
 """Texts in which unknown words are looked up: cutting a text with its characters takes longer."""
 
-MOST_WORDS, MOST_LABELS = 10, 200
+MOST_WORDS = 10
+MOST_LABELS = 200
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Label:
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What a file holds; JSON-ready.
+    """The contents of a file; JSON-ready.
 
     Args:
         role: what the run does with it: `train`, `dev` or `pred`.
@@ -107,9 +108,12 @@ class FileReading:
     """
 
     def __init__(self, reader: Reader, path: Path, role: Role) -> None:
-        self.reader, self.path, self.role = reader, path, role
-        self.digests, self.facts = RowDigests(), TextFacts()
-        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row, joint=True)
+        self.reader = reader
+        self.path = path
+        self.role = role
+        self.digests = RowDigests()
+        self.facts = TextFacts()
+        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row)
         self.labels: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()
         self.unanswered = self.rows_with_unknown = self.unknown_texts = 0
@@ -128,20 +132,13 @@ class FileReading:
         """
         found = examples_of(self.reader, self.path, self.role)
         examples = tqdm(found, f"reading {self.path.name}", leave=False, disable=None, unit=" rows")
-        self.reader.facts, self.reader.bad_rows = self.facts, self.bad
+        self.reader.facts = self.facts
+        self.reader.bad_rows = self.bad
         try:
             for chunk, rows in encoded_chunks(self.reader, examples, with_targets=self.role == "train"):
                 for example, truth in zip(chunk, truths_of(self.reader, chunk, self.role), strict=True):
                     self.digests.add(texts_of(example), tuple(map(str, truth.values())) or None)
-                    if isinstance(truth.get("label"), int):
-                        self.labels[self.names.get(truth["label"], str(truth["label"]))] += 1
-                    elif "labels" in truth:
-                        self.labels.update(truth["labels"])
-                    elif isinstance(value := truth.get("value"), float):
-                        least, total, largest = self.values or (value, 0.0, value)
-                        self.values = [min(least, value), total + value, max(largest, value)]
-                    elif "answers" in truth:
-                        self.unanswered += not truth["answers"]
+                    self._count(truth)
                 lengths, counts = np.unique(rows.lengths, return_counts=True)
                 for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
                     self.lengths[length] += count
@@ -149,6 +146,17 @@ class FileReading:
                 self._look_for_unknown(chunk, rows)
         finally:
             self.reader.facts = self.reader.bad_rows = None
+
+    def _count(self, truth: Mapping[str, Any]) -> None:
+        if isinstance(truth.get("label"), int):
+            self.labels[self.names.get(truth["label"], str(truth["label"]))] += 1
+        elif "labels" in truth:
+            self.labels.update(truth["labels"])
+        elif isinstance(value := truth.get("value"), float):
+            least, total, largest = self.values or (value, 0.0, value)
+            self.values = [min(least, value), total + value, max(largest, value)]
+        elif "answers" in truth:
+            self.unanswered += not truth["answers"]
 
     def _show_first(self, chunk: Sequence[Any], rows: Rows) -> None:
         if self._tokenizer is None:
@@ -167,7 +175,8 @@ class FileReading:
 
     def _look_for_unknown(self, chunk: Sequence[Any], rows: Rows) -> None:
         """Count the rows with unknown tokens, and the words behind these in the first texts that have any."""
-        tokenizer, column = self._tokenizer, rows["token_ids"]
+        tokenizer = self._tokenizer
+        column = rows["token_ids"]
         if tokenizer is None or column.offsets is None or not len(rows):
             return
         places = np.flatnonzero(column.values == tokenizer.unk_id)
@@ -181,13 +190,7 @@ class FileReading:
                 self.unknown_words[text[pieces.starts[place] : pieces.ends[place]]] += 1
 
     def check(self, repeated: int, nearly_repeated: int, contradictory: int) -> FileCheck:
-        """What was counted.
-
-        Args:
-            repeated: see `FileCheck`, like the others.
-            nearly_repeated: likewise.
-            contradictory: likewise.
-        """
+        """The counts as one value; for the arguments see `FileCheck`."""
         examples = len(self.digests)
         sizes = np.array(sorted(self.lengths), dtype=np.int64)
         lengths = np.repeat(sizes, [self.lengths[size] for size in sizes.tolist()])

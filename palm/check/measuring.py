@@ -31,7 +31,7 @@ SETTLING = 10.0
 
 @dataclass(frozen=True)
 class TaskPace:
-    """How fast a task goes.
+    """The speed of a task.
 
     Args:
         task: its name.
@@ -52,7 +52,7 @@ class TaskPace:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run takes.
+    """Time and memory of a run.
 
     Args:
         seconds: of the whole run: its steps, its evaluations, what it saves, what its first step
@@ -128,7 +128,7 @@ def measured(training: Training, plan: RunPlan, saving: Saving, every: int, ever
 
 
 def num_evaluations(plan: RunPlan, every: int, every_epoch: bool) -> int:
-    """How often a run is evaluated, the one after its last step included."""
+    """Count the evaluations of a run, including the one after its last step."""
     regular = range(every, plan.steps + 1, every) if every > 0 else ()
     if plan.epoch_ends or not every_epoch:
         return len({*regular, *(plan.epoch_ends if every_epoch else ()), plan.steps})
@@ -143,7 +143,8 @@ def _settled(training: Training, plan: RunPlan, usual: Mapping[str, float]) -> f
     every new number of tokens: of 997 MB that a run of 828 steps had at its end, 631 MB were there after 50
     steps. In fp32, the same run stays at 348 MB.
     """
-    expected, began = 0.0, time.perf_counter()
+    expected = 0.0
+    began = time.perf_counter()
     while time.perf_counter() < began + SETTLING and training.step < plan.steps:
         expected += sum(usual[part.task.name] for part in training.next_step().parts)
     return (time.perf_counter() - began) / expected if expected else 1.0
@@ -159,7 +160,7 @@ def _seconds(training: Training, task: Task, step: int) -> float:
 
 
 def _wait(training: Training) -> None:
-    """Until the device has done all that it was told."""
+    """Wait for the device."""
     if training.recipe.device.type == "cuda":
         torch.cuda.synchronize(training.recipe.device)
 
@@ -177,7 +178,7 @@ def _evaluation(training: Training, task: Task) -> float:
 
 
 def _seconds_per_byte(training: Training) -> float:
-    """What saving takes, from a target's model that is saved to a temporary folder; 0 where none has room."""
+    """Measure saving with a target's model in a temporary folder; 0 if there is no room for it."""
     target = next(task for task in training.tasks if task.is_target)
     size = sum(each.nbytes for part in (training.model.backbone, target.head) for each in part.parameters())
     if shutil.disk_usage(tempfile.gettempdir()).free < 3 * size:

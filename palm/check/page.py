@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from palm.check.planning import spread_of_draws
 from palm.check.result import Check
 from palm.check.text import labels_of, size, verdict
 from palm.core.durations import duration
@@ -37,7 +36,6 @@ def page(check: Check) -> str:
     return templates.get_template("check.html").render(
         check=check,
         verdict=verdict(check),
-        spread={} if check.plan is None else spread_of_draws(check.plan),
         rate=None
         if check.plan is None
         else Chart("Learning rate", "rate", [Line(Curve("learning rate", check.plan.rates), 7)]),

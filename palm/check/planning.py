@@ -1,8 +1,7 @@
-"""What a run would do, step by step: its steps, its draws, its learning rate, its padding."""
+"""The plan of a run, for people: its steps, its draws, its learning rate, its padding."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +19,16 @@ MOST_DRAWS = 200_000
 MOST_BATCHES = 2_000
 """Batches of a task that are looked at, for how full they are."""
 
+MEASURED = 8
+"""Usual steps of a task that are measured."""
+
 RATE_POINTS = 60
 """Of the learning-rate curve."""
 
 
 @dataclass(frozen=True)
 class Batches:
-    """How full the batches of a task are.
+    """The rows and tokens in the batches of a task.
 
     Args:
         count: how many were looked at, from the first on.
@@ -52,7 +54,7 @@ class TaskSteps:
     Args:
         task: its name.
         is_target: whether it gets an exact number of steps.
-        mix_ratio: how often it is drawn, relative to the others, before the mixing strategy has its say.
+        mix_ratio: its draws relative to those of the others, before the mixing strategy changes them.
         rows: training rows.
         batch_size: rows per batch; None where batches are of so many tokens.
         max_tokens_per_batch: tokens per batch.
@@ -112,7 +114,7 @@ class RunPlan:
 
 
 def plan_of(training: Training, devices: int) -> RunPlan:
-    """What a run would do, from its first step on.
+    """Plan a run from its first step on.
 
     Args:
         training: a run before its first step.
@@ -207,20 +209,3 @@ def _batches(stream: TaskStream, per_step: int, steps: int) -> Batches:
         fullest=int(np.argmax(tokens)),
         usual=by_nearness[:MEASURED].tolist(),
     )
-
-
-MEASURED = 8
-"""Usual steps of a task that are measured."""
-
-
-def spread_of_draws(plan: RunPlan) -> Mapping[str, float]:
-    """Task -> by how many steps its draws differ from seed to seed (one standard deviation).
-
-    Only where steps are drawn independently, a task that helps has more or fewer than its planned ones.
-    """
-    total = max(1, plan.total_planned)
-    return {
-        each.task: math.sqrt(each.planned * (1 - each.planned / total))
-        for each in plan.tasks
-        if not each.is_target
-    }

@@ -1,4 +1,4 @@
-"""What a check finds, how bad it is, and what to do about it."""
+"""Findings of a check, with their severity and remedy."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def by_severity(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def counted(problems: Iterable[Problem]) -> dict[Severity, int]:
-    """How many there are of each severity."""
+    """Count the problems of each severity."""
     found = [problem.severity for problem in problems]
     return {severity: found.count(severity) for severity in SEVERITIES}

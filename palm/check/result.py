@@ -1,4 +1,4 @@
-"""What a check found, as one value: to print, as JSON, or for a page."""
+"""The result of a check, as one value: to print, as JSON, or for a page."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from palm.check.data import Leak
-from palm.check.files import FileCheck
+from palm.check.data import TaskFiles
 from palm.check.measuring import Cost
 from palm.check.planning import RunPlan
 from palm.check.problems import Problem, by_severity, counted
@@ -21,7 +20,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Wiring:
-    """How the parts of a task fit together.
+    """The components of a task, and the tensors that connect them.
 
     Args:
         task: its name.
@@ -46,7 +45,7 @@ class Wiring:
 
 @dataclass(frozen=True)
 class Computing:
-    """What the run computes with, and why.
+    """The device and the precision of a run, with the reasons for them.
 
     Args:
         device: its name.
@@ -68,19 +67,8 @@ class Computing:
 
 
 @dataclass(frozen=True)
-class TaskFiles:
-    """The data of a task: its files, what leaks between them, labels without rows."""
-
-    task: str
-    files: Sequence[FileCheck]
-    leaks: Sequence[Leak]
-    missing_labels: Sequence[str]
-    unseen_labels: Sequence[str]
-
-
-@dataclass(frozen=True)
 class Check:
-    """A run before the run.
+    """A dry run.
 
     Args:
         name: the configuration.
@@ -110,7 +98,7 @@ class Check:
         object.__setattr__(self, "counts", counted(self.problems))
 
     def is_fine(self, strict: bool = False) -> bool:
-        """Whether there is no error; with `strict`, no warning either."""
+        """Check that there is no error; with `strict`, no warning either."""
         return not (self.counts["error"] or (strict and self.counts["warning"]))
 
     def as_json(self) -> dict[str, Any]:

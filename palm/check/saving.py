@@ -1,4 +1,4 @@
-"""What a run writes and where, what is there already, and whether it fits."""
+"""The files of a run: their sizes, those that exist, and the room on the disk."""
 
 from __future__ import annotations
 
@@ -58,19 +58,20 @@ class Saving:
 
 
 def saving_of(training: Training, plan: RunPlan, settings: RunSettings, directory: RunDirectory) -> Saving:
-    """What a run writes; nothing is touched."""
+    """List the files that a run writes; nothing is touched."""
     folder = settings.save_path
     places = [
         Place(path, when, size, next(folder.glob(path), None) is not None, written)
         for path, when, size, written in _places(training, plan, settings)
     ]
     existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    total, free = sum(place.bytes for place in places), shutil.disk_usage(existing).free
+    total = sum(place.bytes for place in places)
+    free = shutil.disk_usage(existing).free
     return Saving(str(folder), places, total, free, directory.results())
 
 
 def saving_problems(saving: Saving, directory: RunDirectory) -> Iterator[Problem]:
-    """Why the run could not write what it is to write."""
+    """Yield the reasons for which the run could not write its files."""
     if (refused := directory.refusal()) is not None:
         message, _, remedy = refused.partition(". ")
         yield Problem("error", "save_path", "", message, remedy)
@@ -90,8 +91,10 @@ def saving_problems(saving: Saving, directory: RunDirectory) -> Iterator[Problem
             told = f"{model} holds files that palm did not write ({', '.join(found[:3])})"
             yield Problem("error", "save_path", "", told, "move them elsewhere, or give another save_path")
     if saving.bytes > saving.free_bytes:
-        needed, free = saving.bytes / 1e9, saving.free_bytes / 1e9
-        told = f"{saving.save_path}: the run writes about {needed:.1f} GB, and {free:.1f} GB are free"
+        told = (
+            f"{saving.save_path}: the run writes about {saving.bytes / 1e9:.1f} GB, "
+            f"and {saving.free_bytes / 1e9:.1f} GB are free"
+        )
         yield Problem("error", "disk", "", told, "set keep_last_n, or give another save_path")
 
 
@@ -104,7 +107,8 @@ def _places(
     yield HISTORY_FILE, "from the start on", 0, 0
     encoder = _bytes(training.model.backbone)
     evaluated = any(task.dev_file is not None for task in training.tasks)
-    every, keep = settings.save_infermodel_every_n_steps, settings.keep_last_n
+    every = settings.save_infermodel_every_n_steps
+    keep = settings.keep_last_n
     for task in (task for task in training.tasks if task.is_target):
         model = encoder + _bytes(task.head)
         yield f"{task.name}/{LAST}", f"after its step {task.expected_steps}", model, model

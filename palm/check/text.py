@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from palm.check.examples import shortened
 from palm.check.files import FileCheck
 from palm.check.measuring import Cost
-from palm.check.planning import RunPlan, spread_of_draws
+from palm.check.planning import RunPlan
 from palm.check.result import Check
 from palm.check.saving import Saving
 from palm.core.durations import duration
@@ -19,7 +19,7 @@ MOST_LABELS = 6
 """In a line; all of them are in the JSON and on the page."""
 
 
-def as_text(check: Check) -> str:
+def text_of_check(check: Check) -> str:
     """The whole check; the problems and the verdict are its last lines."""
     first_rows = (
         f"{task.task}: {shortened(file.first_rows[0])}"
@@ -51,23 +51,15 @@ def verdict(check: Check) -> str:
 
 
 def _data(check: Check) -> Iterator[str]:
-    rows = [
-        (
-            "task",
-            "file",
-            "examples",
-            "rows",
-            "tokens median/95 %/most",
-            "cut",
-            "[UNK]",
-            "repeated",
-            "in train",
-        )
-    ]
+    title = "tokens median/95 %/most"
+    rows = [("task", "file", "examples", "rows", title, "cut", "[UNK]", "repeated", "in train")]
     leaks = {(task.task, leak.role): str(leak.normalised) for task in check.data for leak in task.leaks}
     rows += [
         (
-            *(task.task, file.role, f"{file.examples:,}", f"{file.rows:,}"),
+            task.task,
+            file.role,
+            f"{file.examples:,}",
+            f"{file.rows:,}",
             "/".join(str(int(file.tokens[name])) for name in ("median", "95 %", "most") if file.tokens),
             f"{100 * max(file.truncated.values(), default=0) / max(1, file.examples):.1f} %",
             f"{100 * file.unknown_share:.1f} %",
@@ -87,8 +79,8 @@ def _data(check: Check) -> Iterator[str]:
         for file in task.files[:1]:
             if file.histogram:
                 bars = sparks([count for _, count in file.histogram])
-                first, last = file.histogram[0][0], file.histogram[-1][0]
-                yield f"{task.task} {file.role}: {bars} {first} to {last} tokens"
+                span = f"{file.histogram[0][0]} to {file.histogram[-1][0]} tokens"
+                yield f"{task.task} {file.role}: {bars} {span}"
 
 
 def labels_of(file: FileCheck) -> str:
@@ -116,17 +108,14 @@ def _wiring(check: Check) -> Iterator[str]:
 
 
 def _plan(plan: RunPlan) -> Iterator[str]:
-    spread = spread_of_draws(plan)
     rows = [("task", "", "steps/epoch", "planned", "drawn", "epochs", "rows/step", "tokens/step", "padding")]
     rows += [
         (
-            *(
-                each.task,
-                "target" if each.is_target else "helps",
-                str(each.steps_per_epoch),
-                str(each.planned),
-            ),
-            f"~{each.planned} ± {spread.get(each.task, 0):.0f}" if each.drawn is None else str(each.drawn),
+            each.task,
+            "target" if each.is_target else "helps",
+            str(each.steps_per_epoch),
+            str(each.planned),
+            f"~{each.planned}" if each.drawn is None else str(each.drawn),
             f"{each.epochs:g}",
             f"{each.batches.rows * each.gradient_accumulation_steps:g}",
             f"{each.batches.tokens * each.gradient_accumulation_steps:.0f}",
@@ -146,7 +135,9 @@ def _cost(cost: Cost) -> Iterator[str]:
     rows = [("task", "usual step", "fullest step", "tokens/s", "evaluation")]
     rows += [
         (
-            *(pace.task, f"{1000 * pace.usual:.0f} ms", f"{1000 * pace.fullest:.0f} ms"),
+            pace.task,
+            f"{1000 * pace.usual:.0f} ms",
+            f"{1000 * pace.fullest:.0f} ms",
             f"{pace.tokens_per_second:,.0f}",
             duration(pace.evaluation) if pace.evaluation else "",
         )

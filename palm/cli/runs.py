@@ -45,14 +45,14 @@ def check_run(options: argparse.Namespace, settings: Settings) -> None:
     wrong.
     """
     from palm.check import check
-    from palm.check.text import as_text
+    from palm.check.text import text_of_check
     from palm.core.files.fs import write_text
     from palm.core.files.untrusted import printable
 
     find_components(options.config)
     findings = check(options.config, options.task_dir, settings, measure=not options.no_measure)
     if options.json != "-":
-        write_line(printable(as_text(findings)))
+        write_line(printable(text_of_check(findings)))
     if options.json is not None:
         text = json.dumps(findings.as_json(), ensure_ascii=False, indent=2, allow_nan=False)
         if options.json == "-":

@@ -21,12 +21,11 @@ def program_arguments() -> list[str]:
     return sys.argv[1:] if is_program() else []
 
 
-def read_arguments(words: Sequence[str], ignore: Collection[str], problems: Problems) -> dict[str, Setting]:
+def read_arguments(words: Sequence[str], problems: Problems) -> dict[str, Setting]:
     """The settings among the arguments, by name; the last of several with one name counts.
 
     Args:
         words: the arguments, without the program's name.
-        ignore: options that belong to somebody else.
         problems: receives the arguments that are no options.
 
     Raises:
@@ -42,8 +41,7 @@ def read_arguments(words: Sequence[str], ignore: Collection[str], problems: Prob
             problems.add(f"command line: {word!r} belongs to no option; write --name value")
             continue
         name, value = _option(word, rest)
-        if name not in ignore:
-            found[name] = Setting(value, f"--{name}", Path.cwd())
+        found[name] = Setting(value, f"--{name}", Path.cwd())
     return found
 
 

@@ -1,15 +1,15 @@
-"""The layers of a configuration, who took what from them, and what nobody took."""
+"""The layers of a configuration, the settings that components took from them, and the unused ones."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from palm.config.conversion import Mismatch, MissingFile, complaint, convert_value
-from palm.config.layers import SettingsLayer, Source, json_ready
+from palm.config.conversion import Mismatch, complaint, convert_value
+from palm.config.layers import SettingsLayer, json_ready
 from palm.config.printing import printed
 from palm.config.problems import Problems
 from palm.config.removed import removal
@@ -43,14 +43,11 @@ class Config:
     """Values by precedence: command line, global file, then the task's file, then the backbone's JSON.
 
     Args:
-        command_line: the command line.
-        everything: the global file or dict.
-        tasks: task name -> its file, in the order of the tasks.
-        backbone: the backbone's JSON; what nobody takes of it is no mistake.
-        titles: scope -> the file where a setting of it belongs.
+        layers: the settings of all sources, the strongest first.
+        titles: scope -> the file where a setting of it belongs; tasks are in their order.
         base: the folder that relative paths in the files count from.
-        backbone_gap: what to report when the backbone is asked for, but its JSON is not there.
         problems: the report so far.
+        backbone_gap: what to report when the backbone is asked for, but its JSON is not there.
         cached_vocab: the vocabulary in this machine's cache, where `backbone: auto` asked a model at Hugging
             Face.
 
@@ -60,25 +57,19 @@ class Config:
 
     def __init__(
         self,
-        command_line: Source,
-        everything: Source,
-        tasks: Mapping[str, SettingsLayer],
-        backbone: SettingsLayer,
+        layers: Sequence[SettingsLayer],
         titles: Mapping[str | None, str],
         base: Path,
-        backbone_gap: str | None,
         problems: Problems,
+        backbone_gap: str | None = None,
         cached_vocab: str | None = None,
     ) -> None:
-        self.tasks = list(tasks)
+        self.tasks = [scope for scope in titles if scope not in (None, "backbone")]
         self.base = base
-        self._backbone_gap = backbone_gap
-        self._command_line = command_line
-        self._everything = everything
-        self._files = tasks
-        self._backbone = backbone
+        self._layers = layers
         self._titles = titles
         self._problems = problems
+        self._backbone_gap = backbone_gap
         self._cached_vocab = cached_vocab
         self._known: dict[str | None, set[str]] = {scope: set() for scope in titles}
         self._said: set[Any] = set()
@@ -87,7 +78,7 @@ class Config:
         self._own: Mapping[str | None, Components] = {}
 
     def value(self, name: str, scope: str | None = None) -> Setting | None:
-        """The setting of this name with its type guessed, or None; it counts as used.
+        """Return the setting of this name with its type guessed, or None; it counts as used.
 
         Args:
             name: the name as written.
@@ -111,7 +102,7 @@ class Config:
         required: bool = True,
         from_backbone: bool = True,
     ) -> dict[str, Any]:
-        """Keyword arguments for a class or function, converted to its annotations.
+        """Return keyword arguments for a class or function, converted to its annotations.
 
         What is set nowhere is left out, for its default. What does not fit, or is required
         and missing, goes into the report.
@@ -119,7 +110,7 @@ class Config:
         Args:
             consumer: the class or function; its signature says what it takes.
             scope: None for the whole run, a task's name, or `"backbone"`.
-            provided: parameters that the caller fills himself; they are left out.
+            provided: parameters that the caller supplies; they are left out.
             required: False where nothing has to be set and no file has to exist, as for the
                 settings of a training while predicting.
             from_backbone: False for what the backbone's JSON, or a directory of weights, must not decide:
@@ -157,17 +148,17 @@ class Config:
         self._problems.add(line)
 
     def excuse(self, scope: str | None) -> None:
-        """A component of this scope is unknown: of what nobody took, report only likely misspellings."""
+        """Note an unknown component of a scope: of its unused settings, report only likely misspellings."""
         self._excused.add(scope)
 
     def place(self, name: str, scope: str | None = None) -> str | None:
-        """Where the value of a setting comes from, `config.yaml:7` or `--batch_size`; None if it is not set.
+        """Return the place of a setting's value, `config.yaml:7` or `--batch_size`; None if it is not set.
 
         Args:
             name: one of its spellings.
             scope: as for `value`.
         """
-        parts = [layer.settings[name] for layer in self._layers(scope) if name in layer.settings]
+        parts = [layer.settings[name] for layer in self._reaching(scope) if name in layer.settings]
         return parts[0].origin if parts else None
 
     def adopt_aliases(self, aliases: Mapping[str, str]) -> None:
@@ -176,50 +167,55 @@ class Config:
         Where both spellings of one setting stand there, its own name counts, as it did for PaddlePALM: the
         file is somebody else's, and programs write both.
         """
-        settings = dict(self._backbone.settings)
+        layer = self._layers[-1]
+        settings = dict(layer.settings)
         for other, own in aliases.items():
             if other in settings:
                 settings.setdefault(own, settings.pop(other))
-        self._backbone.settings = settings
+        layer.settings = settings
 
     def finish(
         self,
         owners: Mapping[str, Components] = MappingProxyType({}),
         own: Mapping[str | None, Components] = MappingProxyType({}),
     ) -> None:
-        """Close the account.
+        """Report every setting that nobody took, and raise if there is any problem.
 
         Args:
             owners: setting -> the components that take it, of all that there are.
             own: scope -> the components that it has; None for all of the run.
 
         Raises:
-            ConfigError: all problems at once, among them every setting that nobody took.
+            ConfigError: all problems at once.
         """
-        self._owners, self._own = owners, own
-        # The layers whose settings somebody has to use, and the task that each is for.
-        everything, command_line = self._everything, self._command_line
-        owned = [(None, everything.everybody), *self._files.items(), (None, command_line.everybody)]
-        for task, layer in [*owned, *everything.single.items(), *command_line.single.items()]:
-            excused = bool(self._excused) if task is None else bool(self._excused & {task, None})
+        self._owners = owners
+        self._own = own
+        unused = []
+        for layer in sorted(self._layers, key=lambda layer: layer.scope is not None):
+            excused = bool(self._excused if layer.scope is None else self._excused & {layer.scope, None})
             for name, setting in layer.settings.items():
-                if name not in layer.used and (hint := self._reason(name, task, excused)):
-                    self._problems.add(f"{setting.origin}: {hint}")
+                if layer.section == "backbone" or name in layer.used:
+                    continue
+                if hint := self._reason(name, layer.scope, excused):
+                    unused.append(f"{setting.origin}: {hint}")
+        self._problems.add(*sorted(unused, key=lambda line: line.startswith("--")))
         self._problems.raise_if_any()
 
     def resolved(self) -> dict[str, Any]:
-        """The values that were received, JSON-ready, paths absolute; a configuration in itself.
+        """Return the values that were received, JSON-ready, paths absolute; a configuration in itself.
 
         Its sections are `global`, `tasks` (by name) and `backbone`. `read_config` takes it in
         place of all files and of the command line, and gives the same arguments.
         """
         resolved = self._sections(SettingsLayer.received)
-        everything, backbone = resolved["global"], resolved["backbone"]
+        everything = resolved["global"]
+        backbone = resolved["backbone"]
         everything["task_instance"] = self.tasks
+        layer = self._layers[-1]
         backbone |= {
             name: json_ready(guessed(setting.value))
-            for name, setting in self._backbone.settings.items()
-            if name not in self._backbone.used
+            for name, setting in layer.settings.items()
+            if name not in layer.used
         }
         if self._cached_vocab is not None:  # elsewhere 'auto' finds it in that machine's cache
             everything["backbone"] = AUTO
@@ -229,45 +225,38 @@ class Config:
         return resolved
 
     def origins(self) -> dict[str, Any]:
-        """Where the values of `resolved` come from (`config.yaml:7`, `--batch_size`), by section."""
+        """Return the places of the values of `resolved` (`config.yaml:7`, `--batch_size`), by section."""
         return self._sections(SettingsLayer.origins)
 
     def _sections(self, of: Callable[[SettingsLayer], dict[str, Any]]) -> dict[str, Any]:
-        """What a function says of every layer, by section; the command line comes after the files."""
-        sources = (self._everything, self._command_line)
-        everything = {name: value for source in sources for name, value in of(source.everybody).items()}
-        single = {
-            f"{task}.{name}": value
-            for source in sources
-            for task, layer in source.single.items()
-            for name, value in of(layer).items()
-        }
-        return {
-            "global": everything | single,
-            "tasks": {task: of(layer) for task, layer in self._files.items()},
-            "backbone": of(self._backbone),
-        }
+        """Return what a function gives for each layer, by section; a stronger layer overwrites a weaker."""
+        sections: dict[str, Any] = {"global": {}, "tasks": {task: {} for task in self.tasks}, "backbone": {}}
+        for layer in reversed(self._layers):
+            if layer.section == "tasks":
+                sections["tasks"][layer.scope] |= of(layer)
+            else:
+                prefix = f"{layer.scope}." if layer.scope in self.tasks else ""
+                sections[layer.section] |= {prefix + name: value for name, value in of(layer).items()}
+        return sections
 
     def printed(self) -> str:
-        """The resolved configuration in PALM's layout."""
+        """Return the resolved configuration in PALM's layout."""
         return printed(self.resolved())
 
-    def _layers(self, scope: str | None, from_backbone: bool = True) -> list[SettingsLayer]:
-        """The layers that reach a scope, the strongest first."""
-        layers: list[SettingsLayer] = []
-        for source in (self._command_line, self._everything):
-            if scope is not None and scope in source.single:
-                layers.append(source.single[scope])
-            layers.append(source.everybody)
-        if scope is not None and scope in self._files:
-            layers.append(self._files[scope])
-        return [*layers, self._backbone] if scope is not None and from_backbone else layers
+    def _reaching(self, scope: str | None, from_backbone: bool = True) -> list[SettingsLayer]:
+        """Return the layers that reach a scope, the strongest first; the backbone's JSON reaches tasks."""
+        return [
+            layer
+            for layer in self._layers
+            if layer.scope in (None, scope)
+            or (layer.section == "backbone" and scope is not None and from_backbone)
+        ]
 
     def _found(self, parameter: Parameter, scope: str | None, from_backbone: bool = True) -> list[Found]:
-        """Where a parameter is set, the strongest first; all of it counts as used."""
+        """Find every layer that sets a parameter, the strongest first; all of it counts as used."""
         self._known[scope] |= set(parameter.spellings)
         found = []
-        for layer in self._layers(scope, from_backbone):
+        for layer in self._reaching(scope, from_backbone):
             here = [Found(layer, s, layer.settings[s]) for s in parameter.spellings if s in layer.settings]
             layer.used |= {name for _, name, _ in here}
             for other in here[1:]:
@@ -281,14 +270,15 @@ class Config:
         self, found: list[Found], parameter: Parameter, result: dict[str, Any], required: bool
     ) -> None:
         """Enter the winner's value into `result`, or what is wrong with it into the report."""
-        winner, annotation = found[0], parameter.annotation
+        winner = found[0]
+        annotation = parameter.annotation
         try:
             value = convert_value(winner.setting, annotation)
         except Mismatch as error:
-            if required or not isinstance(error, MissingFile):
+            if required or error.missing is None:
                 self.problem(complaint(winner.name, winner.setting, annotation, error))
                 return
-            value = error.path
+            value = error.missing
         result[parameter.name] = value
         winner.layer.record(winner.name, value, declared=annotation is not Any)
         self._say_overruled(found, parameter)
@@ -299,8 +289,8 @@ class Config:
             pair = (winner.setting.origin, winner.name, setting.origin, name)
             if pair not in self._said and not _agree(winner.setting, setting, parameter):
                 self._said.add(pair)
-                ours, theirs = shown(winner.setting.value), shown(setting.value)
-                logger.info("%s = %s overrules %s (%s)", winner.place, ours, theirs, setting.origin)
+                values = shown(winner.setting.value), shown(setting.value)
+                logger.info("%s = %s overrules %s (%s)", winner.place, *values, setting.origin)
 
     def _reason(self, name: str, task: str | None, excused: bool) -> str | None:
         """Say what is wrong with a setting that nothing used, if anything."""

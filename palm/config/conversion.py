@@ -40,23 +40,19 @@ _PATHS = (Path, os.PathLike)
 
 
 class Mismatch(Exception):  # noqa: N818 - it is caught here, and becomes a line of the report
-    """A value that does not fit its annotation."""
-
-
-class MissingFile(Mismatch):
-    """A path that fits, but where no file is.
+    """A value that does not fit its annotation.
 
     Args:
-        path: the absolute path.
+        missing: the absolute path, where the value fits and only the file is not there.
     """
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.path = path
+    def __init__(self, missing: Path | None = None) -> None:
+        super().__init__(missing)
+        self.missing = missing
 
 
 def convert_value(setting: Setting, annotation: Any) -> Any:
-    """The value as its annotation declares it; relative paths count from `setting.base`.
+    """Return the value as its annotation declares it; relative paths count from `setting.base`.
 
     Raises:
         Mismatch: it does not fit; `complaint` words it.
@@ -65,31 +61,31 @@ def convert_value(setting: Setting, annotation: Any) -> Any:
 
 
 def complaint(name: str, setting: Setting, annotation: Any, error: Mismatch) -> str:
-    """The line of the report about a value that does not fit."""
+    """Return the line of the report about a value that does not fit."""
     place = setting.place(name)
     if gone := removal(name, setting.value):
         return f"{setting.origin}: {gone}"
-    if isinstance(error, MissingFile):
-        return f"{place}: no such file: {error.path} (written as {shown(setting.value)})"
+    if error.missing is not None:
+        return f"{place}: no such file: {error.missing} (written as {shown(setting.value)})"
     noun = type_name(annotation)
     article = "" if noun.startswith(("one of", "true or")) else "an " if noun[0] in "aeiou" else "a "
     return f"{place} should be {article}{noun}, not {shown(setting.value)}"
 
 
 def type_name(annotation: Any) -> str:
-    """What an annotation asks for, in a user's words: `list of numbers`, `one of 'a', 'b'`."""
-    kind, args = get_origin(annotation) or annotation, get_args(annotation)
+    """Name an annotation in a user's words: `list of numbers`, `one of 'a', 'b'`."""
+    kind = get_origin(annotation) or annotation
+    args = get_args(annotation)
     if kind is Annotated:
-        names = {MUST_BE_FILE: "file", MAY_BE_NAME: "path or owner/name"}
-        return next((name for mark, name in names.items() if mark in args[1:]), None) or type_name(args[0])
+        return {MUST_BE_FILE: "file", MAY_BE_NAME: "path or owner/name"}.get(args[1]) or type_name(args[0])
     if kind in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(type_name(arg) for arg in args if arg is not type(None)))
     if kind is Literal:
         return f"one of {', '.join(map(repr, args))}"
+    if kind is tuple and args and args[-1] is not ...:
+        return f"list of {len(args)} ({', '.join(map(type_name, args))})"
     if kind not in (*_LISTS, tuple):
         return _NAMES.get(kind, "value")
-    if kind is tuple and args and args[-1] is not ...:
-        return f"list of {len(args)} ({', '.join(type_name(arg) for arg in args)})"
     item = type_name(args[0]) if args else "value"
     return f"list of {item if ' ' in item and item != 'whole number' else item + 's'}"
 
@@ -102,7 +98,7 @@ def _converted(value: Any, annotation: Any, base: Path) -> Any:
             return str(value) if names_model(str(value), base) else _path(value, Path, base)
         result = _converted(value, kind, base)
         if MUST_BE_FILE in marks and not result.is_file():
-            raise MissingFile(result)
+            raise Mismatch(result)
         return result
     if whole in _CONVERTERS:
         return _CONVERTERS[whole](value, annotation, base)
@@ -134,7 +130,7 @@ def _float(value: Any, annotation: Any, base: Path) -> float:  # noqa: ARG001
 
 
 def _scalar(value: Any, annotation: Any, base: Path) -> bool | int | str:
-    """A truth value, whole number or text; a truth value is neither of the others."""
+    """Convert to a truth value, whole number or text; a truth value is neither of the others."""
     if annotation is bool:
         if isinstance(value, Flag):
             return True
@@ -168,19 +164,22 @@ def _path(value: Any, annotation: Any, base: Path) -> Path:  # noqa: ARG001
     return path
 
 
-def _container(value: Any, annotation: Any, base: Path) -> Any:
-    """A mapping, tuple or list, each item as the annotation declares it."""
-    whole, kinds = get_origin(annotation) or annotation, get_args(annotation)
-    if whole in (dict, Mapping):
-        if isinstance(value, str) and value.startswith("{"):
-            value = parsed_yaml(value)
-        if not isinstance(value, Mapping):
-            raise Mismatch
-        key_kind, item_kind = kinds or (Any, Any)
-        return {_converted(k, key_kind, base): _converted(v, item_kind, base) for k, v in value.items()}
+def _mapping(value: Any, annotation: Any, base: Path) -> Any:
+    if isinstance(value, str) and value.startswith("{"):
+        value = parsed_yaml(value)
+    if not isinstance(value, Mapping):
+        raise Mismatch
+    key_kind, item_kind = get_args(annotation) or (Any, Any)
+    return {_converted(k, key_kind, base): _converted(v, item_kind, base) for k, v in value.items()}
+
+
+def _sequence(value: Any, annotation: Any, base: Path) -> Any:
+    """Convert a tuple or a list, each item as the annotation declares it."""
+    whole = get_origin(annotation) or annotation
+    kinds = get_args(annotation)
     parts = _parts(value)
     if whole is not tuple or not kinds or kinds[-1] is ...:
-        kinds = ((kinds or (Any,))[0],) * len(parts)
+        kinds = (*kinds[:1], Any)[:1] * len(parts)
     if len(parts) != len(kinds):
         raise Mismatch
     items = [_converted(part, kind, base) for part, kind in zip(parts, kinds, strict=True)]
@@ -188,7 +187,7 @@ def _container(value: Any, annotation: Any, base: Path) -> Any:
 
 
 def _parts(value: Any) -> list[Any]:
-    """The items of a list, of PALM's comma string, of `[a, b]` on the command line, or the one value."""
+    """Return the items of a list, PALM's comma string or `[a, b]` on the command line, or the one value."""
     if isinstance(value, str) and value.startswith("["):
         value = parsed_yaml(value)
     if isinstance(value, (list, tuple)):
@@ -214,7 +213,7 @@ def _literal(value: Any, annotation: Any, base: Path) -> Any:
 
 
 def _union(value: Any, annotation: Any, base: Path) -> Any:
-    """The first member that fits; numbers, mappings and choices come before text, paths and lists."""
+    """Convert to the first member that fits; numbers, mappings and choices before text, paths and lists."""
     members = list(get_args(annotation))
     if value == "" and {Path, type(None)} <= {*members}:  # PALM's `pred_output_path: ''`
         return None
@@ -227,7 +226,7 @@ def _union(value: Any, annotation: Any, base: Path) -> Any:
         try:
             return _converted(value, member, base)
         except Mismatch as error:
-            failure = error if isinstance(error, MissingFile) else failure
+            failure = error if error.missing is not None else failure
     raise failure
 
 
@@ -252,5 +251,6 @@ _CONVERTERS: dict[Any, Callable[[Any, Any, Path], Any]] = {
     types.UnionType: _union,
     **dict.fromkeys(_PATHS, _path),
     **dict.fromkeys((bool, int, str), _scalar),
-    **dict.fromkeys((dict, Mapping, tuple, *_LISTS), _container),
+    **dict.fromkeys((dict, Mapping), _mapping),
+    **dict.fromkeys((tuple, *_LISTS), _sequence),
 }

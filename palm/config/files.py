@@ -34,7 +34,7 @@ _PATTERNS = {
     "merge": re.compile(r"^<<$"),
 }
 ORIGIN = "  # from "
-"""What stands between a value of a resolved configuration and its origin."""
+"""The separator of a value of a resolved configuration and its origin."""
 
 _RESOLVERS: dict[Any, Any] = {None: [(_TAG + name, pattern) for name, pattern in _PATTERNS.items()]}
 
@@ -55,18 +55,26 @@ class _Loader(yaml.SafeLoader):
     """YAML whose numbers are those people write: `3e-5` is one; dates and `1:30` are text.
 
     Nine lines of aliases can stand for a billion values; they are counted before anything is made of them.
+
+    Args:
+        text: the document.
+        shown: its name in messages.
+        problems: receives the keys that occur twice.
     """
 
     yaml_implicit_resolvers = _RESOLVERS
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, shown: str, problems: Problems) -> None:
         super().__init__(text)
+        self.shown = shown
+        self.problems = problems
         self.num_values = 0
         self.sizes: dict[int, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """A node as usual, while there are not too many of them."""
-        before, is_alias = self.num_values, self.check_event(yaml.AliasEvent)
+        """Compose a node as usual, while there are not too many of them."""
+        before = self.num_values
+        is_alias = self.check_event(yaml.AliasEvent)
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         self.num_values += 1
         node = super().compose_node(parent, index) if self.num_values <= MAX_VALUES else None
@@ -77,6 +85,36 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
         self.sizes[id(node)] = self.num_values - before
         return node
+
+    def value(self, node: yaml.Node) -> Any:
+        """Build the Python value of a node; a scalar that is not quoted as `Plain`."""
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item) for item in node.value]
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node)
+        kind = node.tag.removeprefix(_TAG)
+        if kind not in (*_PATTERNS, "str"):
+            line = node.start_mark.line + 1
+            raise ConfigError([f"{self.shown}:{line}: the tag {node.tag!r} has no meaning here"])
+        if kind == "null":
+            return None
+        return str(node.value) if kind == "str" else Plain(node.value)
+
+    def _mapping(self, node: yaml.MappingNode) -> Lines:
+        seen: dict[str, int] = {}
+        for key, _ in node.value:
+            place = f"{self.shown}:{key.start_mark.line + 1}"
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConfigError([f"{place}: a name should be text, not a list or mapping"])
+            if key.value in seen:
+                self.problems.add(f"{place}: {key.value!r} is set twice, first in line {seen[key.value]}")
+            seen.setdefault(key.value, key.start_mark.line + 1)
+        self.flatten_mapping(node)
+        found = Lines()
+        for key, value in node.value:
+            found[key.value] = self.value(value)
+            found.lines[key.value] = key.start_mark.line + 1
+        return found
 
 
 class _Dumper(yaml.SafeDumper):
@@ -106,7 +144,7 @@ def yaml_text(data: Mapping[str, Any], origins: Mapping[str, Any] | None = None)
     if not origins:
         return text
     lines = text.split("\n")
-    _add_comments(lines, _Document("text", Problems()).built(text), data, origins)
+    _add_comments(lines, _built(text, "text", Problems()), data, origins)
     return "\n".join(lines)
 
 
@@ -134,8 +172,7 @@ def read_yaml(path: Path, problems: Problems) -> Lines:
     Raises:
         ConfigError: the file cannot be read, is not YAML, or is no mapping.
     """
-    text = _text(path)
-    data = _Document(displayed(path), problems).built(text)
+    data = _built(_text(path), displayed(path), problems)
     if data is None:
         return Lines()
     if not isinstance(data, Lines):
@@ -146,37 +183,40 @@ def read_yaml(path: Path, problems: Problems) -> Lines:
 def parsed_yaml(text: str) -> Any:
     """The value of a YAML text such as `[1, 2]`; None where it is not YAML."""
     try:
-        return _Document("text", Problems()).built(text)
+        return _built(text, "text", Problems())
     except ConfigError:
         return None
 
 
 def read_json(path: Path, problems: Problems) -> Lines:
     """The object of a JSON file; raises and reports as `read_yaml` does."""
-    text, shown = _text(path), displayed(path)
+    text = _text(path)
+    shown = displayed(path)
     try:
         data = parse_json(text.encode())
     except json.JSONDecodeError as error:
         raise ConfigError([f"{shown}:{error.lineno}:{error.colno}: not JSON: {error.msg}"]) from None
-    except RecursionError:
-        raise ConfigError([f"{shown}: not JSON: nested too deeply"]) from None
-    except ValueError as error:
-        raise ConfigError([f"{shown}: not JSON: {error}"]) from None
+    except (RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise ConfigError([f"{shown}: not JSON: {reason}"]) from None
     if not isinstance(data, dict):
         raise ConfigError([f"{shown}: should hold a JSON object, {{...}}"])
     # The YAML loader knows lines as well, but neither tabs between members nor pairs of surrogates, and takes
     # much that is no JSON.
-    found, decoder = Lines(), json.JSONDecoder()
-    counted, line = 0, 1
+    found = Lines()
+    decoder = json.JSONDecoder()
+    line = 1
+    counted = 0
     at = _next(text, text.index("{") + 1)
     while text[at] != "}":
-        line, counted = line + text.count("\n", counted, at), at
+        line += text.count("\n", counted, at)
+        counted = at
         key, end = decoder.raw_decode(text, at)
         value, end = decoder.raw_decode(text, _next(text, end))
         if key in found:
             problems.add(f"{shown}:{line}: {key!r} is set twice, first in line {found.lines[key]}")
-        else:
-            found[key], found.lines[key] = value, line
+        found.setdefault(key, value)
+        found.lines.setdefault(key, line)
         at = _next(text, end)
     return found
 
@@ -188,10 +228,9 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError([f"{displayed(path)}:{line}: not UTF-8 text; save the file as UTF-8"]) from None
-    except OSError as error:
-        raise ConfigError([f"{displayed(path)}: cannot be read: {error.strerror}"]) from None
-    except ValueError as error:
-        raise ConfigError([f"{displayed(path)}: cannot be read: {error}"]) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError([f"{displayed(path)}: cannot be read: {reason}"]) from None
 
 
 def _next(text: str, at: int) -> int:
@@ -201,53 +240,19 @@ def _next(text: str, at: int) -> int:
     return at
 
 
-class _Document:
-    """One YAML text on its way to Python values."""
-
-    def __init__(self, shown: str, problems: Problems) -> None:
-        self.shown = shown
-        self.problems = problems
-
-    def built(self, text: str) -> Any:
-        try:
-            loader = _Loader(text)
-            node = loader.get_single_node()
-            return None if node is None else self._value(node, loader)
-        except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line if error.problem_mark else 0
-            lines = text.splitlines()
-            there = f"; the line is {lines[line].strip()[:_SHOWN]!r}" if line < len(lines) else ""
-            hint = "; indent with spaces, not tabs" if "'\\t'" in str(error.problem) else ""
-            raise ConfigError([f"{self.shown}:{line + 1}: not YAML: {error.problem}{there}{hint}"]) from None
-        except RecursionError:
-            raise ConfigError([f"{self.shown}: not YAML: nested too deeply"]) from None
-        except yaml.YAMLError as error:
-            raise ConfigError([f"{self.shown}: not YAML: {' '.join(str(error).split())}"]) from None
-
-    def _value(self, node: yaml.Node, loader: _Loader) -> Any:
-        if isinstance(node, yaml.SequenceNode):
-            return [self._value(item, loader) for item in node.value]
-        if not isinstance(node, yaml.MappingNode):
-            kind = node.tag.removeprefix(_TAG)
-            if kind not in ("null", "bool", "int", "float", "str", "merge"):
-                line = node.start_mark.line + 1
-                raise ConfigError([f"{self.shown}:{line}: the tag {node.tag!r} has no meaning here"])
-            if kind == "null":
-                return None
-            return str(node.value) if kind == "str" else Plain(node.value)
-        seen: dict[str, int] = {}
-        for key, _ in node.value:
-            line = key.start_mark.line + 1
-            if not isinstance(key, yaml.ScalarNode):
-                raise ConfigError([f"{self.shown}:{line}: a name should be text, not a list or mapping"])
-            if key.value in seen:
-                self.problems.add(
-                    f"{self.shown}:{line}: {key.value!r} is set twice, first in line {seen[key.value]}"
-                )
-            seen.setdefault(key.value, line)
-        loader.flatten_mapping(node)
-        found = Lines()
-        for key, value in node.value:
-            found[key.value] = self._value(value, loader)
-            found.lines[key.value] = key.start_mark.line + 1
-        return found
+def _built(text: str, shown: str, problems: Problems) -> Any:
+    """Return the value of a YAML text; see `_Loader` for the arguments."""
+    try:
+        loader = _Loader(text, shown, problems)
+        node = loader.get_single_node()
+        return None if node is None else loader.value(node)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line if error.problem_mark else 0
+        quoted = "".join(text.splitlines()[line : line + 1]).strip()[:_SHOWN]
+        there = f"; the line is {quoted!r}" if quoted else ""
+        hint = "; indent with spaces, not tabs" if "'\\t'" in str(error.problem) else ""
+        raise ConfigError([f"{shown}:{line + 1}: not YAML: {error.problem}{there}{hint}"]) from None
+    except RecursionError:
+        raise ConfigError([f"{shown}: not YAML: nested too deeply"]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([f"{shown}: not YAML: {' '.join(str(error).split())}"]) from None

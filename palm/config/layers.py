@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from palm.config.values import Setting
 
@@ -16,11 +16,15 @@ class SettingsLayer:
 
     Attributes:
         settings: name -> setting, as written.
+        section: the part of a resolved configuration that they belong to.
+        scope: the task that they are for, or `"backbone"`; None for everybody.
         used: the names that somebody takes, overruled or not.
         won: the names whose value somebody received -> that value, and how well its type is known.
     """
 
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, Setting]
+    section: Literal["global", "tasks", "backbone"]
+    scope: str | None = None
     used: set[str] = field(default_factory=set)
     won: dict[str, tuple[int, Any]] = field(default_factory=dict)
 
@@ -31,20 +35,12 @@ class SettingsLayer:
             self.won[name] = (rank, json_ready(value))
 
     def received(self) -> dict[str, Any]:
-        """Name -> value, of what somebody received."""
+        """Return name -> value, of what somebody received."""
         return {name: self.won[name][1] for name in self.settings if name in self.won}
 
     def origins(self) -> dict[str, str]:
-        """Name -> where it stands, of what somebody received."""
+        """Return name -> origin, of what somebody received."""
         return {name: setting.origin for name, setting in self.settings.items() if name in self.won}
-
-
-@dataclass
-class Source:
-    """A layer for everybody, and before it one for each task that it singles out (`mrqa.max_seq_len`)."""
-
-    everybody: SettingsLayer
-    single: Mapping[str, SettingsLayer]
 
 
 def _holds_path(value: Any) -> bool:
@@ -52,7 +48,7 @@ def _holds_path(value: Any) -> bool:
 
 
 def json_ready(value: Any) -> Any:
-    """The value with lists for tuples and text for paths."""
+    """Return the value with lists for tuples and text for paths."""
     if isinstance(value, Mapping):
         return {str(key): json_ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

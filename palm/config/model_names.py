@@ -11,7 +11,7 @@ MODEL_NAME = re.compile(r"(?!pretrain/)\w[\w.-]{,95}/\w[\w.-]{,95}(@\w[\w./-]{,9
 
 
 def names_model(value: str, folder: Path) -> bool:
-    """Whether a setting is a model's name: it has that form, and no path in `folder` is called so."""
+    """Tell whether a setting is a model's name: it has that form, and no path in `folder` is called so."""
     if not MODEL_NAME.fullmatch(value):
         return False
     path = folder / value

@@ -1,4 +1,4 @@
-"""How a configuration and its possible settings look on the screen."""
+"""A configuration and its possible settings as text for the screen."""
 
 from __future__ import annotations
 

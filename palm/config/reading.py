@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,25 @@ from palm.config.command_line import program_arguments, read_arguments
 from palm.config.config import AUTO, Config
 from palm.config.conversion import FilePath, Mismatch, ModelPath, complaint, convert_value
 from palm.config.files import Lines, displayed, read_json, read_yaml
-from palm.config.layers import SettingsLayer, Source
+from palm.config.layers import SettingsLayer
 from palm.config.problems import Problems
 from palm.config.values import Plain, Setting, shown
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import did_you_mean
+
+Settings = dict[str, Setting]
+Directory = Callable[[Path | str], Mapping[str, Any]]
 
 
 def read_config(
     config: str | Path | Mapping[str, Any],
     task_dir: str | Path = ".",
     argv: Sequence[str] | None = None,
-    ignore: Collection[str] = (),
     needs_tasks: bool = True,
     directory: Directory | None = None,
     resolves_auto: bool = True,
 ) -> Config:
-    """The configuration of a run.
+    """Read the configuration of a run.
 
     Args:
         config: the global YAML file, or its content as a dict. Its key `tasks` may hold the
@@ -39,7 +41,6 @@ def read_config(
             global file if it exists there, else from the working directory.
         argv: arguments that overrule the files; None takes the program's own, except in a
             notebook, an interactive session or under pytest.
-        ignore: options of the command line that belong to the calling script.
         needs_tasks: False where it is no mistake to name none.
         directory: what a directory of pretrained weights says, as settings, the encoder's name in
             `backbone` among them; asked about `pretrain_path` where `backbone` is 'auto', and about the
@@ -52,61 +53,48 @@ def read_config(
         HelpRequested: the arguments ask for help.
     """
     problems = Problems()
-    words = program_arguments() if argv is None else argv
+    options = read_arguments(program_arguments() if argv is None else argv, problems)
     asked = None if directory is None else functools.cache(directory)
-    sources = _Sources(read_arguments(words, ignore, problems), problems, needs_tasks, asked, resolves_auto)
+    sources = _Sources(options, problems, needs_tasks, asked, resolves_auto)
     sources.expand_pretrain()
     sources.open(config)
     return sources.joined(sources.folder(Path(task_dir)))
 
 
-Settings = dict[str, Setting]
-Directory = Callable[[Path | str], Mapping[str, Any]]
-
-
+@dataclass
 class _Sources:
     """The global file, task files and JSON on their way to layers; those that fail are reported together.
 
     Args:
         options: the settings of the command line.
         problems: the report.
-        needs_tasks: whether it is a mistake to name no tasks.
+        needs_tasks: see `read_config`.
         directory: see `read_config`.
         resolves_auto: see `read_config`.
     """
 
-    def __init__(
-        self,
-        options: Settings,
-        problems: Problems,
-        needs_tasks: bool,
-        directory: Directory | None,
-        resolves_auto: bool,
-    ) -> None:
-        self.options = options
-        self.directory, self.resolves_auto = directory, resolves_auto
-        self.needs_tasks = needs_tasks
-        self.problems = problems
-        self.failed = False
-        self.title, self.base = "config", Path.cwd()
-        self.everything: Settings = {}
-        self.inline: dict[str, Settings] = {}
-        self.backbone: Settings | None = None
-        self.cached_vocab: str | None = None
+    options: Settings
+    problems: Problems
+    needs_tasks: bool
+    directory: Directory | None
+    resolves_auto: bool
+    failed: bool = False
+    title: str = "config"
+    base: Path = field(default_factory=Path.cwd)
+    everything: Settings = field(default_factory=dict)
+    inline: dict[str, Settings] = field(default_factory=dict)
+    backbone: Settings | None = None
+    cached_vocab: str | None = None
 
     def expand_pretrain(self) -> None:
-        """`--pretrain DIR` (or owner/name) stands for the settings of a run that starts from there alone."""
-        setting = self.options.get("pretrain")
-        if setting is None or self.directory is None:
+        """Replace `--pretrain DIR` (or owner/name) by the settings of a run that starts from there alone."""
+        if self.directory is None or (setting := self.options.pop("pretrain", None)) is None:
             return
-        del self.options["pretrain"]
         if found := self._said_by_directory(setting, "pretrain"):
             values = {"backbone": AUTO, "pretrain_path": setting.value, "backbone_config_path": Plain("none")}
             values |= {name: found[name] for name in ("vocab_path", "do_lower_case")}
-            self.options |= {
-                name: Setting(value, f"{setting.origin}: {name}", setting.base)
-                for name, value in values.items()
-            }
+            for name, value in values.items():
+                self.options[name] = replace(setting, value=value, origin=f"{setting.origin}: {name}")
             self.resolves_auto = True
 
     def open(self, config: str | Path | Mapping[str, Any]) -> None:
@@ -131,13 +119,12 @@ class _Sources:
         if "backbone" in sections:
             self.backbone = self._settings(*sections["backbone"])
         section, title = sections.get("tasks", ({}, ""))
-        for task, settings in ((str(name), settings) for name, settings in section.items()):
-            is_mapping = settings is None or isinstance(settings, Mapping)
-            inside = _inside(title, section, task)
-            self.inline[task] = self._settings(settings or {}, inside) if is_mapping else {}
-            if not is_mapping:
-                place = _place(title, section, task)
-                self._fail(f"{place}: {task} should be a mapping, not {shown(settings)}")
+        for name, settings in section.items():
+            if settings is not None and not isinstance(settings, Mapping):
+                place = _place(title, section, name)
+                self._fail(f"{place}: {name} should be a mapping, not {shown(settings)}")
+                settings = None
+            self.inline[str(name)] = self._settings(settings or {}, _inside(title, section, name))
 
     def _settings(self, content: Mapping[str, Any], title: str) -> Settings:
         return {
@@ -147,31 +134,32 @@ class _Sources:
 
     def _fail(self, *lines: str) -> None:
         self.problems.add(*lines)
-        self.failed = True
+        self.failed |= bool(lines)
 
     def folder(self, task_dir: Path) -> Path:
-        """The folder of the task files."""
+        """Return the folder of the task files."""
         beside = self.base / task_dir
         return beside if beside.is_dir() else Path.cwd() / task_dir
 
     def joined(self, folder: Path) -> Config:
-        """The configuration of all layers."""
+        """Return the configuration of all layers."""
         tasks = {task: self._task(task, folder) for task in self._task_names()}
         found = self._directory_settings()
         backbone_title, backbone, gap = self._backbone()
         if self.failed:
             self.problems.raise_if_any()
+        known = list(tasks)
+        options = self._layers(self.options, known)
+        everything = self._layers(self.everything, known)
+        files = [SettingsLayer(settings, "tasks", task) for task, (_, settings) in tasks.items()]
+        titles = {None: self.title} | {task: title for task, (title, _) in tasks.items()}
         config = Config(
-            command_line=self._source(self.options, tasks),
-            everything=self._source(self.everything, tasks),
-            tasks={task: SettingsLayer(settings) for task, (_, settings) in tasks.items()},
-            backbone=SettingsLayer(found | backbone),
-            titles={None: self.title, "backbone": backbone_title}
-            | {task: title for task, (title, _) in tasks.items()},
-            base=self.base,
-            backbone_gap=gap,
-            problems=self.problems,
-            cached_vocab=self.cached_vocab,
+            [*options, *everything, *files, SettingsLayer(found | backbone, "backbone", "backbone")],
+            titles | {"backbone": backbone_title},
+            self.base,
+            self.problems,
+            gap,
+            self.cached_vocab,
         )
         config.value("task_instance")
         config.value("backbone_config_path")
@@ -187,12 +175,7 @@ class _Sources:
         if setting is None and not self.needs_tasks:
             return []
         if setting is None or setting.value is None:
-            similar = [
-                f"{setting.origin}: nothing uses {name!r}{hint}"
-                for name, setting in [*self.everything.items(), *self.options.items()]
-                if name != "task_instance" and (hint := did_you_mean(name, ["task_instance"]))
-            ]
-            self._fail(f"{self.title}: task_instance is missing (the names of the tasks)", *similar)
+            self._fail(*self._nameless())
             return []
         try:
             names: list[str] = convert_value(setting, list[str])
@@ -200,16 +183,26 @@ class _Sources:
             self._fail(complaint("task_instance", setting, list[str], error))
             return []
         place = setting.place("task_instance")
+        distinct = list(dict.fromkeys(names))
+        problems = [f"{place} names {name!r} twice" for name in distinct if names.count(name) > 1]
         if not names:
-            self._fail(f"{place} names no task")
-        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-            self._fail(*(f"{place} names {name!r} twice" for name in twice))
+            problems.append(f"{place} names no task")
         if "backbone" in names:
-            self._fail(f"{place}: a task cannot be called 'backbone'")
-        return list(dict.fromkeys(names))
+            problems.append(f"{place}: a task cannot be called 'backbone'")
+        self._fail(*problems)
+        return distinct
+
+    def _nameless(self) -> list[str]:
+        """Report that no task is named, and every setting whose name looks like `task_instance`."""
+        similar = [
+            f"{setting.origin}: nothing uses {name!r}{hint}"
+            for name, setting in [*self.everything.items(), *self.options.items()]
+            if name != "task_instance" and (hint := did_you_mean(name, ["task_instance"]))
+        ]
+        return [f"{self.title}: task_instance is missing (the names of the tasks)", *similar]
 
     def _task(self, task: str, folder: Path) -> tuple[str, Settings]:
-        """The title and settings of one task, from the global file or its own."""
+        """Return the title and settings of one task, from the global file or its own."""
         if task in self.inline:
             return next((s.origin for s in self.inline[task].values()), self.title), self.inline[task]
         path = folder / f"{task}.yaml"
@@ -224,7 +217,7 @@ class _Sources:
         return title, self._settings(self._read(read_yaml, path), title)
 
     def _backbone(self) -> tuple[str, Settings, str | None]:
-        """The title and settings of the backbone, and what to say if its file is not there."""
+        """Return the title and settings of the backbone, and a complaint if its file is not there."""
         setting = self._own("backbone_config_path")
         if self.backbone is not None or setting is None:
             return self.title, self.backbone or {}, None
@@ -238,13 +231,13 @@ class _Sources:
         return title, self._settings(self._read(read_json, path), title), None
 
     def _directory_settings(self) -> Settings:
-        """What the directory of pretrained weights says, where `backbone` is 'auto'."""
+        """Return the settings in the directory of pretrained weights, where `backbone` is 'auto'."""
         setting = self._own("backbone")
         if not (self.directory and self.resolves_auto) or setting is None or setting.value != AUTO:
             return {}
         where = self._own("pretrain_path")
         if where is None:
-            self._fail(f"{setting.place('backbone')}: 'auto' needs pretrain_path, the directory that tells")
+            self._fail(f"{setting.place('backbone')}: 'auto' needs pretrain_path, the encoder's directory")
             return {}
         found = self._said_by_directory(where, "pretrain_path")
         if not found:
@@ -264,7 +257,7 @@ class _Sources:
         layer[name] = replace(setting, value=value)
 
     def _said_by_directory(self, where: Setting, name: str) -> dict[str, Any]:
-        """What the directory says that a setting names; nothing if that fails, which goes into the report."""
+        """Return the settings in the directory that a setting names; report a failure, and return none."""
         assert self.directory is not None
         try:
             return dict(self.directory(convert_value(where, ModelPath)))
@@ -275,28 +268,25 @@ class _Sources:
         return {}
 
     def _read(self, read: Callable[[Path, Problems], Lines], path: Path) -> Lines:
-        """The content of a file; nothing if it cannot be read, which goes into the report."""
+        """Return the content of a file; nothing if it cannot be read, which is reported."""
         try:
             return read(path, self.problems)
         except ConfigError as error:
             self._fail(*error.problems)
             return Lines()
 
-    def _source(self, settings: Settings, tasks: Collection[str]) -> Source:
-        """The settings for everybody, and those that name a task: `mrqa.max_seq_len`."""
-        everybody: Settings = {}
-        single: dict[str, Settings] = {}
+    def _layers(self, settings: Settings, tasks: Collection[str]) -> list[SettingsLayer]:
+        """Return a layer for each task (from `mrqa.max_seq_len` and the like), then that for everybody."""
+        scopes: dict[str | None, Settings] = {task: {} for task in tasks}
+        scopes[None] = {}
         for name, setting in settings.items():
             task, dot, own = name.rpartition(".")
-            if not dot:
-                everybody[name] = setting
-            elif task in tasks:
-                single.setdefault(task, {})[own] = setting
+            if dot and task not in tasks:
+                unknown = f"there is no task {task!r}{did_you_mean(task, tasks)}"
+                self.problems.add(f"{setting.place(name)}: {unknown}")
             else:
-                self.problems.add(
-                    f"{setting.place(name)}: there is no task {task!r}{did_you_mean(task, tasks)}"
-                )
-        return Source(SettingsLayer(everybody), {task: SettingsLayer(own) for task, own in single.items()})
+                scopes[task or None][own] = setting
+        return [SettingsLayer(own, "global", scope) for scope, own in scopes.items()]
 
 
 def _place(title: str, content: Mapping[str, Any], name: str) -> str:

@@ -24,7 +24,7 @@ class Plain(str):
 
 
 class Flag:
-    """What an option without a value (`--use_ema`) gives."""
+    """The value of an option without one (`--use_ema`)."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,9 @@ def _of_task(task: TaskPlan) -> Iterator[tuple[str, str]]:
     reader, own = task.reader[1], task.task
     if reader.get("label_type") == "real" and "n_classes" in reader:
         yield "n_classes", f"has no effect: labels of task {task.name!r} are real numbers; leave it out"
+    for name, reason in task.reader[0].ignored_settings.items():
+        if reader.get(name):
+            yield name, f"has no effect on task {task.name!r}: {reason}; leave it out"
     head = task.head[1]
     if head.get("crf_learning_rate_factor", 1) != 1 and not head.get("use_crf"):
         yield "crf_learning_rate_factor", "has no effect: use_crf is off; set use_crf: True, or leave it out"

@@ -1,1 +1,1 @@
-"""What every floor may use: errors, the contract between components, files, logging."""
+"""Tools for every floor: errors, the contract between components, files, logging."""

@@ -12,7 +12,7 @@ MAX_COUNT = 2**31 - 1
 
 
 def count_problems(least: int = 1, **settings: object) -> list[str]:
-    """A line for every setting that is not a whole number from `least` to what an int32 holds."""
+    """Return a line for every setting that is not a whole number from `least` to what an int32 holds."""
     return [
         f"{name}: {value!r} should be a whole number, {least} or more"
         + (f", at most {MAX_COUNT}" if isinstance(value, int) and value > MAX_COUNT else "")
@@ -22,7 +22,7 @@ def count_problems(least: int = 1, **settings: object) -> list[str]:
 
 
 def dropout_problems(**settings: object) -> list[str]:
-    """A line for every setting that is not a probability below 1."""
+    """Return a line for every setting that is not a probability below 1."""
     return [
         f"{name}: {value!r} should be a probability, from 0 to below 1"
         for name, value in settings.items()
@@ -31,7 +31,7 @@ def dropout_problems(**settings: object) -> list[str]:
 
 
 def positive_problems(**settings: object) -> list[str]:
-    """A line for every setting that is not a finite number above 0."""
+    """Return a line for every setting that is not a finite number above 0."""
     return [
         f"{name}: {value!r} should be a number above 0"
         for name, value in settings.items()
@@ -40,7 +40,7 @@ def positive_problems(**settings: object) -> list[str]:
 
 
 def number_problems(**settings: object) -> list[str]:
-    """A line for every setting that is not a number."""
+    """Return a line for every setting that is not a number."""
     return [
         f"{name} should be a number, not {value!r}"
         for name, value in settings.items()
@@ -49,7 +49,7 @@ def number_problems(**settings: object) -> list[str]:
 
 
 def choice_problems(choices: Collection[str], **settings: object) -> list[str]:
-    """A line for every setting that is none of `choices`."""
+    """Return a line for every setting that is none of `choices`."""
     return [
         f"{name}: {value!r} should be one of {', '.join(choices)}"
         for name, value in settings.items()
@@ -58,10 +58,10 @@ def choice_problems(choices: Collection[str], **settings: object) -> list[str]:
 
 
 def raise_any(problems: Iterable[str]) -> None:
-    """Nothing if there are none.
+    """Check that there are no problems.
 
     Raises:
-        ConfigError: with all of them.
+        ConfigError: there are; with all of them.
     """
     problems = list(problems)
     if problems:

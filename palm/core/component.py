@@ -1,4 +1,4 @@
-"""What all components share: they remember how they were built, and accept other spellings.
+"""Base of all components: they record their constructor's arguments and accept other spellings.
 
 A component is rebuilt from `settings`, the complete arguments of its constructor. PaddlePALM 2.x
 calls `max_seq_len` `max_len` and `n_classes` `num_classes`; a class attribute `aliases` accepts
@@ -139,7 +139,8 @@ def _without_2x(
         named = dict(zip(order, args, strict=False))
         if twice := sorted(named.keys() & kwargs.keys()):
             raise TypeError(f"{caller}() got {', '.join(twice)} twice, by position and by name")
-        kwargs, args = named | kwargs, ()
+        kwargs = named | kwargs
+        args = ()
     given = {name: kwargs.pop(name) for name in only if name in kwargs}
     for name, value in given.items():
         kwargs = only[name](value) | kwargs

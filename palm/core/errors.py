@@ -10,7 +10,7 @@ class PalmError(Exception):
 
 
 class ConfigError(PalmError):
-    """What is wrong with a configuration, all of it in one report.
+    """A wrong configuration, with all of its problems in one report.
 
     Args:
         problems: one line each, every one beginning with its place (`config.yaml:7: …`).

@@ -1,4 +1,4 @@
-"""Whether palm runs in a program of its own, or as a guest in a notebook or a test."""
+"""How the process was started: as a program, or as a guest in a notebook or a test."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 
 
 def is_program() -> bool:
-    """Whether this is a script or module: not a notebook, an interactive session or a test."""
+    """Tell whether this is a script or module: not a notebook, an interactive session or a test."""
     in_test = "pytest" in sys.modules and bool({"PYTEST_VERSION", "PYTEST_CURRENT_TEST"} & os.environ.keys())
     is_script = hasattr(sys.modules["__main__"], "__file__")
     return is_script and not in_test and "ipykernel" not in sys.modules
 
 
 def command_of_program(*more: str) -> str:
-    """What a user types to start this program again, with arguments added; "" where it is none.
+    """Return the command that starts this program again, with arguments added; "" where it is none.
 
     An option that is added replaces one of the same name.
     """

@@ -1,6 +1,6 @@
-"""Where palm reports what it does: one logger, and a console for programs that have set up none.
+"""The logger `palm`, and a console for programs that have set up no logging.
 
-What a command answers goes to stdout; what palm tells meanwhile goes through here, to stderr.
+Answers of commands go to stdout, messages go through here to stderr.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]
         if logging.getLogger().handlers:  # it propagates there
             return
         self.stream = sys.stderr
-        if (bars := getattr(sys.modules.get("tqdm"), "tqdm", None)) is not None and bars._instances:
-            # A line that is written under a bar would leave half of it behind.
-            bars.write(self.format(record), file=self.stream)
+        if (tqdm := sys.modules.get("tqdm")) is not None:
+            # As `tqdm.contrib.logging` does; a line under a bar would leave half of the bar behind.
+            tqdm.tqdm.write(self.format(record), file=self.stream)
         else:
             super().emit(record)
 
@@ -59,7 +59,7 @@ def set_verbosity(quiet: bool, verbose: bool) -> None:
 
 
 def shows_colour(stream: IO[str]) -> bool:
-    """Whether a stream is a terminal whose user has not refused colours (no-color.org)."""
+    """Tell whether a stream is a terminal whose user has not refused colours (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -74,7 +74,7 @@ class _Collector(logging.Handler):
 
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
-    """Within it, palm's warnings are also added to a list, as they come."""
+    """Add palm's warnings to a list, as they come, and log them as usual."""
     messages: list[str] = []
     collector = _Collector(messages)
     logger.addHandler(collector)
@@ -86,13 +86,17 @@ def collected_warnings() -> Iterator[list[str]]:
 
 @contextmanager
 def only_collected() -> Iterator[list[str]]:
-    """Within it, palm's warnings are added to a list, as they come, and nothing is shown anywhere."""
+    """Add palm's warnings to a list, as they come, and show nothing."""
     messages: list[str] = []
-    before = logger.handlers, logger.propagate, logger.level
+    handlers = logger.handlers
+    propagates = logger.propagate
+    level = logger.level
     # With a handler in place, nobody adds a console.
-    logger.handlers, logger.propagate = [_Collector(messages)], False
+    logger.handlers = [_Collector(messages)]
+    logger.propagate = False
     try:
         yield messages
     finally:
-        logger.handlers, logger.propagate = before[:2]
-        logger.setLevel(before[2])
+        logger.handlers = handlers
+        logger.propagate = propagates
+        logger.setLevel(level)

@@ -21,7 +21,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def imported(kind: str, path: str) -> Any:
-    """What a dotted path `package.module.name` stands for.
+    """Import the object of a dotted path `package.module.name`.
 
     Args:
         kind: what it is meant to be, for messages.
@@ -68,7 +68,7 @@ class Registry(Generic[T]):
         return enter
 
     def __getitem__(self, name: str) -> T:
-        """The component of a name, or of a dotted path `package.module.Class`, which is imported.
+        """Return the component of a name, or of a dotted path `package.module.Class`, which is imported.
 
         Only for names that the user's own program or configuration gives; see `named_in_directory`.
 
@@ -87,7 +87,7 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def named_in_directory(self, name: object, place: object, trust: str | Sequence[str] = ()) -> T:
-        """The component that a file in a directory names; no code is imported or run for it.
+        """Return the component that a file in a directory names; no code is imported or run for it.
 
         Args:
             name: a registered name; or the dotted path of a class that the running program has imported
@@ -122,7 +122,7 @@ class Registry(Generic[T]):
         return found  # type: ignore[no-any-return]
 
     def holds(self, found: object) -> bool:
-        """Whether it is a class of this kind."""
+        """Tell whether it is a class of this kind."""
         return isinstance(found, type) and issubclass(found, self._base)
 
     def name_of(self, component: T) -> str:

@@ -32,7 +32,7 @@ class Stopped(SystemExit):
 
 
 class StopRequest:
-    """Whether a signal has asked the program to end.
+    """The request of a signal to end the program.
 
     Attributes:
         number: that of the signal; None as long as none has come.
@@ -44,7 +44,7 @@ class StopRequest:
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Within it, a signal raises `Stopped` wherever the program is, so that it can clean up.
+    """Raise `Stopped` on a signal, wherever the program is, so that it can clean up.
 
     Ctrl-C stays a `KeyboardInterrupt`. See `stop_request` for when nothing happens.
     """
@@ -58,7 +58,7 @@ def ending_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """Within it, the first signal is only noted; a second one ends the program at once.
+    """Record the first signal only; a second one ends the program at once.
 
     Nothing is installed in notebooks and tests, in other threads than the first, and for signals for
     which somebody else has a handler or which are ignored, as SIGHUP is under `nohup`.

@@ -36,7 +36,7 @@ class TensorSpec:
         return f"{str(self.dtype).removeprefix('torch.')}[{dimensions}]"
 
     def accepts(self, other: TensorSpec) -> bool:
-        """Whether a tensor declared as `other` may stand where this one is wanted.
+        """Tell whether a tensor declared as `other` may be used where this one is expected.
 
         A mask, bool here and float32 `[..., 1]` or `[...]` in PaddlePALM, may stand for itself in any form.
         """
@@ -106,7 +106,8 @@ def as_declared(tensors: Tensors, wanted: Specs) -> Tensors:
     """The tensors, with those masks that `wanted` declares in another form brought into it."""
     found = dict(tensors)
     for name in wanted.keys() & tensors.keys():
-        spec, tensor = wanted[name], tensors[name]
+        spec = wanted[name]
+        tensor = tensors[name]
         if {spec.dtype, tensor.dtype} == MASK_DTYPES:
             if tensor.ndim > len(spec.shape):
                 tensor = tensor.squeeze(-1)
@@ -117,7 +118,7 @@ def as_declared(tensors: Tensors, wanted: Specs) -> Tensors:
 
 
 def mismatches(consumer: str, wanted: Specs, producer: str, given: Specs) -> Iterator[str]:
-    """One sentence for every name of `wanted` that `given` lacks or declares otherwise."""
+    """Yield a sentence for every name of `wanted` that `given` lacks or declares otherwise."""
     for name, spec in wanted.items():
         if name not in given:
             have = ", ".join(sorted(given)) or "nothing"

@@ -12,7 +12,7 @@ __all__ = ["MODELS", "Model", "download", "load_backbone", "ls", "pretrained_dir
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch comes at its first use; a list of models does not wait for it."""
+    """Import what needs torch at its first use; a list of models does not wait for it."""
     if name not in ("load_backbone", "pretrained_directory"):
         raise AttributeError(f"module 'palm.downloader' has no attribute {name!r}")
     from palm.downloader.hub import load_backbone, pretrained_directory

@@ -21,7 +21,7 @@ TIMEOUT = 30.0
 """Seconds without a byte after which a connection counts as broken."""
 
 _BLOCK = 1 << 16
-_CHANGED = "the file has changed since its download began; run the same again, and it starts anew"
+_CHANGED = "the file has changed since its download began; run the same again to start from the beginning"
 _ELSEWHERE = "or name a mirror in the environment variable PALM_MIRROR"
 
 
@@ -46,7 +46,7 @@ def fetch(url: str, file: Path) -> None:
         if part.length <= before:
             raise StorageError(
                 f"{url}: the connection broke off after {part.length} of {part.whole.size or 'unknown'} "
-                "bytes; run the same again, and it goes on from there"
+                "bytes; run the same again, and it continues from there"
             )
         before = part.length
         with _opened(url, part) as response:
@@ -91,14 +91,14 @@ def _opened(url: str, part: _Part) -> HTTPResponse:
 
 @dataclass(frozen=True)
 class _Whole:
-    """What a server says of a whole file: its size, and how to know it again."""
+    """A server's description of a whole file: its size, and a validator that changes with it."""
 
     size: int | None = None
     validator: str | None = None
 
 
 class _Part:
-    """The beginning of a file in `<name>.part`, and in `<name>.part.json` what its server said.
+    """The beginning of a file in `<name>.part`, with its server's description in `<name>.part.json`.
 
     Args:
         file: where the whole is to be.
@@ -123,13 +123,13 @@ class _Part:
         return self.has_ended if self.whole.size is None else self.length == self.whole.size
 
     def range_headers(self) -> dict[str, str]:
-        """What asks for the rest, provided that the file is still the same; otherwise for all of it."""
+        """Return headers that ask for the rest if the file is still the same, and otherwise for all of it."""
         if not self.length or not self.whole.size or not self.whole.validator:
             return {}
         return {"Range": f"bytes={self.length}-", "If-Range": self.whole.validator}
 
     def blocks(self, response: HTTPResponse) -> Iterator[bytes]:
-        """What arrives until the end, or until the connection breaks."""
+        """Yield what arrives until the end, or until the connection breaks."""
         try:
             while block := response.read(_BLOCK):
                 yield block

@@ -146,9 +146,11 @@ def _first(groups: Iterable[list[str]], folder: Path) -> list[Path]:
 
 
 def _explained(name: str, revision: str, error: Exception) -> str:
-    """What a failure means to a user, and what to do."""
-    errors, constants = huggingface_hub.errors, huggingface_hub.constants
-    cache, server = Path(constants.HF_HUB_CACHE), constants.ENDPOINT
+    """Return a failure in a user's words, with what to do."""
+    errors = huggingface_hub.errors
+    constants = huggingface_hub.constants
+    cache = Path(constants.HF_HUB_CACHE)
+    server = constants.ENDPOINT
     cached = [folder.name.removeprefix("models--").replace("--", "/") for folder in cache.glob("models--*")]
     listed = [model.repository for model in MODELS.values() if model.repository]
     hint = did_you_mean(name, dict.fromkeys([*listed, *cached]).keys() - {name})

@@ -1,4 +1,4 @@
-"""What users call: list the models, download them by name."""
+"""List the models, and download them by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a metric is: it takes predictions beside the truth, one by one, and says how good they were."""
+"""The contract of a metric: it takes predictions beside the truth, one by one, and gives numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Prediction = Mapping[str, Any]
 """A record, as prediction writes it."""
 
 Truth = Mapping[str, Any]
-"""What is true of the same example, as its reader tells it."""
+"""The true values of the same example, as its reader gives them."""
 
 
 class Metric(ABC):
@@ -62,41 +62,40 @@ def metrics_of(names: Sequence[str]) -> list[type[Metric]]:
     Raises:
         ConfigError: an unknown name, or two metrics that give numbers of the same name.
     """
-    problems, found = [], []
+    problems = []
+    metrics: dict[str, type[Metric]] = {}
     for name in names:
         try:
-            found.append(METRICS[name])
+            metric = METRICS[name]
         except PalmError as error:
             problems.append(f"metrics: {error}")
-    by_number: dict[str, str] = {}
-    for name, metric in zip(names, found, strict=False):
-        if metric.main in by_number:
-            problems.append(
-                f"metrics: {by_number[metric.main]!r} and {name!r} both give {metric.main!r}; choose one"
-            )
-        by_number[metric.main] = name
+            continue
+        if other := next((other for other in metrics if metrics[other].main == metric.main), None):
+            problems.append(f"metrics: {other!r} and {name!r} both give {metric.main!r}; choose one")
+        metrics[name] = metric
     if problems:
         raise ConfigError(problems)
-    return found
+    return list(metrics.values())
 
 
 def metric_problems(names: Sequence[str], truth_names: Iterable[str]) -> list[str]:
-    """What keeps predictions from being evaluated by these metrics; empty where all is well.
+    """A line for everything that keeps predictions from being evaluated by these metrics.
 
     Args:
         names: of metrics, or dotted paths.
         truth_names: the fields of the truth that the reader tells.
     """
     if not names:
-        return ["the head has no metrics of its own; name some with the setting metrics"]
+        return ["the head has no default metrics; name some with the setting metrics"]
     try:
-        metrics, known = metrics_of(names), set(truth_names)
+        metrics = metrics_of(names)
     except ConfigError as error:
         return error.problems
+    known = set(truth_names)
     fitting = ", ".join(sorted(name for name in METRICS if known.issuperset(METRICS[name].needs))) or "none"
     return [
-        f"the metric {name!r} compares {' and '.join(map(repr, metric.needs))}, of which the reader tells "
-        f"nothing; metrics that fit: {fitting}"
+        f"the metric {name!r} compares {' and '.join(map(repr, metric.needs))}, which the reader does not "
+        f"give; metrics that fit: {fitting}"
         for name, metric in zip(names, metrics, strict=True)
         if not known.issuperset(metric.needs)
     ]

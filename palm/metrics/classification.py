@@ -1,78 +1,69 @@
-"""How good labels are: accuracy, F1 of the classes, Matthews' correlation."""
+"""Metrics of labels: accuracy, F1 of the classes, Matthews' correlation."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import ClassVar
 
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
 
 
-class Confusion(Metric):
-    """Base of metrics that need no more than how often each label was given for each.
+class LabelCounts(Metric):
+    """Base of metrics that need no more than how often each label was predicted, was true, and was both.
 
     Attributes:
-        counts: (predicted label, true label) -> number of examples.
+        predicted: label -> examples for which it was predicted.
+        true: label -> examples for which it is true.
+        right: label -> examples for which both hold.
+        total: examples.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("label",)
+    needs = ("label",)
 
     def __init__(self) -> None:
-        self.counts: Counter[tuple[int, int]] = Counter()
+        self.predicted: Counter[int] = Counter()
+        self.true: Counter[int] = Counter()
+        self.right: Counter[int] = Counter()
+        self.total = 0
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
-        self.counts[prediction["label"], truth["label"]] += 1
-
-    @property
-    def right(self) -> Counter[int]:
-        """Label -> examples that rightly have it."""
-        return Counter({true: n for (ours, true), n in self.counts.items() if ours == true})
-
-    def marginal(self, side: int) -> Counter[int]:
-        """Label -> examples for which it was predicted (side 0), or is true (side 1)."""
-        found: Counter[int] = Counter()
-        for pair, n in self.counts.items():
-            found[pair[side]] += n
-        return found
+        self.predicted[prediction["label"]] += 1
+        self.true[truth["label"]] += 1
+        self.right[truth["label"]] += prediction["label"] == truth["label"]
+        self.total += 1
 
 
 @METRICS.register("accuracy")
-class Accuracy(Confusion):
-    """The share of examples with the right label."""
+class Accuracy(LabelCounts):
+    """The fraction of examples with the right label."""
 
     main = "accuracy"
 
     def compute(self) -> dict[str, float]:
-        return {"accuracy": self.right.total() / self.counts.total()}
+        return {self.main: self.right.total() / self.total}
 
 
 @METRICS.register("micro_f1")
-class MicroF1(Confusion):
+class MicroF1(Accuracy):
     """F1 of all classes counted together; where every text has one label, it is the accuracy."""
 
     main = "micro_f1"
 
-    def compute(self) -> dict[str, float]:
-        given, true = self.marginal(0).total(), self.marginal(1).total()
-        return {"micro_f1": 2 * self.right.total() / (given + true)}
-
 
 @METRICS.register("macro_f1")
-class MacroF1(Confusion):
+class MacroF1(LabelCounts):
     """The mean over classes of their F1; a class counts if it is predicted or true somewhere."""
 
     main = "macro_f1"
 
     def compute(self) -> dict[str, float]:
-        right, given, true = self.right, self.marginal(0), self.marginal(1)
-        labels = given.keys() | true.keys()
-        scores = [2 * right[label] / (given[label] + true[label]) for label in sorted(labels)]
+        labels = sorted(self.predicted.keys() | self.true.keys())
+        scores = [2 * self.right[label] / (self.predicted[label] + self.true[label]) for label in labels]
         return {"macro_f1": math.fsum(scores) / len(scores)}
 
 
 @METRICS.register("mcc")
-class MatthewsCorrelation(Confusion):
+class MatthewsCorrelation(LabelCounts):
     """Matthews' correlation coefficient of predicted and true labels, from -1 to 1; 0 is chance.
 
     Source: Gorodkin, 2004, "Comparing two K-category assignments by a K-category correlation
@@ -82,11 +73,10 @@ class MatthewsCorrelation(Confusion):
     main = "mcc"
 
     def compute(self) -> dict[str, float]:
-        given, true, total = self.marginal(0), self.marginal(1), self.counts.total()
-        together = sum(given[label] * true[label] for label in given)
-        spread_given = total**2 - sum(n * n for n in given.values())
-        spread_true = total**2 - sum(n * n for n in true.values())
-        if not spread_given or not spread_true:
+        by_chance = sum(count * self.true[label] for label, count in self.predicted.items())
+        spread_predicted = self.total**2 - sum(n * n for n in self.predicted.values())
+        spread_true = self.total**2 - sum(n * n for n in self.true.values())
+        if not spread_predicted or not spread_true:
             return {"mcc": 0.0}
-        covariance = self.right.total() * total - together
-        return {"mcc": covariance / math.sqrt(spread_given * spread_true)}
+        covariance = self.right.total() * self.total - by_chance
+        return {"mcc": covariance / math.sqrt(spread_predicted * spread_true)}

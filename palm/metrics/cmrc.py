@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar
 
-from palm.metrics.base import METRICS, Metric, Prediction, Truth
+from palm.metrics.base import METRICS
+from palm.metrics.squad import AnswerMetric
 
 PUNCTUATION = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 """Characters that do not count."""
@@ -18,7 +18,7 @@ _QUOTED = re.compile(r"(')?(.+?)('s|'m|'d|'ll|'re|'ve|n't|')?")
 
 
 @METRICS.register("cmrc")
-class Cmrc(Metric):
+class Cmrc(AnswerMetric):
     """Exact match and F1 in percent, each with the best of a question's true answers.
 
     Answers are compared in lower case without punctuation. F1 is that of the longest stretch that
@@ -27,43 +27,30 @@ class Cmrc(Metric):
     Source: Cui et al., 2019, arXiv:1810.07366, section 3, and its authors' evaluation script.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("answers",)
-    main = "f1"
-    perfect = 100.0
+    def exact(self, predicted: str, true: str) -> float:
+        return float(without_punctuation(predicted) == without_punctuation(true))
 
-    def __init__(self) -> None:
-        self._exact = self._f1 = 0.0
-        self._total = 0
-
-    def update(self, prediction: Prediction, truth: Truth) -> None:
-        text, answers = prediction["text"], truth["answers"]
-        self._exact += any(without_punctuation(text) == without_punctuation(answer) for answer in answers)
-        self._f1 += max((stretch_f1(text, answer) for answer in answers), default=0.0)
-        self._total += 1
-
-    def compute(self) -> dict[str, float]:
-        return {"f1": 100 * self._f1 / self._total, "exact_match": 100 * self._exact / self._total}
-
-
-def stretch_f1(predicted: str, true: str) -> float:
-    """F1 of the longest stretch of segments in common; 0 if there is none."""
-    ours, theirs = segments(predicted), segments(true)
-    common = longest_common_stretch(ours, theirs)
-    return 2 * common / (len(ours) + len(theirs)) if common else 0.0
+    def f1(self, predicted: str, true: str) -> float:
+        ours = segments(predicted)
+        theirs = segments(true)
+        common = longest_common_stretch(ours, theirs)
+        return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 
 
 def without_punctuation(text: str) -> str:
-    """What exact match compares."""
+    """The text in lower case, without the characters that do not count."""
     return "".join(character for character in text.lower().strip() if character not in PUNCTUATION)
 
 
 def segments(text: str) -> list[str]:
     """Chinese characters, and the words between them, without punctuation."""
     parts = re.split(f"({_CHINESE.pattern})", without_punctuation(text))
-    return [segment for part in parts for segment in (part if _CHINESE.fullmatch(part) else words_of(part))]
+    return [
+        segment for part in parts for segment in (part if _CHINESE.fullmatch(part) else treebank_words(part))
+    ]
 
 
-def words_of(text: str) -> list[str]:
+def treebank_words(text: str) -> list[str]:
     """Words and marks of a text that is not Chinese, cut as in the Penn Treebank.
 
     Numbers keep their points and commas; the last full stop, other marks, quotes and the endings of
@@ -81,5 +68,6 @@ def longest_common_stretch(ours: Sequence[str], theirs: Sequence[str]) -> int:
     for segment in ours:
         here = [0]
         here += [before[k] + 1 if segment == other else 0 for k, other in enumerate(theirs)]
-        longest, before = max(longest, *here), here
+        longest = max(longest, *here)
+        before = here
     return longest

@@ -48,7 +48,7 @@ def squad_scores(predictions: Mapping[str, str], path: str | Path) -> dict[str, 
 def squad2_scores(
     predictions: Mapping[str, str], path: str | Path, null_odds: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """The same for questions that may have no answer, as `Squad2` counts.
+    """Scores of answers to questions that may have none, as `Squad2` counts.
 
     Args:
         predictions: question id -> answer, an empty one for none.
@@ -59,7 +59,7 @@ def squad2_scores(
 
 
 def cmrc_scores(predictions: Mapping[str, str], path: str | Path) -> dict[str, float]:
-    """The same for Chinese answers, as `Cmrc` counts."""
+    """Scores of Chinese answers, as `Cmrc` counts; for arguments see `squad_scores`."""
     return _scored(Cmrc(), predictions, path)
 
 

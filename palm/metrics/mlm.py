@@ -1,45 +1,59 @@
-"""How well hidden words are guessed: perplexity, and the share of right guesses."""
+"""Metrics of masked language models: perplexity, and the fraction of right guesses."""
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
 
 
-@METRICS.register("perplexity")
-class Perplexity(Metric):
-    """e to the mean negative log-likelihood of the hidden words; 1 is perfect."""
+class PerMaskedWord(Metric):
+    """Base of metrics that are a mean over masked words, which the records themselves have."""
 
-    needs: ClassVar[tuple[str, ...]] = ("words",)
+    needs = ("words",)
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+
+    @abstractmethod
+    def term(self, word: Mapping[str, Any]) -> float:
+        """The term of one word of a record in the mean."""
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:  # noqa: ARG002 - the record has the words
+        self._sum += math.fsum(self.term(word) for word in prediction["words"])
+        self._count += len(prediction["words"])
+
+    def mean(self) -> float:
+        """The mean over all words; not a number where there are none."""
+        return self._sum / self._count if self._count else math.nan
+
+    def compute(self) -> dict[str, float]:
+        return {self.main: self.mean()}
+
+
+@METRICS.register("perplexity")
+class Perplexity(PerMaskedWord):
+    """e to the mean negative log-likelihood of the masked words; 1 is perfect."""
+
     main = "perplexity"
     higher_is_better = False
 
-    def __init__(self) -> None:
-        self._total, self._words = 0.0, 0
-
-    def update(self, prediction: Prediction, truth: Truth) -> None:  # noqa: ARG002 - the record has the words
-        self._total -= math.fsum(word["log_prob"] for word in prediction["words"])
-        self._words += len(prediction["words"])
+    def term(self, word: Mapping[str, Any]) -> float:
+        return -float(word["log_prob"])
 
     def compute(self) -> dict[str, float]:
-        return {"perplexity": math.exp(self._total / self._words) if self._words else math.nan}
+        return {"perplexity": math.exp(self.mean())}
 
 
 @METRICS.register("word_accuracy")
-class WordAccuracy(Metric):
-    """The share of hidden words that are guessed."""
+class WordAccuracy(PerMaskedWord):
+    """The fraction of masked words that are guessed."""
 
-    needs: ClassVar[tuple[str, ...]] = ("words",)
     main = "word_accuracy"
 
-    def __init__(self) -> None:
-        self._right = self._words = 0
-
-    def update(self, prediction: Prediction, truth: Truth) -> None:  # noqa: ARG002 - the record has the words
-        self._right += sum(word["word"] == word["predicted"] for word in prediction["words"])
-        self._words += len(prediction["words"])
-
-    def compute(self) -> dict[str, float]:
-        return {"word_accuracy": self._right / self._words if self._words else math.nan}
+    def term(self, word: Mapping[str, Any]) -> float:
+        return float(word["word"] == word["predicted"])

@@ -1,25 +1,24 @@
-"""How good a ranking of pairs is: how often the right text is above the wrong one."""
+"""The metric of a ranking of pairs: how often the right text is above the wrong one."""
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
 
 
 @METRICS.register("pair_accuracy")
 class PairAccuracy(Metric):
-    """The share of pairwise examples whose right text has the higher score; a tie is wrong.
+    """The fraction of pairwise examples whose right text has the higher score; a tie is wrong.
 
     Examples come as the reader of pairs tells them: each right text, then its wrong one.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("is_right",)
+    needs = ("is_right",)
     main = "pair_accuracy"
     examples_per_unit = 2
 
     def __init__(self) -> None:
-        self.right = self.total = 0
+        self.right = 0
+        self.total = 0
         self._score = 0.0
 
     def update(self, prediction: Prediction, truth: Truth) -> None:

@@ -1,9 +1,8 @@
-"""How good predicted numbers are: two correlations, and the mean squared error."""
+"""Metrics of predicted numbers: two correlations, and the mean squared error."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 class OfNumbers(Metric):
     """Base of metrics of predicted and true numbers."""
 
-    needs: ClassVar[tuple[str, ...]] = ("value",)
+    needs = ("value",)
 
     def __init__(self) -> None:
         self._predicted: list[float] = []
@@ -69,7 +68,8 @@ def correlation(one: Floats, other: Floats) -> float:
     """Pearson's correlation of two arrays of the same length."""
     if (one == one[0]).all() or (other == other[0]).all():
         return float("nan")
-    one, other = one - one.mean(), other - other.mean()
+    one = one - one.mean()
+    other = other - other.mean()
     norms = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(np.clip(np.dot(one, other) / norms, -1, 1))
 

@@ -5,17 +5,47 @@ from __future__ import annotations
 import math
 import re
 import string
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
 
 
+class AnswerMetric(Metric):
+    """Base of metrics that compare an answer with each true one, and count the best comparison."""
+
+    needs = ("answers",)
+    main = "f1"
+    perfect = 100.0
+
+    def __init__(self) -> None:
+        self._exact = 0.0
+        self._f1 = 0.0
+        self._total = 0
+
+    @abstractmethod
+    def exact(self, predicted: str, true: str) -> float:
+        """1 if both are the same answer, else 0."""
+
+    @abstractmethod
+    def f1(self, predicted: str, true: str) -> float:
+        """The F1 of two answers, from 0 to 1."""
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        self._exact += best(self.exact, prediction["text"], truth["answers"])
+        self._f1 += best(self.f1, prediction["text"], truth["answers"])
+        self._total += 1
+
+    def compute(self) -> dict[str, float]:
+        return {"f1": 100 * self._f1 / self._total, "exact_match": 100 * self._exact / self._total}
+
+
 @METRICS.register("squad")
-class Squad(Metric):
+class Squad(AnswerMetric):
     """Exact match and F1 of words in percent, each with the best of a question's true answers.
 
     Answers are compared in lower case, without punctuation and articles.
@@ -23,34 +53,24 @@ class Squad(Metric):
     Source: Rajpurkar et al., 2016, arXiv:1606.05250, section 6.1.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("answers",)
-    main = "f1"
-    perfect = 100.0
+    def exact(self, predicted: str, true: str) -> float:
+        return exact(predicted, true)
 
-    def __init__(self) -> None:
-        self._exact = self._f1 = 0.0
-        self._total = 0
-
-    def update(self, prediction: Prediction, truth: Truth) -> None:
-        self._exact += best(exact, prediction["text"], truth["answers"])
-        self._f1 += best(word_f1, prediction["text"], truth["answers"])
-        self._total += 1
-
-    def compute(self) -> dict[str, float]:
-        return {"f1": 100 * self._f1 / self._total, "exact_match": 100 * self._exact / self._total}
+    def f1(self, predicted: str, true: str) -> float:
+        return word_f1(predicted, true)
 
 
-class Judged(NamedTuple):
-    """What SQuAD 2.0 has to know of one question.
+class ScoredQuestion(NamedTuple):
+    """The scores of one question of SQuAD 2.0.
 
     Args:
         has_answer: whether there is one.
-        exact: of the answer given, 0 or 1.
-        f1: of the answer given, from 0 to 1.
+        exact: of the predicted answer, 0 or 1.
+        f1: of the predicted answer, from 0 to 1.
         candidate: the best answer that is not empty.
-        candidate_exact: of the candidate.
-        candidate_f1: the same.
-        null_odds: the higher, the likelier there is no answer; None where nobody says.
+        candidate_exact: `exact` of the candidate.
+        candidate_f1: `f1` of the candidate.
+        null_odds: the higher, the likelier there is no answer; None where predictions have none.
     """
 
     has_answer: bool
@@ -64,7 +84,7 @@ class Judged(NamedTuple):
 
 @METRICS.register("squad2")
 class Squad2(Metric):
-    """The same where a question may have no answer: then only an empty one is right.
+    """Scores as `Squad` counts them where a question may have no answer: then only an empty one is right.
 
     Beside the figures of all questions come those of questions with an answer (`HasAns_…`) and
     without one (`NoAns_…`). Where predictions have `null_odds`, also the best figures that a choice
@@ -73,19 +93,19 @@ class Squad2(Metric):
     Source: Rajpurkar et al., 2018, arXiv:1806.03822, and its authors' evaluation script.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ("answers",)
+    needs = ("answers",)
     main = "f1"
     perfect = 100.0
 
     def __init__(self) -> None:
-        self._judged: list[Judged] = []
+        self._questions: list[ScoredQuestion] = []
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
-        answers = [answer for answer in truth["answers"] if words_of(answer)] or [""]
+        answers = [answer for answer in truth["answers"] if counted_words(answer)] or [""]
         text = prediction["text"]
         candidate = next((one["text"] for one in prediction.get("nbest", ()) if one["text"]), text)
-        self._judged.append(
-            Judged(
+        self._questions.append(
+            ScoredQuestion(
                 has_answer=bool(truth["answers"]),
                 exact=best(exact, text, answers),
                 f1=best(word_f1_or_empty, text, answers),
@@ -97,14 +117,16 @@ class Squad2(Metric):
         )
 
     def compute(self) -> dict[str, float]:
-        found = _percents(self._judged, "")
+        scores = _percents(self._questions, "")
         for part, has_answer in (("HasAns_", True), ("NoAns_", False)):
-            questions = [question for question in self._judged if question.has_answer is has_answer]
-            found |= _percents(questions, part) if questions else {}
-        if all(question.null_odds is not None for question in self._judged):
-            found |= self._best_threshold("f1", [question.candidate_f1 for question in self._judged])
-            found |= self._best_threshold("exact", [question.candidate_exact for question in self._judged])
-        return found
+            questions = [question for question in self._questions if question.has_answer is has_answer]
+            scores |= _percents(questions, part) if questions else {}
+        if all(question.null_odds is not None for question in self._questions):
+            scores |= self._best_threshold("f1", [question.candidate_f1 for question in self._questions])
+            scores |= self._best_threshold(
+                "exact", [question.candidate_exact for question in self._questions]
+            )
+        return scores
 
     def _best_threshold(self, name: str, scores: Sequence[float]) -> dict[str, float]:
         """The best figure of any threshold; below it, a question is answered.
@@ -112,23 +134,26 @@ class Squad2(Metric):
         With no question answered, those without an answer are right. The questions are then
         answered in the order of their odds, and where the figure is best, the threshold is.
         """
-        current: float = sum(not question.has_answer for question in self._judged)
-        highest, threshold = current, 0.0
-        odds = [question.null_odds or 0.0 for question in self._judged]
+        current: float = sum(not question.has_answer for question in self._questions)
+        highest = current
+        threshold = 0.0
+        odds = [question.null_odds or 0.0 for question in self._questions]
         for index in np.argsort(odds, kind="stable").tolist():
-            question = self._judged[index]
+            question = self._questions[index]
             current += scores[index] if question.has_answer else -float(bool(question.candidate))
             if current > highest:
-                highest, threshold = current, odds[index]
+                highest = current
+                threshold = odds[index]
         return {f"best_{name}": 100 * highest / len(scores), f"best_{name}_thresh": threshold}
 
 
-def _percents(questions: Sequence[Judged], part: str) -> dict[str, float]:
-    exacts, f1s = (math.fsum(values) for values in zip(*((q.exact, q.f1) for q in questions), strict=True))
-    return {f"{part}f1": 100 * f1s / len(questions), f"{part}exact_match": 100 * exacts / len(questions)}
+def _percents(questions: Sequence[ScoredQuestion], part: str) -> dict[str, float]:
+    f1 = math.fsum(question.f1 for question in questions)
+    exacts = math.fsum(question.exact for question in questions)
+    return {f"{part}f1": 100 * f1 / len(questions), f"{part}exact_match": 100 * exacts / len(questions)}
 
 
-def words_of(answer: str) -> list[str]:
+def counted_words(answer: str) -> list[str]:
     """The words that count: lower case, no punctuation (it joins what it parted), no articles."""
     kept = "".join(character for character in answer.lower() if character not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", kept).split()
@@ -136,19 +161,20 @@ def words_of(answer: str) -> list[str]:
 
 def exact(predicted: str, true: str) -> float:
     """1 if the words that count are the same, else 0."""
-    return float(words_of(predicted) == words_of(true))
+    return float(counted_words(predicted) == counted_words(true))
 
 
 def word_f1(predicted: str, true: str) -> float:
     """F1 of the words in common; 0 if there is none."""
-    ours, theirs = words_of(predicted), words_of(true)
+    ours = counted_words(predicted)
+    theirs = counted_words(true)
     common = (Counter(ours) & Counter(theirs)).total()
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 
 
 def word_f1_or_empty(predicted: str, true: str) -> float:
     """The same, but two answers without words agree."""
-    return word_f1(predicted, true) or float(not words_of(predicted) and not words_of(true))
+    return word_f1(predicted, true) or float(not counted_words(predicted) and not counted_words(true))
 
 
 def best(score: Callable[[str, str], float], predicted: str, answers: Sequence[str]) -> float:

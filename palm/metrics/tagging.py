@@ -1,46 +1,93 @@
-"""Metrics of sequence labelling: whole entities, and single labels."""
+"""Metrics of sequence labelling: entities found exactly, and single labels, counted as `seqeval` counts."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from palm.core.errors import PalmError
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
-from palm.metrics.entities import entities, share
+
+
+class Entity(NamedTuple):
+    """Words that are labelled as one thing.
+
+    Args:
+        kind: what it is, as in `B-kind`.
+        first: its first word, counted from 0.
+        last: its last word.
+    """
+
+    kind: str
+    first: int
+    last: int
+
+
+def entities(labels: Sequence[str]) -> list[Entity]:
+    """The entities of one text.
+
+    `B-city` begins an entity and `I-city` continues it; `O` belongs to none. An `I-` that has
+    nothing to continue, because another kind or nothing stands before it, begins an entity, too.
+    `S-` (a single word) and `E-` (the last word) are understood as well.
+
+    Args:
+        labels: one per word.
+
+    Source: the default mode of the library `seqeval`, which is that of `conlleval`.
+    """
+    result: list[Entity] = []
+    prefix_before = "O"
+    kind_before = ""
+    for word, label in enumerate(labels):
+        prefix = label[:1]
+        kind = label[1:].removeprefix("-")
+        if prefix != "O":
+            if kind != kind_before or prefix_before in "OES" or prefix in "BS":
+                result.append(Entity(kind, word, word))
+            else:
+                result[-1] = result[-1]._replace(last=word)
+        prefix_before = prefix
+        kind_before = kind
+    return result
 
 
 @METRICS.register("entity_f1")
 class EntityF1(Metric):
-    """Precision, recall and F1 of entities that are found exactly, as `seqeval` counts."""
+    """Precision, recall and F1 of entities; one is right if its kind, its first and its last word are."""
 
-    needs: ClassVar[tuple[str, ...]] = ("labels",)
+    needs = ("labels",)
     main = "entity_f1"
 
     def __init__(self) -> None:
-        self._right = self._found = self._expected = 0
+        self._right = 0
+        self._predicted = 0
+        self._true = 0
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
-        found, expected = entities(prediction["labels"]), entities(truth["labels"])
-        self._right += len({*found} & {*expected})
-        self._found += len(found)
-        self._expected += len(expected)
+        predicted = set(entities(prediction["labels"]))
+        true = set(entities(truth["labels"]))
+        self._right += len(predicted & true)
+        self._predicted += len(predicted)
+        self._true += len(true)
 
     def compute(self) -> dict[str, float]:
         return {
-            "entity_f1": share(2 * self._right, self._found + self._expected),
-            "entity_precision": share(self._right, self._found),
-            "entity_recall": share(self._right, self._expected),
+            "entity_f1": _ratio(2 * self._right, self._predicted + self._true),
+            "entity_precision": _ratio(self._right, self._predicted),
+            "entity_recall": _ratio(self._right, self._true),
         }
 
 
 @METRICS.register("token_accuracy")
 class TokenAccuracy(Metric):
-    """The share of words with the right label, `O` included; PaddlePALM's pages call it F1."""
+    """The fraction of words with the right label, `O` included; PaddlePALM's pages call it F1."""
 
-    needs: ClassVar[tuple[str, ...]] = ("labels",)
+    needs = ("labels",)
     main = "token_accuracy"
 
     def __init__(self) -> None:
-        self._right = self._words = 0
+        self._right = 0
+        self._words = 0
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
         pairs = zip(prediction["labels"], truth["labels"], strict=True)
@@ -48,4 +95,35 @@ class TokenAccuracy(Metric):
         self._words += len(truth["labels"])
 
     def compute(self) -> dict[str, float]:
-        return {"token_accuracy": share(self._right, self._words)}
+        return {"token_accuracy": _ratio(self._right, self._words)}
+
+
+def entity_scores(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Precision, recall and F1 of entities, and accuracy of labels, from 0 to 1.
+
+    Args:
+        predicted: for every text a label per word.
+        true: the same texts' true labels.
+
+    Returns:
+        `{"precision": …, "recall": …, "f1": …, "accuracy": …}`, as `EntityF1` and `TokenAccuracy` count;
+        what would divide by 0 is 0.
+
+    Raises:
+        PalmError: another number of texts, or of labels in one of them.
+    """
+    if len(predicted) != len(true):
+        raise PalmError(f"labels are predicted for {len(predicted)} texts, but there are {len(true)}")
+    f1 = EntityF1()
+    accuracy = TokenAccuracy()
+    for text, (ours, theirs) in enumerate(zip(predicted, true, strict=True)):
+        if len(ours) != len(theirs):
+            raise PalmError(f"text {text}: {len(ours)} labels are predicted for {len(theirs)} words")
+        for metric in (f1, accuracy):
+            metric.update({"labels": ours}, {"labels": theirs})
+    scores = {name.removeprefix("entity_"): value for name, value in f1.compute().items()}
+    return scores | {"accuracy": accuracy.compute()["token_accuracy"]}
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

@@ -1,4 +1,4 @@
-"""What a mixing strategy is: every task's share of the draws, from where the tasks stand."""
+"""The contract of mixing strategies: every task's share of the draws, from the tasks' progress."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from palm.mixing.draws import (
 
 @dataclass(frozen=True, kw_only=True)
 class TaskProgress:
-    """What a strategy knows of one task when it shares out draws.
+    """The progress of one task, for a mixing strategy.
 
     Args:
         name: the task's name.
-        mix_ratio: how often it is to be drawn, relative to the others, before the strategy has its say.
+        mix_ratio: its rate of draws, relative to the others, before the strategy changes it.
         rows: number of its training rows.
         steps_per_epoch: number of its steps in one pass over them.
         is_target: whether it gets an exact number of steps.
@@ -59,8 +59,8 @@ class Mixing(Component, ABC):
             when the run ends; independent: every step is drawn for itself, as PaddlePALM does.
 
     Attributes:
-        follows_scores: whether shares change with dev scores. Then the steps that are left are shared
-            out anew after every evaluation; otherwise a plan is made once.
+        follows_scores: whether shares change with dev scores. Then the steps that are left are
+            planned again after every evaluation; otherwise a plan is made once.
         follows_plan: whether shares depend on `TaskProgress.expected_steps`. Then a run cannot be continued
             with another `num_epochs`.
     """
@@ -76,14 +76,14 @@ class Mixing(Component, ABC):
 
     @abstractmethod
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """How often each task is drawn now, relative to the others, if all have the same `mix_ratio`."""
+        """Each task's rate of draws now, relative to the others, if all have the same `mix_ratio`."""
 
     def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:  # noqa: ARG002
         """The shares that `expected_steps`, which has the same arguments, plans by: the run's average."""
         return self.shares(tasks)
 
     def weights(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """What each task's chance of being drawn now is in proportion to: `mix_ratio` times its share."""
+        """Weigh each task's chance of being drawn now: `mix_ratio` times its share."""
         return [task.mix_ratio * share for task, share in zip(tasks, self.shares(tasks), strict=True)]
 
     def draw(self, seed: int, step: int, tasks: Sequence[TaskProgress]) -> int:
@@ -95,11 +95,11 @@ class Mixing(Component, ABC):
         return draw_task(seed, step, weights)
 
     def left(self, tasks: Sequence[TaskProgress]) -> list[int]:
-        """How many steps of the plan each task has left; nothing where there is no plan, or no more of it."""
+        """Count the steps of the plan that each task has left; 0 without a plan."""
         return [max(task.expected_steps - task.step, 0) for task in tasks]
 
     def chances(self, weights: Sequence[float], left: Sequence[int]) -> Sequence[float]:
-        """What a planned draw is in proportion to: the weights of the tasks that have steps left."""
+        """Weigh planned draws: by the weights of the tasks that have steps left."""
         return [weight if steps else 0.0 for weight, steps in zip(weights, left, strict=True)]
 
     def binding_plan(
@@ -107,7 +107,7 @@ class Mixing(Component, ABC):
         tasks: Sequence[TaskProgress],
         count: int = 1,  # noqa: ARG002
     ) -> list[int | str] | None:
-        """What of the plan decides draws long before its end; None where a run may go on with any other plan.
+        """The part of the plan that decides draws long before its end; None if any plan fits.
 
         Args:
             tasks: as they are planned.
@@ -135,7 +135,7 @@ class Mixing(Component, ABC):
         return draw_tasks(seed, step, chances)
 
     def planned_updates(self, expected: Sequence[int], is_target: Sequence[bool], count: int) -> int:
-        """How many global steps of at most `count` tasks a run is planned to have.
+        """Plan the number of global steps, each of at most `count` tasks.
 
         Args:
             expected: the steps that each task is expected to get.
@@ -148,7 +148,7 @@ class Mixing(Component, ABC):
         return round(max(steps / chance for chance, steps, counts in chances if chance and counts))
 
     def expected_steps(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[int]:
-        """How many steps each task is planned to get.
+        """Plan the steps of each task.
 
         `int(num_epochs * mix_ratio * steps per epoch of the reference * its share / the reference's)`.
 
@@ -176,12 +176,12 @@ class EpochMixing(Mixing):
     """
 
     def quotas(self, tasks: Sequence[TaskProgress], epochs: float) -> list[int]:
-        """How many steps each task is to have had after so many epochs of the main task."""
+        """Plan the steps of each task in so many epochs of the main task."""
         main = first_target(tasks)
         return self.expected_steps(tasks, main, epochs / tasks[main].mix_ratio)
 
     def left(self, tasks: Sequence[TaskProgress]) -> list[int]:
-        """How many steps each task has left of the epoch that is being trained."""
+        """Count the steps that each task has left of the current epoch."""
         main = tasks[first_target(tasks)]
         last = math.ceil(main.expected_steps / main.steps_per_epoch) if self._is_by_shares(tasks) else 0
         # The main task may have had its steps of an epoch before the others have had theirs.
@@ -198,14 +198,15 @@ class EpochMixing(Mixing):
 
     def binding_plan(self, tasks: Sequence[TaskProgress], count: int = 1) -> list[int | str] | None:
         """Of a plan of whole epochs, nothing but that: longer ones begin like it."""
-        plan, main = super().binding_plan(tasks, count), tasks[first_target(tasks)]
+        plan = super().binding_plan(tasks, count)
+        main = tasks[first_target(tasks)]
         if count > 1:  # draws are from the whole plan
             return plan
         is_whole = main.expected_steps % main.steps_per_epoch == 0 and self._is_by_shares(tasks)
         return ["whole epochs"] * len(tasks) if plan and is_whole and not self.follows_plan else plan
 
     def _is_by_shares(self, tasks: Sequence[TaskProgress]) -> bool:
-        """Whether the plan is that of the shares, give or take a step, and not of each task's own epochs."""
+        """Check that the plan follows the shares, give or take a step, and not each task's own epochs."""
         main = tasks[first_target(tasks)]
         quotas = self.quotas(tasks, main.expected_steps / main.steps_per_epoch)
         return all(abs(task.expected_steps - quota) <= 1 for task, quota in zip(tasks, quotas, strict=True))

@@ -1,4 +1,4 @@
-"""Which task a step trains, and how many steps each is planned to get: functions of position."""
+"""The tasks of a step, and the steps of a task, as functions of position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def draw_task(seed: int, step: int, weights: Sequence[float]) -> int:
 
 
 def inclusion_probabilities(weights: Sequence[float], count: float) -> list[float]:
-    """How likely each task is among `count` distinct ones: in proportion to `weights`, but never above 1.
+    """The chance of each task to be among `count` distinct ones: in proportion to `weights`, at most 1.
 
     What a task cannot take beyond 1 is shared out among the others, in proportion again.
 
@@ -67,7 +67,8 @@ def planned_chances(left: Sequence[int], is_target: Sequence[bool], tasks_per_st
         is_target: the last step of the last target ends the run, so it waits for the others.
         tasks_per_step: how many distinct tasks a global step trains at most.
     """
-    steps, of_targets = planned_updates(left, tasks_per_step), sum(np.multiply(left, is_target))
+    steps = planned_updates(left, tasks_per_step)
+    of_targets = sum(np.multiply(left, is_target))
     if of_targets == 1 < steps:
         others = [0 if target else own for own, target in zip(left, is_target, strict=True)]
         room = tasks_per_step * (steps - 1) - 1  # of the steps after this one, beside that of the target
@@ -76,7 +77,7 @@ def planned_chances(left: Sequence[int], is_target: Sequence[bool], tasks_per_st
 
 
 def plan_steps(num_epochs: float, mix_ratio: float, main_steps_per_epoch: int, share: float = 1.0) -> int:
-    """How many steps a task is expected to get: `int(num_epochs * mix_ratio * steps per epoch of the main)`.
+    """Plan the steps of a task: `int(num_epochs * mix_ratio * steps per epoch of the main task)`.
 
     Args:
         num_epochs: passes over the main task's training data.

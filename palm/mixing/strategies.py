@@ -114,7 +114,7 @@ class Annealed(EpochMixing):
         return self._shares_in(tasks, min(1 + main.step // main.steps_per_epoch, last), last)
 
     def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:
-        """What the epochs give on average, relative to the main task."""
+        """The average of the epochs, relative to the main task."""
         main = tasks[first_target(tasks)]
         epochs = plan_steps(num_epochs, main.mix_ratio, main.steps_per_epoch) / main.steps_per_epoch
         if epochs <= 1:
@@ -143,7 +143,8 @@ class Annealed(EpochMixing):
         """The average shares in the first of `last` epochs, relative to those of the reference."""
         sums = [0.0] * len(tasks)
         for epoch in range(1, math.ceil(epochs) + 1):
-            length, shares = min(1.0, epochs - (epoch - 1)), self._shares_in(tasks, epoch, last)
+            length = min(1.0, epochs - (epoch - 1))
+            shares = self._shares_in(tasks, epoch, last)
             sums = [s + length * share / shares[reference] for s, share in zip(sums, shares, strict=True)]
         return [total / sums[reference] for total in sums]
 
@@ -183,7 +184,7 @@ class DevScore(Mixing):
     """Tasks far from their goal are drawn more often: in proportion to the gap to a reference score.
 
     Until a task has a dev score, it is drawn like the average of the others. After every evaluation
-    the steps that are left are shared out anew; a target is saved at its count of the newest plan.
+    the steps that are left are planned again; a target is saved at its count of the newest plan.
 
     Args:
         mixing_references: of dev_score: task -> the score to compare its dev score with, for instance that

@@ -32,7 +32,8 @@ class MRC(Head):
     Args:
         hidden_size: width of the backbone's encoder outputs.
         max_answer_len: longest answer, in tokens; 30 where it is None, as in PaddlePALM 2.x by default.
-        n_best_size: number of best starts, and of best ends, that are paired into spans.
+        n_best_size: number of best starts, and of best ends, that are paired into spans; and of a question's
+            answers in `nbest_predictions.json`.
         with_negative: whether a question may have no answer, which `[CLS]` stands for.
         null_score_diff_threshold: predict no answer where its score is above the best one's by more.
         initializer_range: sigma of the normal that the weights start from.
@@ -52,8 +53,16 @@ class MRC(Head):
         **dict.fromkeys(["max_query_len", "pred_output_path", "verbose", "do_lower_case"], unused),
     }
     order_2x = (
-        *("max_query_len", "hidden_size", "pred_output_path", "verbose", "with_negative", "do_lower_case"),
-        *("max_answer_len", "null_score_diff_threshold", "n_best_size", "phase"),
+        "max_query_len",
+        "hidden_size",
+        "pred_output_path",
+        "verbose",
+        "with_negative",
+        "do_lower_case",
+        "max_answer_len",
+        "null_score_diff_threshold",
+        "n_best_size",
+        "phase",
     )
 
     def __init__(
@@ -114,27 +123,22 @@ class MRC(Head):
             Per row `spans`, a list of (start, end, start_logit, end_logit) with both ends included:
             the `n_best_size` best starts times the best ends that make an answer of 1 to
             `max_answer_len` tokens, by rank of the start, then of the end, ties to the lower
-            position. And `null_score`, the sum of both logits of the first token; with negatives also
-            `null`, these logits, and `null_threshold`.
+            position. `n_best_size`; and `null_score`, the sum of both logits of the first token; with
+            negatives also `null`, these logits, and `null_threshold`.
         """
         starts, start_logits = self._best(outputs["start_logits"])
         ends, end_logits = self._best(outputs["end_logits"])
         lengths = ends[:, None, :] - starts[:, :, None] + 1  # [batch, n_best, n_best]
         real = (start_logits[:, :, None] > PADDING_LOGIT) & (end_logits[:, None, :] > PADDING_LOGIT)
         rows, s, e = np.nonzero((lengths >= 1) & (lengths <= self.max_answer_len) & real)
-        spans = zip(
-            starts[rows, s].tolist(),
-            ends[rows, e].tolist(),
-            start_logits[rows, s].tolist(),
-            end_logits[rows, e].tolist(),
-            strict=True,
-        )
-        firsts = torch.stack([outputs[name][:, 0].float() for name in ("start_logits", "end_logits")], 1)
-        nulls: list[list[float]] = firsts.tolist()
-        decoded: list[dict[str, Any]] = [{"spans": [], "null_score": start + end} for start, end in nulls]
-        if self.with_negative:
-            for found, null in zip(decoded, nulls, strict=True):
-                found |= {"null": tuple(null), "null_threshold": self.null_score_diff_threshold}
+        chosen = (starts[rows, s], ends[rows, e], start_logits[rows, s], end_logits[rows, e])
+        spans = zip(*(values.tolist() for values in chosen), strict=True)
+        nulls = zip(outputs["start_logits"][:, 0].tolist(), outputs["end_logits"][:, 0].tolist(), strict=True)
+        decoded: list[dict[str, Any]] = []
+        for null in nulls:
+            decoded.append({"spans": [], "n_best_size": self.n_best_size, "null_score": sum(null)})
+            if self.with_negative:
+                decoded[-1] |= {"null": null, "null_threshold": self.null_score_diff_threshold}
         for row, span in zip(rows.tolist(), spans, strict=True):
             decoded[row]["spans"].append(span)
         return decoded

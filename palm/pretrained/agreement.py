@@ -1,4 +1,4 @@
-"""Whether weights are computed as those who trained them computed them: a shape that fits does not say so."""
+"""Comparison of an encoder's settings with those that its weights were trained with."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
     if ours in BACKBONES and ours != name and {ours, name} not in ALIKE:
         problems.append(f"  backbone: {name} there, {ours} here; set backbone: {name}, or auto")
     for setting in COMPUTED:
-        theirs, own = settings.get(setting), backbone.settings.get(setting)
+        theirs = settings.get(setting)
+        own = backbone.settings.get(setting)
         if theirs is not None and own is not None and own != theirs:
             problems.append(f"  {setting}: {theirs!r} there, {own!r} here; set {setting}: {theirs}")
     if problems:

@@ -115,7 +115,7 @@ def placed(file: Path) -> Iterator[None]:
 
 
 def sizes_of(given: Renamed) -> dict[str, int]:
-    """What weights tell of their encoder's settings; all but the number of attention heads."""
+    """Infer settings of an encoder from its weights; all but the number of attention heads."""
     layers = {name.split(".")[1] for name in given.weights if name.startswith("layers.")}
     sizes = {
         setting: given.weights[name].shape[dimension]
@@ -128,23 +128,7 @@ def sizes_of(given: Renamed) -> dict[str, int]:
 def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
     if config.get("position_embedding_type", "absolute") != "absolute":
         raise StorageError(f"{file}: position_embedding_type should be 'absolute'; palm has no other")
-    # Hugging Face's `model_type`, or the name of a class of PaddleNLP; else what else tells it.
-    if "model_type" in config:
-        names = [str(config["model_type"])]
-    else:
-        classes = [config.get("init_class"), *(config.get("architectures") or ())]
-        names = [match[1].lower() for name in classes if name and (match := _CLASS.match(name))]
-    kind = names[0] if names else ""
-    if not kind:
-        kind = file.name.removesuffix("_config.json")
-        if kind not in ("ernie", "electra", "roberta", "xlnet"):
-            kind = "bert"
-            if "task_type_vocab_size" in config or "embeddings.task.weight" in given.weights:
-                kind = "ernie"
-            elif given.layout == "distilbert":
-                kind = "distilbert"
-            elif "embeddings.projection.weight" in given.weights:
-                kind = "electra"
+    kind = _declared_kind(config) or _inferred_kind(config, file, given)
     if kind not in BACKBONE_OF:
         known = ", ".join(sorted(BACKBONE_OF.keys() | PACKED | PADDED))
         raise StorageError(
@@ -155,14 +139,31 @@ def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
     return "bert" if is_bert else BACKBONE_OF[kind]
 
 
+def _declared_kind(config: Mapping[str, Any]) -> str | None:
+    """Return Hugging Face's `model_type`, or what the name of a class of PaddleNLP begins with."""
+    if "model_type" in config:
+        return str(config["model_type"])
+    classes = [config.get("init_class"), *(config.get("architectures") or ())]
+    matches = (_CLASS.match(name) for name in classes if name)
+    return next((match[1].lower() for match in matches if match), None)
+
+
+def _inferred_kind(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
+    kind = file.name.removesuffix("_config.json")
+    if kind in ("ernie", "electra", "roberta", "xlnet"):
+        return kind
+    if "task_type_vocab_size" in config or "embeddings.task.weight" in given.weights:
+        return "ernie"
+    if given.layout == "distilbert":
+        return "distilbert"
+    return "electra" if "embeddings.projection.weight" in given.weights else "bert"
+
+
 _CLASS = re.compile(r"([A-Za-z]+?)(?:Model|For[A-Z]\w*)$")
 
 
 def _told_by(given: Renamed, config: Mapping[str, Any]) -> dict[str, Any]:
-    """What weights know better: PaddlePALM's files may name an inner width that it did not use.
-
-    And what files may leave out.
-    """
+    """Infer what files leave out or get wrong: PaddlePALM's may name an inner width that it did not use."""
     sizes = sizes_of(given)
     found: dict[str, Any] = {name: sizes[name] for name in ("intermediate_size",) if name in sizes}
     if "sent_type_vocab_size" not in config:

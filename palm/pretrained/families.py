@@ -1,4 +1,4 @@
-"""What Hugging Face calls our encoders: classes, prefixes of weights, keys of `config.json`."""
+"""Hugging Face's names of our encoders: classes, prefixes of weights, keys of `config.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an encoder's modules are called by the programs that write weights: tables, nothing else."""
+"""Names that programs give to an encoder's modules in their weight files: tables, nothing else."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Literal
 LayoutName = Literal["palm", "huggingface", "distilbert", "google", "paddlepalm", "paddlenlp"]
 
 Suffixes = tuple[str, str]
-"""What follows a module's name for its weight and for its bias."""
+"""Ends of the names of a module's weight and of its bias."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How one program names tensors, and how it lays out linear weights.
+    """Names of tensors in one program, and its orientation of linear weights.
 
     Args:
         modules: our name -> its name; `{}` is the number of the layer.
         linear: suffixes of linear layers.
         norm: suffixes of layer norms.
         embedding: suffix of embedding tables.
-        turned: whether linear weights are [in, out]; ours are [out, in].
+        transposed: linear weights are [in, out]; ours are [out, in].
         also: further names that its files may use -> ours; read, never written.
     """
 
@@ -29,47 +29,63 @@ class Layout:
     linear: Suffixes = (".weight", ".bias")
     norm: Suffixes = (".weight", ".bias")
     embedding: str = ".weight"
-    turned: bool = False
+    transposed: bool = False
     also: Mapping[str, str] | None = None
 
     @property
     def names(self) -> dict[str, str]:
-        """Our name of every tensor -> its name."""
-        found = {}
+        """Return our name of every tensor -> its name."""
+        names = {}
         for module, theirs in self.modules.items():
             if module in EMBEDDINGS:
-                found[f"{module}.weight"] = theirs + self.embedding
+                names[f"{module}.weight"] = theirs + self.embedding
             else:
                 weight, bias = self.norm if module.endswith("norm") else self.linear
-                found |= {f"{module}.weight": theirs + weight, f"{module}.bias": theirs + bias}
-        return found
+                names |= {f"{module}.weight": theirs + weight, f"{module}.bias": theirs + bias}
+        return names
 
 
 def is_linear_weight(ours: str) -> bool:
-    """Whether one of our names is that of a linear layer's weight."""
+    """Tell whether one of our names is that of a linear layer's weight."""
     module, _, kind = ours.rpartition(".")
     return kind == "weight" and module not in EMBEDDINGS and not module.endswith("norm")
 
 
 EMBEDDINGS = ("embeddings.word", "embeddings.position", "embeddings.segment", "embeddings.task")
 
-_BERT = {
-    "embeddings.word": "embeddings.word_embeddings",
-    "embeddings.position": "embeddings.position_embeddings",
-    "embeddings.segment": "embeddings.token_type_embeddings",
-    "embeddings.task": "embeddings.task_type_embeddings",
-    "embeddings.norm": "embeddings.LayerNorm",
-    "embeddings.projection": "embeddings_project",
-    "layers.{}.attention.query": "encoder.layer.{}.attention.self.query",
-    "layers.{}.attention.key": "encoder.layer.{}.attention.self.key",
-    "layers.{}.attention.value": "encoder.layer.{}.attention.self.value",
-    "layers.{}.attention.output": "encoder.layer.{}.attention.output.dense",
-    "layers.{}.attention_norm": "encoder.layer.{}.attention.output.LayerNorm",
-    "layers.{}.ffn.inner": "encoder.layer.{}.intermediate.dense",
-    "layers.{}.ffn.outer": "encoder.layer.{}.output.dense",
-    "layers.{}.ffn_norm": "encoder.layer.{}.output.LayerNorm",
-    "pooler": "pooler.dense",
-}
+_OUTSIDE = (*EMBEDDINGS, "embeddings.norm", "embeddings.projection", "pooler")
+_LAYER = (
+    "attention.query",
+    "attention.key",
+    "attention.value",
+    "attention.output",
+    "attention_norm",
+    "ffn.inner",
+    "ffn.outer",
+    "ffn_norm",
+)
+
+
+def _modules(outside: str, prefix: str, layer: str) -> dict[str, str]:
+    """Return our module -> its name, from a program's names in the order of ours; `-` is none.
+
+    Args:
+        outside: names of embeddings and pooler.
+        prefix: of a layer.
+        layer: names of the modules in it.
+    """
+    theirs = [*outside.split(), *(prefix + name for name in layer.split())]
+    ours = [*_OUTSIDE, *(f"layers.{{}}.{name}" for name in _LAYER)]
+    return {name: other for name, other in zip(ours, theirs, strict=True) if other != "-"}
+
+
+_BERT = _modules(
+    "embeddings.word_embeddings embeddings.position_embeddings embeddings.token_type_embeddings "
+    "embeddings.task_type_embeddings embeddings.LayerNorm embeddings_project pooler.dense",
+    "encoder.layer.{}.",
+    "attention.self.query attention.self.key attention.self.value attention.output.dense "
+    "attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm",
+)
 
 LAYOUTS: dict[LayoutName, Layout] = {
     "palm": Layout({module: module for module in _BERT}),
@@ -79,20 +95,13 @@ LAYOUTS: dict[LayoutName, Layout] = {
         also={"classifier.dense.weight": "pooler.weight", "classifier.dense.bias": "pooler.bias"},
     ),
     "distilbert": Layout(
-        {
-            "embeddings.word": "embeddings.word_embeddings",
-            "embeddings.position": "embeddings.position_embeddings",
-            "embeddings.norm": "embeddings.LayerNorm",
-            "layers.{}.attention.query": "transformer.layer.{}.attention.q_lin",
-            "layers.{}.attention.key": "transformer.layer.{}.attention.k_lin",
-            "layers.{}.attention.value": "transformer.layer.{}.attention.v_lin",
-            "layers.{}.attention.output": "transformer.layer.{}.attention.out_lin",
-            "layers.{}.attention_norm": "transformer.layer.{}.sa_layer_norm",
-            "layers.{}.ffn.inner": "transformer.layer.{}.ffn.lin1",
-            "layers.{}.ffn.outer": "transformer.layer.{}.ffn.lin2",
-            "layers.{}.ffn_norm": "transformer.layer.{}.output_layer_norm",
-            "pooler": "pre_classifier",
-        }
+        _modules(
+            "embeddings.word_embeddings embeddings.position_embeddings - - embeddings.LayerNorm - "
+            "pre_classifier",
+            "transformer.layer.{}.",
+            "attention.q_lin attention.k_lin attention.v_lin attention.out_lin sa_layer_norm "
+            "ffn.lin1 ffn.lin2 output_layer_norm",
+        )
     ),
     # The variables of BERT's and ELECTRA's published programs.
     "google": Layout(
@@ -100,59 +109,46 @@ LAYOUTS: dict[LayoutName, Layout] = {
         linear=("/kernel", "/bias"),
         norm=("/gamma", "/beta"),
         embedding="",
-        turned=True,
+        transposed=True,
     ),
     "paddlepalm": Layout(
-        {
-            "embeddings.word": "word_embedding",
-            "embeddings.position": "pos_embedding",
-            "embeddings.segment": "sent_embedding",
-            "embeddings.task": "task_embedding",
-            "embeddings.norm": "pre_encoder_layer_norm",
-            "layers.{}.attention.query": "encoder_layer_{}_multi_head_att_query_fc",
-            "layers.{}.attention.key": "encoder_layer_{}_multi_head_att_key_fc",
-            "layers.{}.attention.value": "encoder_layer_{}_multi_head_att_value_fc",
-            "layers.{}.attention.output": "encoder_layer_{}_multi_head_att_output_fc",
-            "layers.{}.attention_norm": "encoder_layer_{}_post_att_layer_norm",
-            "layers.{}.ffn.inner": "encoder_layer_{}_ffn_fc_0",
-            "layers.{}.ffn.outer": "encoder_layer_{}_ffn_fc_1",
-            "layers.{}.ffn_norm": "encoder_layer_{}_post_ffn_layer_norm",
-            "pooler": "pooled_fc",
-        },
+        _modules(
+            "word_embedding pos_embedding sent_embedding task_embedding pre_encoder_layer_norm - pooled_fc",
+            "encoder_layer_{}_",
+            "multi_head_att_query_fc multi_head_att_key_fc multi_head_att_value_fc multi_head_att_output_fc "
+            "post_att_layer_norm ffn_fc_0 ffn_fc_1 post_ffn_layer_norm",
+        ),
         linear=(".w_0", ".b_0"),
         norm=("_scale", "_bias"),
         embedding="",
-        turned=True,
+        transposed=True,
     ),
     "paddlenlp": Layout(
-        {
-            "embeddings.word": "embeddings.word_embeddings",
-            "embeddings.position": "embeddings.position_embeddings",
-            "embeddings.segment": "embeddings.token_type_embeddings",
-            "embeddings.task": "embeddings.task_type_embeddings",
-            "embeddings.norm": "embeddings.layer_norm",
-            "embeddings.projection": "embeddings_project",
-            "layers.{}.attention.query": "encoder.layers.{}.self_attn.q_proj",
-            "layers.{}.attention.key": "encoder.layers.{}.self_attn.k_proj",
-            "layers.{}.attention.value": "encoder.layers.{}.self_attn.v_proj",
-            "layers.{}.attention.output": "encoder.layers.{}.self_attn.out_proj",
-            "layers.{}.attention_norm": "encoder.layers.{}.norm1",
-            "layers.{}.ffn.inner": "encoder.layers.{}.linear1",
-            "layers.{}.ffn.outer": "encoder.layers.{}.linear2",
-            "layers.{}.ffn_norm": "encoder.layers.{}.norm2",
-            "pooler": "pooler.dense",
-        },
-        turned=True,
+        _modules(
+            "embeddings.word_embeddings embeddings.position_embeddings embeddings.token_type_embeddings "
+            "embeddings.task_type_embeddings embeddings.layer_norm embeddings_project pooler.dense",
+            "encoder.layers.{}.",
+            "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.out_proj norm1 linear1 "
+            "linear2 norm2",
+        ),
+        transposed=True,
     ),
 }
 """Program -> its names."""
 
 PREFIXES = (
-    *("module.", "backbone.", "__paddlepalm_"),
-    *("bert.", "ernie.", "roberta.", "distilbert.", "electra."),
-    *("bert/", "electra/"),
+    "module.",
+    "backbone.",
+    "__paddlepalm_",
+    "bert.",
+    "ernie.",
+    "roberta.",
+    "distilbert.",
+    "electra.",
+    "bert/",
+    "electra/",
 )
-"""What files put before an encoder's names."""
+"""Prefixes of an encoder's names in files."""
 
 LEFT_OUT = (
     r"(?:^|[./])(?:cls|classifier|pre_classifier|qa_outputs|paradigms?|heads|lm_head|mc_classifier)[./]",
@@ -162,4 +158,4 @@ LEFT_OUT = (
     r"mask_lm_|next_sent|cls_out_|cls_squad_out_|crfw",
     r"^generator/|^output_(?:weights|bias)$|^global_step$|/adam_[mv]$",
 )
-"""Heads, constants and an optimizer's memory, which an encoder has no place for."""
+"""Heads, constants and an optimizer's memory, which no encoder has."""

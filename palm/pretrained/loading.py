@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from palm.backbone import Backbone
 from palm.backbone.transformers import Transformers
+from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
@@ -42,9 +43,13 @@ _ROWS = {
 """End of a parameter's name -> the setting that gives the number of its rows."""
 
 
+MAX_NAMED = 6
+"""Tensors that a message names."""
+
+
 @dataclass(frozen=True)
 class Report:
-    """What became of a weights file and of a backbone.
+    """The result of loading a weights file into a backbone.
 
     Args:
         path: where the weights came from.
@@ -64,8 +69,8 @@ class Report:
         total = len(self.loaded) + len(self.missing)
         lines = [f"{len(self.loaded)} of the backbone's {total} parameters loaded from {self.path}"]
         lines += [f"  missing: {name} ({may_lack(name)})" for name in self.missing]
-        lines += [f"  left out: {shortened(self.left_out)}"] if self.left_out else []
-        lines += [f"  unused: {shortened(self.unused)}"] if self.unused else []
+        lines += [f"  left out: {_listed(self.left_out)}"] if self.left_out else []
+        lines += [f"  unused: {_listed(self.unused)}"] if self.unused else []
         return "\n".join(lines)
 
 
@@ -97,10 +102,8 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
     if isinstance(backbone, Transformers):
         given = renamed_for(backbone, given)
     if problems := list(_problems(parameters, given)):
-        more = [f"  and {len(problems) - 6} more"] if len(problems) > 6 else []
-        raise StorageError(
-            "\n".join([f"the weights of {path} do not fit the backbone:", *problems[:6], *more])
-        )
+        lines = shortened(problems, MAX_NAMED)
+        raise StorageError("\n  ".join([f"the weights of {path} do not fit the backbone:", *lines]))
     missing = [name for name in parameters if name not in given.weights]
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -122,13 +125,12 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
 
 
 def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
-    """What the file lacks, and what has another shape in it."""
+    """Yield what the file lacks, and what has another shape in it."""
     missing = [name for name in parameters if name not in given.weights and not may_lack(name)]
     if missing:
-        yield f"  missing, {len(missing)} of {len(parameters)}: {shortened(missing)}"
-        others = [*given.unused, *given.left_out]
-        if others:
-            yield f"  in the file but unknown to the backbone: {shortened(others)}"
+        yield f"missing, {len(missing)} of {len(parameters)}: {_listed(missing)}"
+        if others := [*given.unused, *given.left_out]:
+            yield f"in the file but unknown to the backbone: {_listed(others)}"
     for name, parameter in parameters.items():
         theirs = tuple(given.weights.get(name, parameter).shape)
         if theirs != tuple(parameter.shape):
@@ -138,11 +140,8 @@ def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]
                 if name.endswith(end) and theirs[0] != parameter.shape[0]
             ]
             ours = list(parameter.shape)
-            yield f"  {name}: {list(theirs)} in the file, {ours} in the backbone{''.join(hints)}"
+            yield f"{name}: {list(theirs)} in the file, {ours} in the backbone{''.join(hints)}"
 
 
-def shortened(names: Iterable[str]) -> str:
-    """The first names of a list, and how many more there are."""
-    names = list(names)
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return ", ".join(names[:6]) + more
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(shortened(names, MAX_NAMED))

@@ -49,7 +49,7 @@ def to_ours(tensors: Mapping[str, Tensor]) -> Renamed:
     for theirs in sorted(tensors, key=lambda name: _general(_bare(name)) not in own):
         ours = _own_name(theirs, layout)
         if ours is not None and ours not in renamed.weights:
-            renamed.weights[ours] = _turned(tensors[theirs], ours, LAYOUTS[layout])
+            renamed.weights[ours] = _oriented(tensors[theirs], ours, LAYOUTS[layout])
         else:
             (renamed.left_out if _LEFT_OUT.search(theirs) else renamed.unused).append(theirs)
     return renamed
@@ -59,7 +59,7 @@ def from_ours(weights: Mapping[str, Tensor], layout: LayoutName) -> dict[str, Te
     """An encoder's `state_dict()` under the names, and in the orientation, of another program."""
     names = LAYOUTS[layout].names
     return {
-        _looked_up(names, ours) or ours: _turned(value, ours, LAYOUTS[layout])
+        _looked_up(names, ours) or ours: _oriented(value, ours, LAYOUTS[layout])
         for ours, value in weights.items()
     }
 
@@ -87,5 +87,5 @@ def _general(name: str) -> str:
     return _LAYER.sub("{}", name, count=1)
 
 
-def _turned(value: Tensor, ours: str, layout: Layout) -> Tensor:
-    return value.t() if layout.turned and is_linear_weight(ours) else value
+def _oriented(value: Tensor, ours: str, layout: Layout) -> Tensor:
+    return value.t() if layout.transposed and is_linear_weight(ours) else value

@@ -21,7 +21,7 @@ def find_vocabulary(folder: Path) -> Path | None:
 
 
 def vocabulary_differences(reader: Reader, folder: Path) -> Iterator[str]:
-    """Whether a reader's vocabulary is that of a directory of weights, where both are lists of tokens.
+    """Compare a reader's vocabulary with that of a directory of weights, where both are lists of tokens.
 
     Args:
         reader: whose tokens the encoder gets.
@@ -41,7 +41,7 @@ def vocabulary_differences(reader: Reader, folder: Path) -> Iterator[str]:
 
 
 def is_lower_case(vocabulary: Path) -> bool:
-    """Whether texts should be lower-cased for a vocabulary.
+    """Tell whether texts should be lower-cased for a vocabulary.
 
     `tokenizer_config.json` beside it says so; without it, a WordPiece vocabulary in which no word has a
     capital letter is one of lower-case words. Vocabularies in JSON files know themselves: False.

@@ -15,7 +15,8 @@ from palm.core.version import __version__
 from palm.pretrained.families import config_of, family_of
 from palm.pretrained.names import from_ours
 
-FORMAT, VERSION = "palm-encoder", 1
+FORMAT = "palm-encoder"
+VERSION = 1
 
 
 def write_hugging_face(weights: Mapping[str, Tensor], backbone: Backbone, folder: Path) -> None:

@@ -9,30 +9,27 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import DataError, PalmError
-from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
-from palm.reader.legacy_2x import Serving
+from palm.reader.legacy_2x import Methods2x
 from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
-from palm.reader.text.bad_rows import BadRows, usable
-from palm.reader.text.tokenizer import Tokenizer
+from palm.reader.text.bad_rows import BadRows
 
 Draw = Callable[[int], np.random.Generator]
 """The generator of the k-th row of a batch; only readers that draw call it."""
 
 Refuse = Callable[[DataError], object]
-"""Takes what is wrong with a row that is left out."""
+"""Takes the problem with a row that is left out."""
 
-T = TypeVar("T")
-E = TypeVar("E")
+Item = TypeVar("Item")
+Example = TypeVar("Example")
 
 
-class Reader(Serving, ABC):
+class Reader(Methods2x, ABC):
     """Reads the data files of one kind of task, and writes its predictions.
 
     A reader knows files, tokenizers and text; it never sees a model. Subclasses declare
@@ -41,39 +38,30 @@ class Reader(Serving, ABC):
     Attributes:
         vocab_path: the vocabulary file, which is copied into every saved model.
         vocab_size: the vocabulary's largest token id + 1.
+        companions: files beside the vocabulary that belong to it.
         outputs_attr: tensors of every batch, training or prediction.
         targets_attr: tensors that only a batch with labels carries.
         cacheable: whether rows may be kept on disk, because they depend on nothing but the data file, the
             settings (of a setting that is a `Path`, the file's content) and this class's module. It is
             not inherited: a subclass says it again.
-        truth_names: the fields of what `truths` tells, which decide what metrics fit.
+        truth_names: the fields that `truths` gives, which decide what metrics fit.
+        ignored_settings: those that are accepted for PaddlePALM's files and have no effect -> the reason.
         facts: where `encode` counts what the user should know of a file; None while nobody asks.
-        on_bad_row: what becomes of rows with targets that cannot be used, see `palm.reader.text.bad_rows`.
+        on_bad_row: the treatment of rows with targets that cannot be used, see `palm.reader.text.bad_rows`.
         bad_rows: where `read` and `encode` put these while a whole file is encoded; None at other times.
     """
 
     cacheable: ClassVar[bool] = False
     vocab_path: Path
     vocab_size: int
+    companions: tuple[Path, ...] = ()
     outputs_attr: Specs
     targets_attr: Specs
     truth_names: Sequence[str] = ()
+    ignored_settings: ClassVar[Mapping[str, str]] = {}
     facts: TextFacts | None = None
     on_bad_row: str = "error"
     bad_rows: BadRows | None = None
-
-    @property
-    def companions(self) -> tuple[Path, ...]:
-        """Files beside the vocabulary that belong to it."""
-        tokenizer = getattr(self, "tokenizer", None)
-        return tokenizer.companions if isinstance(tokenizer, Tokenizer) else ()
-
-    def write_file(self, setting: str, target: Path) -> None:
-        tokenizer = getattr(self, "tokenizer", None)
-        if setting == "vocab_path" and isinstance(tokenizer, Tokenizer) and tokenizer.companions:
-            write_text(target, tokenizer.to_library().to_str(pretty=True))
-        else:
-            super().write_file(setting, target)
 
     @abstractmethod
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
@@ -82,54 +70,6 @@ class Reader(Serving, ABC):
         Raises:
             DataError: with `file:line`, what came, what was expected.
         """
-
-    def examples_of(
-        self, path: Path, with_targets: bool, items: Callable[[Refuse], Iterable[T]], make: Callable[[T], E]
-    ) -> Iterator[E]:
-        """For `read`: the examples that can be used, while the others are dealt with as `on_bad_row` says.
-
-        Args:
-            path: the data file.
-            with_targets: without them, every row has to be used: it is to be predicted.
-            items: the file's rows; is given what to call with the error of a row that it leaves out.
-            make: an example of a row, or a DataError.
-
-        Raises:
-            DataError: rows that cannot be used, all in one.
-        """
-        mode = self.on_bad_row if with_targets else "error"
-        bad = BadRows(path, mode) if self.bad_rows is None else self.bad_rows
-        yield from usable(items(bad.add), make, bad)
-        if not bad.joint:
-            bad.finish(self.tell_once)
-
-    def tell_once(self, message: str) -> None:
-        """Warn, but not again: a dev file is read in every evaluation."""
-        told = self.__dict__.setdefault("_told", set())
-        if message not in told:
-            told.add(message)
-            logger.warning("%s", message)
-
-    def deal_with_bad_rows(self, on_bad_row: str) -> None:
-        """Take the setting `on_bad_row`; readers with that setting call it.
-
-        Raises:
-            ConfigError: another value.
-        """
-        raise_any(choice_problems(("error", "skip", "repair"), on_bad_row=on_bad_row))
-        self.on_bad_row = on_bad_row
-
-    def refuse(self, errors: Sequence[DataError]) -> None:
-        """For `encode`: examples that cannot be used, of which no rows are made.
-
-        Raises:
-            DataError: with all of them, where no whole file is encoded that tells of them itself.
-        """
-        if self.bad_rows is None and errors:
-            raise DataError("\n".join(map(str, errors)))
-        for error in errors:
-            assert self.bad_rows is not None
-            self.bad_rows.add(error)
 
     @abstractmethod
     def parse(self, texts: Iterable[Any]) -> Iterator[Any]:
@@ -146,25 +86,25 @@ class Reader(Serving, ABC):
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         """The batch of these rows, padded to the longest; with targets if the rows have them."""
 
-    def row_tokens(self, rows: Rows) -> Ints:
-        """How many tokens every row brings into a batch, int64[rows]."""
-        return rows.lengths
-
     @abstractmethod
     def records(
         self, examples: Sequence[Any], rows: Rows, decoded: Sequence[Record], first: int
     ) -> Iterator[Record]:
-        """One record per example, in order, from the paradigm's decoded rows.
+        """One record per example, in order, from the head's decoded rows.
 
         Args:
             examples: a chunk of consecutive examples of the file.
-            rows: what `encode` made of them.
+            rows: their rows, as `encode` made them.
             decoded: one value per row, from `Head.decode`.
             first: the number of the chunk's first example in the file, counted from 0.
         """
 
+    def row_tokens(self, rows: Rows) -> Ints:
+        """How many tokens every row brings into a batch, int64[rows]."""
+        return rows.lengths
+
     def read_true(self, path: Path) -> Iterator[Any]:
-        """The examples of a file to evaluate on, lazily, with what is true of them.
+        """The examples of a file to evaluate on, lazily, for `truths`.
 
         Raises:
             DataError: as `read`.
@@ -172,15 +112,15 @@ class Reader(Serving, ABC):
         return self.read(path, with_targets=True)
 
     def truths(self, examples: Iterable[Any]) -> Iterator[Record]:  # noqa: ARG002
-        """What is true of each example of `read_true`, in the form of its record, for metrics.
+        """The true values of each example of `read_true`, in the form of its record, for metrics.
 
         Raises:
-            PalmError: the reader does not tell.
+            PalmError: the reader has none.
         """
         raise PalmError(f"{type(self).__name__} cannot be evaluated: give it truth_names and truths()")
 
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
-        """Write the task's prediction files into `directory`; what comes back reads from them.
+        """Write the task's prediction files into `directory`; the returned predictions read from them.
 
         Raises:
             StorageError: the directory cannot be written.
@@ -192,8 +132,57 @@ class Reader(Serving, ABC):
         yield from records
 
     def in_memory(self, results: Iterable[Any]) -> Sequence[Any] | Mapping[str, str]:
-        """What `Trainer.predict` gives where it writes no files: all results, as the files would be read."""
+        """The value of `Trainer.predict` where it writes no files: all results, as read from the files."""
         return list(results)
+
+    def examples_of(
+        self,
+        path: Path,
+        with_targets: bool,
+        items: Callable[[Refuse], Iterable[Item]],
+        make: Callable[[Item], Example],
+    ) -> Iterator[Example]:
+        """For `read`: the examples that can be used, while `on_bad_row` decides on the others.
+
+        Args:
+            path: the data file.
+            with_targets: without them, every row has to be used: it is to be predicted.
+            items: the file's rows; takes a function to call with the error of a row that is left out.
+            make: an example of a row, or a DataError.
+
+        Raises:
+            DataError: rows that cannot be used, all in one.
+        """
+        whole_file = self.bad_rows is not None  # its encoder adds problems too, and reports all of them
+        bad = self.bad_rows or BadRows(path, self.on_bad_row if with_targets else "error")
+        for item in items(bad.add):
+            try:
+                example: Example | None = make(item)
+            except DataError as error:
+                example = bad.add(error)
+            if example is not None and (whole_file or not bad.is_refused):
+                yield example
+        if not whole_file:
+            bad.finish(self.warn_once)
+
+    def refuse(self, errors: Sequence[DataError]) -> None:
+        """For `encode`: examples that cannot be used, of which no rows are made.
+
+        Raises:
+            DataError: with all of them, unless a whole file is encoded.
+        """
+        if self.bad_rows is None and errors:
+            raise DataError("\n".join(map(str, errors)))
+        for error in errors:
+            assert self.bad_rows is not None
+            self.bad_rows.add(error)
+
+    def warn_once(self, message: str) -> None:
+        """Warn, but not again: a dev file is read in every evaluation."""
+        warned = self.__dict__.setdefault("_warned", set())
+        if message not in warned:
+            warned.add(message)
+            logger.warning("%s", message)
 
 
 READERS: Registry[type[Reader]] = Registry("reader", Reader)

@@ -6,7 +6,6 @@ import functools
 import inspect
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -200,6 +199,6 @@ def _remembering(load_data: Any) -> Any:
             shuffle=bool(told.get("shuffle_train", True)),
         )
         load_data(self, *args, **kwargs)
-        self.served = replace(self.served, data=data)
+        self.loaded_data = data
 
     return load

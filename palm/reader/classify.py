@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from palm.config import FilePath
 from palm.core.errors import ConfigError
 from palm.reader.base import READERS
-from palm.reader.predictions import Record
-from palm.reader.rows.rows import Rows
-from palm.reader.table import TextExample, TextReader, labelled_records
+from palm.reader.table import TextReader
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import labels_of
 
@@ -29,7 +26,7 @@ class ClassifyReader(TextReader):
         max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
             vocabulary in a JSON file does so by itself.
-        for_cn: take all blanks out of the texts, as Chinese data that is cut into words wants it.
+        for_cn: take all blanks out of the texts, for Chinese data whose words are separated by blanks.
             Chinese characters stand alone with or without it.
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels, against which the file's labels are checked; not used for real ones.
@@ -66,19 +63,8 @@ class ClassifyReader(TextReader):
         missing_labels: bool = False,
         on_bad_row: OnBadRow = "error",
     ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
         if missing_labels and label_type == "real":
             raise ConfigError(["missing_labels: a real label cannot be left empty; set it to False"])
         self.missing_labels = missing_labels
-        self.deal_with_bad_rows(on_bad_row)
-        self.names = labels_of(label_type, n_classes, label_map)
-        self.carry(self.names)
-
-    def records(
-        self,
-        examples: Sequence[TextExample],  # noqa: ARG002
-        rows: Rows,  # noqa: ARG002
-        decoded: Sequence[Record],
-        first: int,
-    ) -> Iterator[Record]:
-        yield from labelled_records(decoded, self.names, first)
+        self.use_labels(labels_of(label_type, n_classes, label_map))

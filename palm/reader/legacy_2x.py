@@ -1,15 +1,16 @@
-"""Which file a reader serves, and to which backbone, as programs of PaddlePALM 2.x tell it."""
+"""The methods of a reader in PaddlePALM 2.x: `load_data`, `register_with`, `clone` and their like."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 
+from palm.core.checks import count_problems, raise_any
 from palm.core.component import Component, Translate, checked_phase, unused
 from palm.core.errors import ConfigError, DataError, PalmError, WiringError
 from palm.core.tensor_specs import Specs, mismatches
@@ -17,7 +18,7 @@ from palm.reader.rows.cache import DataCache, training_rows
 from palm.reader.rows.chunks import RowEncoder, num_prediction_rows
 from palm.reader.rows.rows import Rows
 
-S = TypeVar("S", bound="Serving")
+R = TypeVar("R", bound="Methods2x")
 
 
 @dataclass(frozen=True)
@@ -40,53 +41,36 @@ class LoadedData:
 
     def __post_init__(self) -> None:
         counts = {name: getattr(self, name) for name in ("batch_size", "max_tokens_per_batch", "num_epochs")}
-        wrong = {name: value for name, value in counts.items() if value is not None and value < 1}
-        if wrong:
-            raise ConfigError(
-                [f"load_data: {name} should be 1 or more, not {wrong[name]!r}" for name in wrong]
-            )
+        problems = count_problems(**{name: count for name, count in counts.items() if count is not None})
+        raise_any(f"load_data: {problem}" for problem in problems)
         if not self.path.is_file():
             raise DataError(f"{self.path}: no such data file")
 
 
 class HasInputs(Protocol):
-    """What a reader has to know of a backbone."""
+    """The part of a backbone that a reader needs."""
 
     inputs_attr: Specs
 
 
-@dataclass(frozen=True)
-class Served:
-    """All that a program of 2.x has told a reader since it was made.
+class _Reader(RowEncoder, Protocol):
+    """The part of a reader that its methods below need."""
 
-    Args:
-        data: by `load_data`.
-        rows: the encoded rows of that file, if it is for training.
-        backbone: by `register_with`.
-    """
-
-    data: LoadedData | None = None
-    rows: Rows | None = None
-    backbone: HasInputs | None = None
-
-
-class _ServingReader(RowEncoder, Protocol):
-    """What the methods below need of the reader that has them."""
-
-    served: Served
+    loaded_data: LoadedData | None
+    loaded_rows: Rows | None
+    registered_backbone: HasInputs | None
 
     @property
     def outputs_attr(self) -> Specs: ...
     @property
     def targets_attr(self) -> Specs: ...
-
     @property
     def phase(self) -> str: ...
     @property
     def loaded(self) -> LoadedData: ...
 
 
-def for_cn_of(lang: object) -> dict[str, Any]:
+def _for_cn(lang: object) -> dict[str, Any]:
     """The argument `lang` of 2.x: 'cn' or 'chinese', 'en' or 'english'.
 
     Raises:
@@ -98,35 +82,39 @@ def for_cn_of(lang: object) -> dict[str, Any]:
     return {"for_cn": known[str(lang).lower()]}
 
 
-def seeded(seed: int | None) -> dict[str, Any]:
-    """The argument `seed` of 2.x; what is built after it, backbone and heads, starts as it decides."""
+def _seeded(seed: int | None) -> dict[str, Any]:
+    """Seed the global generator: in 2.x, `seed` decides how backbone and heads are initialized afterwards."""
     if seed is not None:
         torch.manual_seed(seed)
     return {}
 
 
-class Serving(Component):
-    """The methods that a reader has for programs of PaddlePALM 2.x; its own work knows nothing of them.
+class Methods2x(Component):
+    """The methods that a reader has for programs of PaddlePALM 2.x; nothing else in it depends on them.
 
-    They are methods of readers, also of users' own, because such programs call them there; only trainers
-    read what they were told.
+    Every reader has them, also a user's, because such programs call them there; only trainers read the
+    attributes.
 
     Attributes:
-        served: what a program has told; replaced as a whole.
+        loaded_data: the arguments of `load_data`; None before it is called.
+        loaded_rows: the encoded rows of that file, if it is for training.
+        registered_backbone: the argument of `register_with`.
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {
         "tokenizer": unused,
-        "lang": for_cn_of,
-        "seed": seeded,
+        "lang": _for_cn,
+        "seed": _seeded,
         "phase": checked_phase,
         "dev_count": unused,
         "print_prefix": unused,
     }
-    served: Served = Served()
+    loaded_data: LoadedData | None = None
+    loaded_rows: Rows | None = None
+    registered_backbone: HasInputs | None = None
 
     def load_data(
-        self: _ServingReader,
+        self: _Reader,
         input_file: str | Path,
         batch_size: int,
         num_epochs: int | None = None,
@@ -134,7 +122,7 @@ class Serving(Component):
         shuffle_train: bool = True,
         max_tokens_per_batch: int | None = None,
     ) -> None:
-        """Serve a data file; for training, it is encoded at once, or mapped from the user's cache.
+        """Open a data file; for training, it is encoded at once, or mapped from the user's cache.
 
         Args:
             input_file: the data.
@@ -150,20 +138,21 @@ class Serving(Component):
             DataError: no such file, or a row that cannot be used, with its file and line.
         """
         data = LoadedData(Path(input_file), batch_size, max_tokens_per_batch, num_epochs, shuffle_train)
-        rows = training_rows(self, data.path, DataCache.of_user()) if self.phase == "train" else None
-        self.served = replace(self.served, data=data, rows=rows)
+        is_training = self.phase == "train"
+        self.loaded_rows = training_rows(self, data.path, DataCache.of_user()) if is_training else None
+        self.loaded_data = data
 
-    def register_with(self: _ServingReader, backbone: HasInputs) -> None:
-        """Serve a backbone.
+    def register_with(self: _Reader, backbone: HasInputs) -> None:
+        """Connect the reader with a backbone.
 
         Raises:
             WiringError: it takes tensors that this reader does not give.
         """
         if problems := list(mismatches("backbone", backbone.inputs_attr, "reader", self.outputs_attr)):
             raise WiringError("\n".join(problems))
-        self.served = replace(self.served, backbone=backbone)
+        self.registered_backbone = backbone
 
-    def require_attr(self: _ServingReader, attr_name: str) -> None:
+    def require_attr(self: _Reader, attr_name: str) -> None:
         """Ask for a field; a reader of palm's gives all it has in any case.
 
         Raises:
@@ -173,23 +162,24 @@ class Serving(Component):
             raise WiringError(f"output attr {attr_name} is not found in this reader.")
 
     def get_epoch_outputs(self) -> dict[str, Any]:
-        """What a head's `epoch_postprocess` may want of the whole file.
+        """Values of the whole file for a head's `epoch_postprocess`.
 
         Raises:
-            WiringError: this reader has nothing of the kind.
+            WiringError: this reader has none.
         """
         raise WiringError(f"{type(self).__name__} has no get_epoch_outputs()")
 
     def get_registered_backbone(self) -> HasInputs | None:
-        """What `register_with` was given."""
-        return self.served.backbone
+        """The argument of `register_with`."""
+        return self.registered_backbone
 
-    def clone(self: S, phase: str = "train") -> S:
-        """A copy for another phase, which serves no file yet."""
+    def clone(self: R, phase: str = "train") -> R:
+        """A copy for another phase, without a data file."""
         checked_phase(phase)
         other = copy.copy(self)
         other.given_2x = {**self.given_2x, "phase": phase}
-        other.served = Served(backbone=self.served.backbone)
+        other.loaded_data = None
+        other.loaded_rows = None
         return other
 
     @property
@@ -197,17 +187,18 @@ class Serving(Component):
         """The arguments of `load_data`.
 
         Raises:
-            PalmError: nothing yet.
+            PalmError: it was not called yet.
         """
-        if self.served.data is None:
+        if self.loaded_data is None:
             raise PalmError(f"{type(self).__name__}: call load_data(input_file, batch_size) first")
-        return self.served.data
+        return self.loaded_data
 
     @property
-    def num_examples(self: _ServingReader) -> int:
+    def num_examples(self: _Reader) -> int:
         """How many rows the loaded file has; a document counts once for each of its windows."""
-        rows = self.served.rows
-        return num_prediction_rows(self, self.loaded.path) if rows is None else len(rows)
+        if self.loaded_rows is not None:
+            return len(self.loaded_rows)
+        return num_prediction_rows(self, self.loaded.path)
 
     @property
     def num_epochs(self) -> int | None:

@@ -38,7 +38,7 @@ class MaskLMReader(TextReader):
         max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
             vocabulary in a JSON file does so by itself.
-        for_cn: take all blanks out of the texts, as Chinese data that is cut into words wants it.
+        for_cn: take all blanks out of the texts, for Chinese data whose words are separated by blanks.
         task_id: the number that ERNIE's task embedding gets.
         on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
             them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
@@ -66,8 +66,7 @@ class MaskLMReader(TextReader):
         task_id: int = 0,
         on_bad_row: OnBadRow = "error",
     ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
-        self.deal_with_bad_rows(on_bad_row)
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
         self.outputs_attr = {**self.outputs_attr, "mask_pos": _ONE_PER_MASK}
         self.targets_attr = {"mask_label": _ONE_PER_MASK}
 
@@ -92,7 +91,7 @@ class MaskLMReader(TextReader):
         original = batch["token_ids"].numpy()  # [batch, seq]
         lengths = batch["input_mask"].numpy().sum(1)
         first_segments = np.asarray([rows["first_segment"][index] for index in indices])
-        words = words_of(lengths, first_segments, self.tokenizer.separators)
+        words = word_mask(lengths, first_segments, self.tokenizer.separators)
         masked = masked_rows(original, words, self.tokenizer.mask_id, self.tokenizer.vocab_size, draw)
         batch["token_ids"] = torch.from_numpy(masked.token_ids)
         batch["mask_pos"] = torch.from_numpy(masked.places)
@@ -129,7 +128,7 @@ class MaskLMReader(TextReader):
                     wordless, first = wordless + 1, first or example.place
             yield {}
         if wordless:
-            self.tell_once(
+            self.warn_once(
                 f"{first}: no word to hide; {wordless} rows of {total} are such, "
                 "and evaluation passes over them"
             )
@@ -141,7 +140,7 @@ class MaskLMReader(TextReader):
             yield {"index": index, "word_id": self.tokenizer.id_of(guess)}
 
 
-def words_of(lengths: Ids, first_segments: Ids, separators: int) -> npt.NDArray[np.bool_]:
+def word_mask(lengths: Ids, first_segments: Ids, separators: int) -> npt.NDArray[np.bool_]:
     """Where rows hold words: not at `[CLS]`, nor at a `[SEP]` after either text, nor in padding.
 
     Args:

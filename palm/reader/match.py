@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,13 +15,12 @@ from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
-from palm.reader.predictions import Record
 from palm.reader.rows.collate import padded_batch
 from palm.reader.rows.rows import Column, Ints, Rows
-from palm.reader.table import TextExample, TextReader, labelled_records
+from palm.reader.table import TextExample, TextReader
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import labels_of
-from palm.reader.text.tsv import TableRow, read_table
+from palm.reader.text.tsv import TableRow
 
 PAIR_COLUMNS = ("token_ids", "first_segment")
 
@@ -58,7 +56,7 @@ class MatchReader(TextReader):
         max_seq_len: the longest row in tokens, `[CLS]` and both `[SEP]` included.
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
             vocabulary in a JSON file does so by itself.
-        for_cn: take all blanks out of the texts, as Chinese data that is cut into words wants it.
+        for_cn: take all blanks out of the texts, for Chinese data whose words are separated by blanks.
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; 0 for no match and 1 for a match. Not used for real ones.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
@@ -96,13 +94,12 @@ class MatchReader(TextReader):
         label_type: str = "class",
         on_bad_row: OnBadRow = "error",
     ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id)
-        self.deal_with_bad_rows(on_bad_row)
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
         raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy))
         self.is_pairwise = learning_strategy == "pairwise"
-        self.names = labels_of(label_type, n_classes, label_map)
+        labels = labels_of(label_type, n_classes, label_map)
         if not self.is_pairwise:
-            self.carry(self.names)
+            self.use_labels(labels)
             return
         if label_type == "real":
             raise ConfigError(["label_type: pairwise training has no labels; leave it out, or set pointwise"])
@@ -111,16 +108,14 @@ class MatchReader(TextReader):
 
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
         if not (with_targets and self.is_pairwise):
-            yield from super().read(path, with_targets)
-            return
+            return super().read(path, with_targets)
 
         def example(row: TableRow) -> RankedExample:
             right = self._example(row, None)
             wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
             return RankedExample(right, replace(right, text_b=wrong))
 
-        rows = partial(read_table, Path(path), (*self.text_columns, "text_b_neg"))
-        yield from self.examples_of(path, with_targets, rows, example)
+        return self.table_examples(path, with_targets, (*self.text_columns, "text_b_neg"), example)
 
     def read_true(self, path: Path) -> Iterator[TextExample]:
         """Pairwise, each right text, labelled 1, and then its wrong one, labelled 0."""
@@ -159,15 +154,6 @@ class MatchReader(TextReader):
         batch = padded_batch(both, range(len(both)), self.tokenizer.pad_id, self.task_id)
         batch["is_negative"] = torch.arange(len(both)) >= len(indices)
         return batch
-
-    def records(
-        self,
-        examples: Sequence[TextExample],  # noqa: ARG002
-        rows: Rows,  # noqa: ARG002
-        decoded: Sequence[Record],
-        first: int,
-    ) -> Iterator[Record]:
-        yield from labelled_records(decoded, self.names, first)
 
 
 def _both(rows: Rows, name: str, indices: Sequence[int]) -> list[Ints]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,51 +11,36 @@ import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.core.errors import ConfigError, DataError
+from palm.core.checks import count_problems, raise_any
+from palm.core.errors import DataError
 from palm.core.tensor_specs import Tensors
 from palm.reader.answers import ContextWindow, best_answers, null_odds
-from palm.reader.base import READERS, Draw, Reader
+from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Predictions, Record, write_answers
 from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
 from palm.reader.rows.facts import TextFacts
-from palm.reader.rows.rows import Column, Ints, Rows
+from palm.reader.rows.rows import Column, Rows
 from palm.reader.text.bad_rows import OnBadRow
-from palm.reader.text.squad import (
-    QuestionMaker,
-    QuestionPart,
-    SquadQuestion,
-    answerable,
-    parsed_questions,
-    question_parts,
-)
-from palm.reader.text.subwords import load_tokenizer
+from palm.reader.text.squad import QuestionPart, SquadFile, SquadQuestion, answerable, parsed_questions
 from palm.reader.text.tokenizer import Pieces
 from palm.reader.text.windows import Window, best_context, windows_of
+from palm.reader.tokenizing import TokenizingReader
 
 FIRST_UNIQUE_ID = 1000000000
 
-log = logging.getLogger("palm")
+N_BEST_SIZE = 20
+"""Answers of a question in `nbest_predictions.json`, where the head does not give their number."""
 
 
-class _Span(NamedTuple):
+class TokenSpan(NamedTuple):
     """The tokens of an answer in its document, both ends included."""
 
     first: int
     last: int
 
 
-class _WindowRow(NamedTuple):
-    """One row before it is laid into columns."""
-
-    example: int
-    query: list[int]
-    document: Pieces
-    window: Window
-    answer: _Span | None
-
-
 @READERS.register("mrc")
-class MRCReader(Reader):
+class MRCReader(TokenizingReader):
     """Reads SQuAD's JSON: contexts, questions, and answers as pieces of the context.
 
     A row is `[CLS] question [SEP] window [SEP]`; a context that does not fit is cut into windows that
@@ -73,9 +57,8 @@ class MRCReader(Reader):
         doc_stride: tokens from the beginning of one window to that of the next.
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
             vocabulary in a JSON file does so by itself.
-        for_cn: accepted, changes nothing: Chinese characters stand alone in any case.
+        for_cn: accepted for PaddlePALM's files; it has no effect, because answers are pieces of the context.
         task_id: the number that ERNIE's task embedding gets.
-        n_best_size: how many answers a question has in `nbest_predictions.json`.
         remove_noanswer: train only on windows with the answer; otherwise on all of them, and on
             questions without an answer, with `[CLS]` for the answer.
         on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
@@ -89,10 +72,14 @@ class MRCReader(Reader):
     """
 
     cacheable = True
-    aliases: ClassVar[dict[str, str]] = {"max_len": "max_seq_len", "max_seqlen": "max_seq_len"}
+    ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are pieces of the context as it is"}
     order_2x = (
-        *("vocab_path", "max_seq_len", "max_query_len", "doc_stride"),
-        *("tokenizer", "lang", "seed", "do_lower_case", "remove_noanswer", "phase"),
+        *TokenizingReader.order_2x[:2],
+        "max_query_len",
+        "doc_stride",
+        *TokenizingReader.order_2x[2:-1],
+        "remove_noanswer",
+        "phase",
     )
 
     def __init__(
@@ -105,55 +92,46 @@ class MRCReader(Reader):
         do_lower_case: bool = False,
         for_cn: bool = False,  # noqa: ARG002
         task_id: int = 0,
-        n_best_size: int = 20,
         remove_noanswer: bool = True,
         on_bad_row: OnBadRow = "error",
     ) -> None:
-        self.vocab_path = Path(vocab_path)
-        self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
+        super().__init__(vocab_path, max_seq_len, do_lower_case, task_id, on_bad_row)
         self.num_special = 2 + self.tokenizer.separators
-        counts = {"max_query_len": max_query_len, "doc_stride": doc_stride, "n_best_size": n_best_size}
-        problems = [f"{name} should be at least 1, not {n!r}" for name, n in counts.items() if n < 1]
+        problems = count_problems(max_query_len=max_query_len, doc_stride=doc_stride)
         least = max_query_len + self.num_special + 1
         if max_seq_len < least:
             problems.append(
                 f"max_seq_len {max_seq_len!r} leaves no room for a context: it should be at least {least}, "
                 f"for max_query_len {max_query_len!r} and {self.num_special} special tokens"
             )
-        if problems:
-            raise ConfigError(problems)
-        self.deal_with_bad_rows(on_bad_row)
-        self.vocab_size = self.tokenizer.vocab_size
-        self.max_seq_len = max_seq_len
+        raise_any(problems)
         self.max_query_len = max_query_len
         self.doc_stride = doc_stride
-        self.task_id = task_id
-        self.n_best_size = n_best_size
         self.remove_noanswer = remove_noanswer
         self.outputs_attr = {**SEQUENCE_ATTR, "unique_ids": ONE_PER_ROW}
         self.targets_attr = {"start_positions": ONE_PER_ROW, "end_positions": ONE_PER_ROW}
         self.truth_names = ("answers",)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[SquadQuestion]:
-        yield from self._questions(QuestionMaker(Path(path), "standing" if with_targets else "none"))
+        return self._questions(SquadFile(Path(path), "positions" if with_targets else "none"))
 
     def read_true(self, path: Path) -> Iterator[SquadQuestion]:
-        """Every question with the texts of all its answers, wherever they stand; one may have none."""
-        yield from self._questions(QuestionMaker(Path(path), "texts"))
+        """Every question with the texts of all its answers, wherever they are; one may have none."""
+        return self._questions(SquadFile(Path(path), "texts"))
 
-    def _questions(self, made: QuestionMaker) -> Iterator[SquadQuestion]:
+    def _questions(self, file: SquadFile) -> Iterator[SquadQuestion]:
         def example(part: QuestionPart) -> SquadQuestion:
-            question = made(part)
-            may_lack_answers = made.answers != "standing" or not (question.answers or self.remove_noanswer)
-            return question if may_lack_answers else answerable(question)
+            question = file.question(part)
+            if file.answers != "positions" or not (question.answers or self.remove_noanswer):
+                return question
+            return answerable(question)
 
-        parts = partial(question_parts, made.path)
-        yield from self.examples_of(made.path, made.answers != "none", parts, example)
-        if made.num_empty:
-            listed = ", ".join(map(repr, made.empty)) + (", …" if made.num_empty > len(made.empty) else "")
-            self.tell_once(
-                f"{made.path}: questions that are empty, or whose context is: {made.num_empty} ({listed}); "
-                "they are answered like the others, and their answers mean little"
+        yield from self.examples_of(file.path, file.answers != "none", file.parts, example)
+        if file.num_empty:
+            ids = ", ".join(map(repr, file.empty)) + (", …" if file.num_empty > len(file.empty) else "")
+            self.warn_once(
+                f"{file.path}: {file.num_empty} questions are empty, or their context is ({ids}); they get "
+                "answers like the others, which mean little"
             )
 
     def truths(self, examples: Iterable[SquadQuestion]) -> Iterator[Record]:
@@ -169,7 +147,7 @@ class MRCReader(Reader):
         documents = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
         if self.facts is not None:
             self._count(self.facts, examples, queries, documents)
-        rows: list[_WindowRow] = []
+        columns: dict[str, list[Any]] = defaultdict(list)
         unheld = []
         for index, example in enumerate(examples):
             document = documents[example.context]
@@ -180,19 +158,60 @@ class MRCReader(Reader):
                 except DataError as error:
                     self.refuse([error])
                     continue
-            windows = self._rows_of(index, queries[index][: self.max_query_len], document, answer)
+            query = queries[index][: self.max_query_len]
+            windows = windows_of(len(document), self._room(query), self.doc_stride)
+            if answer is not None and self.remove_noanswer:
+                windows = [window for window in windows if _holds(window, answer)]
             if not windows:
-                unheld.append(example)
-            rows += windows
+                unheld.append(example.id)
+            for window in windows:
+                columns["example"].append(index)
+                self._add_row(columns, query, document, window, answer)
         if unheld:
-            log.warning(
-                "%d of %d questions are left out of training, their answers fit in no window: %s; "
-                "raise max_seq_len or lower doc_stride",
-                len(unheld),
-                len(examples),
-                ", ".join(repr(example.id) for example in unheld[:3]) + (", …" if len(unheld) > 3 else ""),
+            ids = ", ".join(map(repr, unheld[:3])) + (", …" if len(unheld) > 3 else "")
+            self.warn_once(
+                f"{len(unheld)} of {len(examples)} questions are left out of training, because no window "
+                f"holds their whole answer: {ids}; raise max_seq_len or lower doc_stride"
             )
-        return self._columns(rows, with_targets)
+        positions = ("start_positions", "end_positions") if with_targets else ()
+        scalars = ("first_segment", "example", "window_start", *positions)
+        ragged = ("token_ids", "char_starts", "char_ends")
+        return Rows(
+            {name: Column.scalar(columns[name]) for name in scalars}
+            | {name: Column.ragged(columns[name]) for name in ragged}
+        )
+
+    def _room(self, query: Sequence[int]) -> int:
+        """How many tokens of a context fit into a row with this question."""
+        return self.max_seq_len - len(query) - self.num_special
+
+    def _add_row(
+        self,
+        columns: dict[str, list[Any]],
+        query: list[int],
+        document: Pieces,
+        window: Window,
+        answer: TokenSpan | None,
+    ) -> None:
+        tokens = slice(window.start, window.start + window.length)
+        first = len(query) + self.num_special - 1  # the column where the window begins
+        columns["token_ids"].append(
+            [
+                self.tokenizer.cls_id,
+                *query,
+                *self.tokenizer.between,
+                *document.ids[tokens].tolist(),
+                self.tokenizer.sep_id,
+            ]
+        )
+        columns["first_segment"].append(first)
+        columns["window_start"].append(window.start)
+        columns["char_starts"].append(document.starts[tokens])
+        columns["char_ends"].append(document.ends[tokens])
+        held = answer if answer is not None and _holds(window, answer) else None
+        # `[CLS]` where there is no answer
+        columns["start_positions"].append(held.first - window.start + first if held else 0)
+        columns["end_positions"].append(held.last - window.start + first if held else 0)
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
         batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
@@ -222,7 +241,8 @@ class MRCReader(Reader):
             ]
             spans = [value["spans"] for value in values]
             null = min((tuple(value["null"]) for value in values if "null" in value), key=sum, default=None)
-            nbest = best_answers(example.context, windows, spans, self.n_best_size, null)
+            n_best_size = values[0].get("n_best_size", N_BEST_SIZE)
+            nbest = best_answers(example.context, windows, spans, n_best_size, null)
             record = {"id": example.id, "text": nbest[0]["text"], "nbest": nbest}
             if null is not None:
                 odds = null_odds(nbest, null)
@@ -245,53 +265,17 @@ class MRCReader(Reader):
         queries: Sequence[list[int]],
         documents: Mapping[str, Pieces],
     ) -> None:
-        """What the user should know of these questions and contexts."""
+        """Count what the user should know of these questions and contexts."""
         facts.read(self.tokenizer, [example.question for example in examples], queries)
         facts.read(self.tokenizer, list(documents), [each.ids.tolist() for each in documents.values()])
         cut = sum(len(query) > self.max_query_len for query in queries)
         facts.shortened("questions", cut, len(queries), f"max_query_len (now {self.max_query_len})")
-        longest = max(min(len(query), self.max_query_len) for query in queries)
-        facts.window = self.max_seq_len - longest - self.num_special
+        facts.window = min(self._room(query[: self.max_query_len]) for query in queries)
         if self.doc_stride > facts.window:
             facts.gaps += sum(len(document) > facts.window for document in documents.values())
 
-    def _rows_of(
-        self, example: int, query: list[int], document: Pieces, answer: _Span | None
-    ) -> list[_WindowRow]:
-        capacity = self.max_seq_len - len(query) - self.num_special
-        return [
-            _WindowRow(example, query, document, window, _held(window, answer))
-            for window in windows_of(len(document), capacity, self.doc_stride)
-            if answer is None or not self.remove_noanswer or _held(window, answer)
-        ]
 
-    def _columns(self, rows: Sequence[_WindowRow], with_targets: bool) -> Rows:
-        cls_id, sep_id = self.tokenizer.cls_id, self.tokenizer.sep_id
-        between = self.tokenizer.between
-        token_ids = [
-            [cls_id, *row.query, *between, *_cut(row.document.ids, row.window).tolist(), sep_id]
-            for row in rows
-        ]
-        firsts = [len(row.query) + self.num_special - 1 for row in rows]  # the columns where windows begin
-        columns = {
-            "token_ids": Column.ragged(token_ids),
-            "first_segment": Column.scalar(firsts),
-            "example": Column.scalar([row.example for row in rows]),
-            "window_start": Column.scalar([row.window.start for row in rows]),
-            "char_starts": Column.ragged([_cut(row.document.starts, row.window) for row in rows]),
-            "char_ends": Column.ragged([_cut(row.document.ends, row.window) for row in rows]),
-        }
-        if with_targets:
-            for end, name in enumerate(("start_positions", "end_positions")):
-                positions = [  # `[CLS]` where there is no answer
-                    0 if row.answer is None else row.answer[end] - row.window.start + first
-                    for row, first in zip(rows, firsts, strict=True)
-                ]
-                columns[name] = Column.scalar(positions)
-        return Rows(columns)
-
-
-def _answer_span(example: SquadQuestion, document: Pieces) -> _Span:
+def _answer_span(example: SquadQuestion, document: Pieces) -> TokenSpan:
     """The tokens that hold the characters of the example's first answer."""
     answer = example.answers[0]
     if answer.start is None:
@@ -300,15 +284,8 @@ def _answer_span(example: SquadQuestion, document: Pieces) -> _Span:
     last = int(np.searchsorted(document.starts, answer.start + len(answer.text))) - 1
     if first > last:
         raise DataError(f"{example.place}: the answer {answer.text!r} has no word in it")
-    return _Span(first, last)
+    return TokenSpan(first, last)
 
 
-def _held(window: Window, answer: _Span | None) -> _Span | None:
-    """The answer, if the window has all of it."""
-    if answer is None or answer.first < window.start or answer.last >= window.start + window.length:
-        return None
-    return answer
-
-
-def _cut(values: Ints, window: Window) -> Ints:
-    return values[window.start : window.start + window.length]
+def _holds(window: Window, answer: TokenSpan) -> bool:
+    return window.start <= answer.first and answer.last < window.start + window.length

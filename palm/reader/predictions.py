@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from itertools import islice
+from operator import eq
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, overload
 
@@ -17,9 +20,8 @@ Record: TypeAlias = dict[str, Any]
 Predictions: TypeAlias = Sequence[Record] | Mapping[str, str]
 """All predictions of a file, read from disk on use."""
 
-
 STRIDE = 256
-"""Lines from one place that is remembered to the next: those of ten million lines take 312 KiB."""
+"""Lines between two remembered offsets: those of ten million lines take 312 KiB."""
 
 
 class SavedRecords(Sequence[Record]):
@@ -28,12 +30,13 @@ class SavedRecords(Sequence[Record]):
     Args:
         path: the file.
         count: its lines.
-        offsets: where every `STRIDE`-th line begins, in bytes.
+        offsets: the beginning of every `STRIDE`-th line, in bytes.
     """
 
     def __init__(self, path: Path, count: int, offsets: Sequence[int]) -> None:
         self.path = path
-        self._count, self._offsets = count, offsets
+        self._count = count
+        self._offsets = offsets
 
     def __len__(self) -> int:
         return self._count
@@ -43,24 +46,21 @@ class SavedRecords(Sequence[Record]):
     @overload
     def __getitem__(self, index: slice) -> list[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | list[Record]:
-        if isinstance(index, slice):
-            places = range(self._count)[index]
-            found = dict(self._read(sorted(places)))
-            return [found[place] for place in places]
-        return next(self._read([range(self._count)[index]]))[1]
+        if not isinstance(index, slice):
+            place = range(self._count)[index]
+            return self._read(range(place, place + 1))[0]
+        return self._read(range(self._count)[index])
 
-    def _read(self, places: Sequence[int]) -> Iterator[tuple[int, Record]]:
-        """The records at some places, which ascend."""
-        at = -1
+    def _read(self, places: range) -> list[Record]:
+        """The records at some places, in their order."""
+        if not places:
+            return []
+        first = min(places)
         with self.path.open("rb") as file:
-            for place in places:
-                if at < 0 or place - at > STRIDE:
-                    at = place - place % STRIDE
-                    file.seek(self._offsets[at // STRIDE])
-                for _ in range(place - at):
-                    file.readline()
-                at = place + 1
-                yield place, json.loads(file.readline())
+            file.seek(self._offsets[first // STRIDE])
+            lines = islice(file, first % STRIDE, first % STRIDE + max(places) + 1 - first)
+            records = {place: json.loads(line) for place, line in enumerate(lines, first) if place in places}
+        return [records[place] for place in places]
 
     def __iter__(self) -> Iterator[Record]:
         with self.path.open("rb") as file:
@@ -68,9 +68,9 @@ class SavedRecords(Sequence[Record]):
                 yield json.loads(line)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence) or len(self) != len(other):
-            return NotImplemented if not isinstance(other, Sequence) else False
-        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -83,13 +83,11 @@ class SavedAnswers(Mapping[str, str]):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._loaded: dict[str, str] | None = None
 
-    @property
+    @cached_property
     def _answers(self) -> dict[str, str]:
-        if self._loaded is None:
-            self._loaded = json.loads(self.path.read_text(encoding="utf-8"))
-        return self._loaded
+        answers: dict[str, str] = json.loads(self.path.read_text(encoding="utf-8"))
+        return answers
 
     def __getitem__(self, question_id: str) -> str:
         return self._answers[question_id]
@@ -111,7 +109,8 @@ def write_records(records: Iterable[Record], directory: Path) -> SavedRecords:
         StorageError: the directory cannot be written.
     """
     offsets = array("q")
-    position = count = 0
+    position = 0
+    count = 0
     path = directory / "predictions.json"
     with _new_file(path) as file:
         for record in records:
@@ -138,27 +137,34 @@ def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
     """
     path = directory / "predictions.json"
     with ExitStack() as files:
-        texts = files.enter_context(_new_file(path))
-        nbests = files.enter_context(_new_file(directory / "nbest_predictions.json"))
-        odds: TextIO | None = None
-        opening = odds_opening = "{\n    "
+        add_text = files.enter_context(_new_object(path))
+        add_nbest = files.enter_context(_new_object(directory / "nbest_predictions.json"))
+        add_odds: Callable[[str, Any], None] | None = None
         for record in records:
-            name = json.dumps(record["id"], ensure_ascii=False)
-            nbest = json.dumps(record["nbest"], ensure_ascii=False, indent=4).replace("\n", "\n    ")
-            texts.write(f"{opening}{name}: {json.dumps(record['text'], ensure_ascii=False)}")
-            nbests.write(f"{opening}{name}: {nbest}")
-            opening = ",\n    "
+            add_text(record["id"], record["text"])
+            add_nbest(record["id"], record["nbest"])
             if "null_odds" in record:
-                if odds is None:
-                    odds = files.enter_context(_new_file(directory / "null_odds.json"))
-                odds.write(f"{odds_opening}{name}: {json.dumps(record['null_odds'])}")
-                odds_opening = ",\n    "
-        closing = "{}\n" if opening.startswith("{") else "\n}\n"
-        texts.write(closing)
-        nbests.write(closing)
-        if odds is not None:
-            odds.write("\n}")
+                if add_odds is None:
+                    odds = _new_object(directory / "null_odds.json", end="\n}")
+                    add_odds = files.enter_context(odds)
+                add_odds(record["id"], record["null_odds"])
     return SavedAnswers(path)
+
+
+@contextmanager
+def _new_object(path: Path, end: str = "\n}\n") -> Iterator[Callable[[str, Any], None]]:
+    """A new file with one JSON object, written entry by entry as `json.dump(indent=4)` would."""
+    with _new_file(path) as file:
+        opening = "{\n    "
+
+        def add(name: str, value: Any) -> None:
+            nonlocal opening
+            text = json.dumps(value, ensure_ascii=False, indent=4).replace("\n", "\n    ")
+            file.write(f"{opening}{json.dumps(name, ensure_ascii=False)}: {text}")
+            opening = ",\n    "
+
+        yield add
+        file.write("{}\n" if opening.startswith("{") else end)
 
 
 @contextmanager

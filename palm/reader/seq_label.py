@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,16 +14,16 @@ import torch
 from palm.config import FilePath
 from palm.core.errors import ConfigError, DataError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.reader.base import READERS, Draw, Reader
+from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, check_labelled
 from palm.reader.text.sequence import sequence_of
-from palm.reader.text.subwords import load_tokenizer
-from palm.reader.text.tsv import TableRow, read_table
-from palm.reader.text.words import word_windows, words_of
+from palm.reader.text.tsv import TableRow
+from palm.reader.text.words import split_words, word_windows
+from palm.reader.tokenizing import TokenizingReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +41,12 @@ class TaggedExample:
     place: str
 
 
-class _WindowRow(NamedTuple):
-    """Some consecutive words of an example, as one row."""
-
-    example: int
-    pieces: list[list[int]]
-    labels: list[int]
-
-
 @READERS.register("seq_label")
-class SequenceLabelReader(Reader):
+class SequenceLabelReader(TokenizingReader):
     """Reads TSV files with the columns `text_a` and `label`, a label for every word.
 
     Words, and labels, are separated by spaces or by U+0002. A row is `[CLS] text_a [SEP]`, every
-    word cut into pieces by itself; a text that does not fit goes on in further rows, so every word
+    word cut into pieces by itself; a text that does not fit continues in further rows, so every word
     is read. A word is labelled at its first piece, which `word_mask` marks; `label_ids` is -100
     elsewhere. A record is `{"index": 0, "labels": ["O", "B-city", ...]}`, as many as words.
 
@@ -66,7 +57,7 @@ class SequenceLabelReader(Reader):
         label_map: label name -> id, or a JSON file with it.
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
             vocabulary in a JSON file does so by itself.
-        for_cn: accepted, changes nothing: blanks keep words apart.
+        for_cn: accepted for PaddlePALM's files; it has no effect, because blanks separate the words.
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; the `label_map` must name all of them.
         missing_labels: whether the labels of a training row may be left empty; it then trains only tasks that
@@ -82,15 +73,17 @@ class SequenceLabelReader(Reader):
     """
 
     cacheable = True
-    aliases: ClassVar[dict[str, str]] = {
-        "max_len": "max_seq_len",
-        "max_seqlen": "max_seq_len",
+    ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "blanks separate the words"}
+    aliases: ClassVar[dict[str, str]] = TokenizingReader.aliases | {
         "label_map_config": "label_map",
         "num_classes": "n_classes",
     }
     order_2x = (
-        *("vocab_path", "max_seq_len", "label_map", "tokenizer", "lang", "seed", "do_lower_case"),
-        *("phase", "dev_count", "print_prefix"),
+        *TokenizingReader.order_2x[:2],
+        "label_map",
+        *TokenizingReader.order_2x[2:],
+        "dev_count",
+        "print_prefix",
     )
 
     def __init__(
@@ -106,44 +99,40 @@ class SequenceLabelReader(Reader):
         missing_labels: bool = False,
         on_bad_row: OnBadRow = "error",
     ) -> None:
-        self.missing_labels = missing_labels
+        super().__init__(vocab_path, max_seq_len, do_lower_case, task_id, on_bad_row)
         if max_seq_len < 3:
             raise ConfigError([f"max_seq_len should be at least 3, not {max_seq_len!r}"])
-        self.deal_with_bad_rows(on_bad_row)
-        self.vocab_path = Path(vocab_path)
-        self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
-        self.vocab_size = self.tokenizer.vocab_size
-        self.max_seq_len = max_seq_len
+        self.missing_labels = missing_labels
         self.labels = Labels(n_classes, label_map)
-        unnamed = [str(number) for number in range(n_classes or 0) if number not in self.labels.names]
-        if unnamed:
-            listed = ", ".join(unnamed[:10]) + (", …" if len(unnamed) > 10 else "")
+        if unnamed := [number for number in range(n_classes or 0) if number not in self.labels.names]:
+            ids = ", ".join(map(str, unnamed[:10])) + (", …" if len(unnamed) > 10 else "")
             raise ConfigError(
-                [f"label_map: no label has the id {listed}; n_classes {n_classes} needs all their names"]
+                [f"label_map: no label has the id {ids}; n_classes {n_classes} needs all their names"]
             )
-        self.task_id = task_id
         self.outputs_attr = {**SEQUENCE_ATTR, "word_mask": TensorSpec(("batch", "seq"), torch.bool)}
         self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
         self.truth_names = ("labels",)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[TaggedExample]:
-        columns = ("text_a", "label") if with_targets else ("text_a",)
-        rows = partial(read_table, Path(path), columns)
-        yield from self.examples_of(path, with_targets, rows, partial(self._example, with_targets))
+        def example(row: TableRow) -> TaggedExample:
+            words = _words(row.cells["text_a"], row.place)
+            labels = self._labels(row.cells["label"], words, row.place) if with_targets else None
+            return TaggedExample(words, labels, row.place)
 
-    def _example(self, with_targets: bool, row: TableRow) -> TaggedExample:
-        words = _words(row.cells["text_a"], row.place)
-        labels = words_of(row.cells["label"]) if with_targets else None
-        if labels == [] and self.missing_labels:
-            return TaggedExample(words, [NO_LABEL] * len(words), row.place)
-        if labels is not None and len(labels) != len(words):
+        columns = ("text_a", "label") if with_targets else ("text_a",)
+        return self.table_examples(path, with_targets, columns, example)
+
+    def _labels(self, cell: str, words: Sequence[str], place: str) -> list[int]:
+        labels = split_words(cell)
+        if not labels and self.missing_labels:
+            return [NO_LABEL] * len(words)
+        if len(labels) != len(words):
             raise DataError(
-                f"{row.place}: {_counted(len(labels), 'label')} for {_counted(len(words), 'word')}; "
+                f"{place}: {_counted(len(labels), 'label')} for {_counted(len(words), 'word')}; "
                 "every word of text_a needs one label, both separated by spaces or by U+0002; the text "
                 f"starts with {' '.join(words)[:40]!r}"
             )
-        ids = None if labels is None else [self.labels.value_of(label, row.place) for label in labels]
-        return TaggedExample(words, ids, row.place)
+        return [self.labels.value_of(label, place) for label in labels]
 
     def parse(self, texts: Iterable[Any]) -> Iterator[TaggedExample]:
         for number, text in enumerate(texts):
@@ -154,35 +143,34 @@ class SequenceLabelReader(Reader):
     def encode(self, examples: Sequence[TaggedExample], with_targets: bool) -> Rows:
         words = list(dict.fromkeys(chain.from_iterable(example.words for example in examples)))
         # Every word has a piece in its row, and no more than a row has room for.
-        room, unknown = self.max_seq_len - 2, [self.tokenizer.unk_id]
-        pieces = {
-            word: ids[:room] or unknown
-            for word, ids in zip(words, self.tokenizer.encode_words(words), strict=True)
-        }
+        room = self.max_seq_len - 2
+        encoded = zip(words, self.tokenizer.encode_words(words), strict=True)
+        pieces_of = {word: ids[:room] or [self.tokenizer.unk_id] for word, ids in encoded}
+        columns: dict[str, list[Any]] = {"token_ids": [], "example": [], "word_starts": [], "label_ids": []}
+        for number, example in enumerate(examples):
+            pieces = [pieces_of[word] for word in example.words]
+            for start, length in word_windows(list(map(len, pieces)), room):
+                window = slice(start, start + length)
+                sequence = sequence_of(self.tokenizer, list(chain(*pieces[window])), None, self.max_seq_len)
+                columns["token_ids"].append(sequence.token_ids)
+                columns["example"].append(number)
+                # the columns of the words' first pieces, after `[CLS]`
+                starts = accumulate(map(len, pieces[window][:-1]), initial=1)
+                columns["word_starts"].append(list(starts))
+                columns["label_ids"].append((example.labels or [])[window])
         if self.facts is not None:
             texts = [" ".join(example.words) for example in examples]
-            ids = [list(chain.from_iterable(pieces[word] for word in example.words)) for example in examples]
+            ids = [list(chain.from_iterable(pieces_of[word] for word in each.words)) for each in examples]
             self.facts.read(self.tokenizer, texts, ids)
-        rows = [
-            row
-            for number, example in enumerate(examples)
-            for row in self._rows_of(number, example, [pieces[word] for word in example.words])
-        ]
-        sequences = [
-            sequence_of(self.tokenizer, list(chain(*row.pieces)), None, self.max_seq_len) for row in rows
-        ]
-        columns = {
-            "token_ids": Column.ragged([sequence.token_ids for sequence in sequences]),
-            "first_segment": Column.scalar([sequence.first_segment for sequence in sequences]),
-            "example": Column.scalar([row.example for row in rows]),
-            # the columns of the words' first pieces, after `[CLS]`
-            "word_starts": Column.ragged(
-                [list(accumulate(map(len, row.pieces[:-1]), initial=1)) for row in rows]
-            ),
-        }
-        if with_targets:
-            columns["label_ids"] = Column.ragged([row.labels for row in rows])
-        return Rows(columns)
+        return Rows(
+            {
+                "token_ids": Column.ragged(columns["token_ids"]),
+                "first_segment": Column.scalar(list(map(len, columns["token_ids"]))),
+                "example": Column.scalar(columns["example"]),
+                "word_starts": Column.ragged(columns["word_starts"]),
+                **({"label_ids": Column.ragged(columns["label_ids"])} if with_targets else {}),
+            }
+        )
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
         batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
@@ -221,14 +209,9 @@ class SequenceLabelReader(Reader):
             words = [ids[name] if name in ids else int(name) for name in record["labels"]]
             yield [max(ids.values()), *words, max(ids.values())]
 
-    def _rows_of(self, number: int, example: TaggedExample, pieces: list[list[int]]) -> Iterator[_WindowRow]:
-        for start, length in word_windows([len(ids) for ids in pieces], self.max_seq_len - 2):
-            window = slice(start, start + length)
-            yield _WindowRow(number, pieces[window], (example.labels or [])[window])
-
 
 def _words(text: Any, place: str) -> list[str]:
-    words = words_of(text) if isinstance(text, str) else text
+    words = split_words(text) if isinstance(text, str) else text
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
         raise DataError(
             f"{place}: expected a string of words, a list of words or {{'text_a': …}}, not {text!r}"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from palm.metrics.entities import Entity, entities
-from palm.metrics.squad import best, exact, word_f1, words_of
+from palm.metrics.squad import best, counted_words, exact, word_f1
+from palm.metrics.tagging import Entity, entities
 from palm.reader import Record
 
 MOST_LABELS = 24
@@ -265,8 +265,8 @@ class AnswerCounts(Counts):
         elif not predicted:
             kind = "no answer where there is one"
         self._kinds[kind] += 1
-        true_length = min((len(words_of(answer)) for answer in answers), default=0)
-        self._lengths.append((true_length, len(words_of(predicted)), score))
+        true_length = min((len(counted_words(answer)) for answer in answers), default=0)
+        self._lengths.append((true_length, len(counted_words(predicted)), score))
         gold = " | ".join(dict.fromkeys(answers)) or "(no answer)"
         return Judged(gold, predicted or "(no answer)", is_exact)
 

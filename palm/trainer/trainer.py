@@ -146,7 +146,7 @@ class Trainer(TrainerBase):
         forward = needed(self.forward, self.name, "build_forward(backbone, head)", "fit_reader")
         task = task_of(self.name, reader, forward, self.of_task)
         task.top = None if self.task is None else self.task.top  # like the head, it goes on where it is
-        task.open_stream(seed, reader.served.rows)
+        task.open_stream(seed, reader.loaded_rows)
         self.task = task
         self._begin_anew()
         logger.info("ok!")

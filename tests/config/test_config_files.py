@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.messages import facts
 from palm.config import Problems, yaml_text
 from palm.config.files import parsed_yaml, read_json, read_yaml
 from palm.config.values import Plain, guessed
@@ -72,44 +73,36 @@ def test_an_empty_file_sets_nothing_and_a_byte_order_mark_is_no_name() -> None:
 
 def test_a_name_that_occurs_twice_is_reported_at_any_depth() -> None:
     _, problems = loaded("a: 1\nb: {c: 1, c: 2}\na: 2\n")
-    assert problems == [
-        "c.yaml:3: 'a' is set twice, first in line 1",
-        "c.yaml:2: 'c' is set twice, first in line 2",
-    ]
+    assert [facts(line) for line in problems] == ["c.yaml:3 'a' 1", "c.yaml:2 'c' 2"]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "told"),
     [
-        ("a: 1\nb: c: d\n", "c.yaml:2: not YAML: mapping values are not allowed here; the line is 'b: c: d'"),
-        (
-            "a:\n\tb: 1\n",
-            "c.yaml:2: not YAML: found character '\\t' that cannot start any token; the line is 'b: 1'; "
-            "indent with spaces, not tabs",
-        ),
-        ("a: [1\n", "c.yaml:2: not YAML: expected ',' or ']', but got '<stream end>'"),
-        ("- a\n- b\n", "c.yaml: should hold lines of the form 'name: value'"),
-        ("word\n", "c.yaml: should hold lines of the form 'name: value'"),
-        (
-            "a: 1\nb: !python/object:os.system x\n",
-            "c.yaml:2: the tag '!python/object:os.system' has no meaning here",
-        ),
-        ("[a, b]: 1\n", "c.yaml:1: a name should be text, not a list or mapping"),
-        (b"a: 1\nb: \xff\n", "c.yaml:2: not UTF-8 text; save the file as UTF-8"),
+        ("a: 1\nb: c: d\n", "c.yaml:2 'b: c: d'"),
+        ("a:\n\tb: 1\n", "c.yaml:2 '\\t' 'b: 1'"),
+        ("a: [1\n", "c.yaml:2 ',' ']' '<stream end>'"),
+        ("- a\n- b\n", "c.yaml 'name: value'"),
+        ("word\n", "c.yaml 'name: value'"),
+        ("a: 1\nb: !python/object:os.system x\n", "c.yaml:2 '!python/object:os.system'"),
+        ("[a, b]: 1\n", "c.yaml:1"),
+        (b"a: 1\nb: \xff\n", "c.yaml:2"),
     ],
 )
-def test_a_broken_yaml_file_is_told_with_its_line(text: str | bytes, message: str) -> None:
-    assert broken(text) == message
+def test_a_broken_yaml_file_is_told_with_its_line(text: str | bytes, told: str) -> None:
+    assert facts(broken(text)) == told
 
 
 def test_odd_characters_and_endless_structures_are_no_crash() -> None:
-    assert broken("a: \x07\n").startswith("c.yaml: not YAML: unacceptable character #x0007")
-    assert broken("a: &a [*a]\n").startswith("c.yaml:1: not YAML: more than 100000 values")
+    assert broken("a: \x07\n").startswith("c.yaml: ")
+    assert "#x0007" in broken("a: \x07\n")
+    assert facts(broken("a: &a [*a]\n")).startswith("c.yaml:1 100000")
 
 
 def test_a_missing_file_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"^gone\.yaml: cannot be read: No such file or directory$"):
+    with pytest.raises(ConfigError) as caught:
         read_yaml(Path("gone.yaml"), Problems())
+    assert caught.value.problems[0].startswith("gone.yaml: ")
 
 
 def test_json_members_have_lines_and_may_be_indented_with_tabs() -> None:
@@ -123,7 +116,7 @@ def test_a_json_member_that_occurs_twice_is_reported() -> None:
     Path("c.json").write_text('{"a": 1,\n "a": 2}', encoding="utf-8")
     problems = Problems()
     read_json(Path("c.json"), problems)
-    assert problems.lines == ["c.json:2: 'a' is set twice, first in line 1"]
+    assert [facts(line) for line in problems.lines] == ["c.json:2 'a' 1"]
 
 
 @pytest.mark.parametrize(

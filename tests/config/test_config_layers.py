@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from helpers.messages import facts
 from palm.config import Config, FilePath, read_config
 from palm.core.component import Component
 from palm.core.errors import ConfigError
@@ -72,13 +73,13 @@ def config_of(*lines: str, argv: tuple[str, ...] = (), **tasks: str) -> Config:
 def report(config: Config) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         config.finish()
-    return caught.value.problems
+    return list(map(facts, caught.value.problems))
 
 
 def refused(*args: Any, **kwargs: Any) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         read_config(*args, **kwargs)
-    return caught.value.problems
+    return list(map(facts, caught.value.problems))
 
 
 # Precedence. Every layer writes its own number, so that the number says who won:
@@ -114,9 +115,9 @@ def test_a_value_that_is_overruled_is_one_line_of_the_log(caplog: pytest.LogCapt
         config.arguments(run)
         config.arguments(Reader, "a")
         config.arguments(Reader, "b")
-    assert [record.getMessage() for record in caplog.records] == [
-        "config.yaml:2: max_seq_len = 512 overrules 384 (tasks/a.yaml:1)",
-        "--b.label = 'other' overrules 'same' (config.yaml:3)",
+    assert [facts(record.getMessage()) for record in caplog.records] == [
+        "config.yaml:2 max_seq_len 512 384 1",
+        "--b.label 'other' 'same' 3",
     ]
     config.finish()
 
@@ -151,9 +152,7 @@ def test_two_spellings_in_one_place_have_to_agree() -> None:
     config.finish()
     config = config_of("max_len: 64", "max_seq_len: 32", a="")
     config.arguments(Reader, "a")
-    assert report(config) == [
-        "config.yaml:2: max_len is another name of max_seq_len (config.yaml:3); keep one"
-    ]
+    assert report(config) == ["config.yaml:2 max_len max_seq_len 3"]
 
 
 def test_a_value_can_be_looked_up_by_name() -> None:
@@ -171,7 +170,7 @@ def test_a_value_can_be_looked_up_by_name() -> None:
 def test_what_the_caller_provides_is_not_asked_for() -> None:
     config = config_of("hidden_size: wrong", a="")
     assert config.arguments(Head, "a", provided=["hidden_size"]) == {}
-    assert report(config) == ["config.yaml:2: nothing uses 'hidden_size'"]
+    assert report(config) == ["config.yaml:2 'hidden_size'"]
 
 
 def test_where_nothing_is_required_neither_settings_nor_files_have_to_exist(tmp_path: Path) -> None:
@@ -180,7 +179,7 @@ def test_where_nothing_is_required_neither_settings_nor_files_have_to_exist(tmp_
     config.finish()
     config = config_of("max_seq_len: long", a="")
     config.arguments(Reader, "a", required=False)
-    assert report(config) == ["config.yaml:2: max_seq_len should be a whole number, not 'long'"]
+    assert report(config) == ["config.yaml:2 max_seq_len 'long'"]
 
 
 # Paths.
@@ -228,14 +227,14 @@ def test_a_file_below_the_working_directory_is_named_from_there_and_others_in_fu
     path = written("demo/config.yaml", "task_instance: a\nx: 1").absolute()
     written("demo/a.yaml", "y: 1")
     assert report(read_config(path, argv=[])) == [
-        "demo/config.yaml:2: nothing uses 'x'",
-        "demo/a.yaml:1: nothing uses 'y'",
+        "demo/config.yaml:2 'x'",
+        "demo/a.yaml:1 'y'",
     ]
     monkeypatch.chdir(tmp_path / "demo")
-    assert report(read_config("config.yaml", argv=[]))[0] == "config.yaml:2: nothing uses 'x'"
+    assert report(read_config("config.yaml", argv=[]))[0] == "config.yaml:2 'x'"
     written("elsewhere/x", "")
     monkeypatch.chdir("elsewhere")
-    assert report(read_config("../config.yaml", argv=[]))[0] == f"{path.as_posix()}:2: nothing uses 'x'"
+    assert report(read_config("../config.yaml", argv=[]))[0] == f"{path.as_posix()}:2 'x'"
 
 
 # Tasks and sections.
@@ -267,11 +266,11 @@ def test_problems_in_a_dict_are_told_by_its_keys() -> None:
     config.arguments(Reader, "a")
     config.arguments(Encoder, "backbone")
     assert report(config) == [
-        "config['tasks']['a']: max_seq_len is missing (longest row, in tokens)",
-        "config['tasks']['a']: label should be a string, not True",
-        "config['backbone']: hidden_size should be a whole number, not 'big'",
-        "config: nothing uses 'x'",
-        "config['global']: nothing uses 'y'",
+        "config['tasks']['a'] max_seq_len",
+        "config['tasks']['a']",
+        "config['backbone'] hidden_size 'big'",
+        "config 'x'",
+        "config['global'] 'y'",
     ]
 
 
@@ -285,34 +284,34 @@ def test_all_files_that_cannot_be_read_are_reported_together() -> None:
     written("tasks/mrqa.yaml", "")
     written("bert.json", '{"hidden_size": }')
     assert refused("config.yaml", "tasks", ["stray"]) == [
-        "command line: 'stray' belongs to no option; write --name value",
-        "tasks/a.yaml:1: not YAML: expected ',' or ']', but got '<stream end>'; the line is 'x: [1'",
-        "tasks/b.yaml:1: not YAML: expected ',' or '}', but got '<stream end>'; the line is 'y: {1'",
-        "config.yaml:1: task_instance names 'mrq', but there is no file tasks/mrq.yaml; did you mean 'mrqa'?",
-        "bert.json:1:17: not JSON: Expecting value",
+        "command 'stray'",
+        "tasks/a.yaml:1 ',' ']' '<stream end>' 'x: [1'",
+        "tasks/b.yaml:1 ',' '}' '<stream end>' 'y: {1'",
+        "config.yaml:1 task_instance 'mrq' 'mrqa'",
+        "bert.json:1:17",
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "problems"),
     [
-        ("", ["config.yaml: task_instance is missing (the names of the tasks)"]),
-        ("task_instance:", ["config.yaml: task_instance is missing (the names of the tasks)"]),
+        ("", ["config.yaml task_instance"]),
+        ("task_instance:", ["config.yaml task_instance"]),
         (
             "task_instanse: a",
             [
-                "config.yaml: task_instance is missing (the names of the tasks)",
-                "config.yaml:1: nothing uses 'task_instanse'; did you mean 'task_instance'?",
+                "config.yaml task_instance",
+                "config.yaml:1 'task_instanse' 'task_instance'",
             ],
         ),
-        ("task_instance: ''", ["config.yaml:1: task_instance names no task"]),
-        ("task_instance: {a: 1}", ["config.yaml:1: task_instance should be a list of strings, not {'a': 1}"]),
-        ("task_instance: a, b, a\ntasks: {a: , b: }", ["config.yaml:1: task_instance names 'a' twice"]),
+        ("task_instance: ''", ["config.yaml:1 task_instance"]),
+        ("task_instance: {a: 1}", ["config.yaml:1 task_instance 'a' 1"]),
+        ("task_instance: a, b, a\ntasks: {a: , b: }", ["config.yaml:1 task_instance 'a'"]),
         (
             "task_instance: backbone\ntasks: {backbone: }",
-            ["config.yaml:1: task_instance: a task cannot be called 'backbone'"],
+            ["config.yaml:1 task_instance 'backbone'"],
         ),
-        ("tasks:\n  a: 3", ["config.yaml:2: a should be a mapping, not 3"]),
+        ("tasks:\n  a: 3", ["config.yaml:2 3"]),
     ],
 )
 def test_it_has_to_be_clear_which_tasks_there_are(text: str, problems: list[str]) -> None:
@@ -324,13 +323,11 @@ def test_the_command_line_names_the_tasks_too() -> None:
     written("b.yaml", "")
     written("config.yaml", "task_instance: a, b")
     assert read_config("config.yaml", argv=["--task_instance", "b"]).tasks == ["b"]
-    assert refused("config.yaml", argv=["--task_instance", "c"]) == [
-        "--task_instance names 'c', but there is no file c.yaml"
-    ]
+    assert refused("config.yaml", argv=["--task_instance", "c"]) == ["--task_instance 'c'"]
 
 
 def test_a_missing_global_file_is_told() -> None:
-    assert refused("gone.yaml", argv=[]) == ["gone.yaml: cannot be read: No such file or directory"]
+    assert refused("gone.yaml", argv=[]) == ["gone.yaml"]
 
 
 def test_a_missing_backbone_file_is_told_to_whom_it_concerns(tmp_path: Path) -> None:
@@ -344,7 +341,7 @@ def test_a_missing_backbone_file_is_told_to_whom_it_concerns(tmp_path: Path) -> 
     config.arguments(Encoder, "backbone")
     config.arguments(Head, "a")
     gone = tmp_path / "gone.json"
-    assert report(config) == [f"config: backbone_config_path: no such file: {gone} (written as 'gone.json')"]
+    assert report(config) == [facts(f"config: backbone_config_path: {gone} 'gone.json'")]
 
 
 def test_no_backbone_file_is_fine_when_the_global_file_says_everything() -> None:
@@ -374,21 +371,21 @@ def test_everything_wrong_is_one_report() -> None:
     config.arguments(Head, "a", provided=["hidden_size"])
     config.problem("task 'a': the parts do not fit")
     assert report(config) == [
-        "config.yaml:7: 'use_ema' is set twice, first in line 4",
-        "config.yaml:6: c.label: there is no task 'c'",
-        "config.yaml:2: learning_rate should be a number, not 'fast'",
-        "config.yaml:3: mix_ratio should be a list of numbers, not '1.0, many'",
-        "tasks/a.yaml: max_seq_len is missing (longest row, in tokens)",
-        f"tasks/a.yaml:1: vocab_path: no such file: {Path.cwd() / 'v.txt'} (written as 'v.txt')",
-        "tasks/b.yaml:1: max_seq_len should be a whole number, not 2.5",
-        "--b.label should be a string, not an option without a value",
-        "task 'a': the parts do not fit",
-        "config.yaml:5: nothing uses 'save_pth'; did you mean 'save_path'?",
-        "tasks/a.yaml:3: 'learning_rate' is a setting of the whole run; it belongs in config.yaml",
-        "tasks/b.yaml:2: nothing in task 'b' uses 'n_classes'",
-        "--learning_rat: nothing uses 'learning_rat'; did you mean 'learning_rate'?",
-        "--a.n_clases: nothing uses 'n_clases'; did you mean 'n_classes'?",
-        "--a.learning_rate: 'learning_rate' is a setting of the whole run; it belongs in config.yaml",
+        "config.yaml:7 'use_ema' 4",
+        "config.yaml:6 'c'",
+        "config.yaml:2 learning_rate 'fast'",
+        "config.yaml:3 mix_ratio '1.0, many'",
+        "tasks/a.yaml max_seq_len",
+        facts(f"tasks/a.yaml:1: vocab_path: {Path.cwd() / 'v.txt'} 'v.txt'"),
+        "tasks/b.yaml:1 max_seq_len 2.5",
+        "--b.label",
+        "task 'a'",
+        "config.yaml:5 'save_pth' 'save_path'",
+        "tasks/a.yaml:3 'learning_rate'",
+        "tasks/b.yaml:2 'b' 'n_classes'",
+        "--learning_rat 'learning_rat' 'learning_rate'",
+        "--a.n_clases 'n_clases' 'n_classes'",
+        "--a.learning_rate 'learning_rate'",
     ]
 
 
@@ -397,7 +394,7 @@ def test_a_problem_that_concerns_several_is_told_once() -> None:
     for task in config.tasks:
         config.arguments(Reader, task)
         config.arguments(Reader, task)
-    assert report(config) == ["config.yaml:2: max_seq_len should be a whole number, not 'long'"]
+    assert report(config) == ["config.yaml:2 max_seq_len 'long'"]
 
 
 def test_a_missing_setting_is_told_where_it_belongs() -> None:
@@ -407,8 +404,8 @@ def test_a_missing_setting_is_told_where_it_belongs() -> None:
     config.arguments(Reader, "b")
     config.arguments(Encoder, "backbone")
     assert report(config) == [
-        "tasks/b.yaml: max_seq_len is missing (longest row, in tokens)",
-        "bert.json: hidden_size is missing (width of the output)",
+        "tasks/b.yaml max_seq_len",
+        "bert.json hidden_size",
     ]
 
 
@@ -417,8 +414,8 @@ def test_while_a_component_is_unknown_only_misspelt_settings_are_reported() -> N
     config.arguments(Reader, "b")
     config.excuse("a")
     assert report(config) == [
-        "tasks/a.yaml:2: nothing uses 'labl'; did you mean 'label'?",
-        "tasks/b.yaml:1: nothing uses 'n_worst'",
+        "tasks/a.yaml:2 'labl' 'label'",
+        "tasks/b.yaml:1 'n_worst'",
     ]
 
 

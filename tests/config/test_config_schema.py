@@ -128,11 +128,7 @@ def test_an_annotation_that_only_a_type_checker_can_read_is_told() -> None:
     class Strange:
         def __init__(self, size: Decimal) -> None: ...
 
-    with pytest.raises(
-        PalmError,
-        match=r"Strange: an annotation cannot be read: name 'Decimal' is not defined; "
-        r"import what it names outside of `if TYPE_CHECKING`$",
-    ):
+    with pytest.raises(PalmError, match=r"Strange: .*'Decimal'.*TYPE_CHECKING"):
         settings_of(Strange)
 
 

@@ -154,6 +154,17 @@ def test_a_setting_without_effect_is_told(
     assert words in line
 
 
+def test_for_cn_is_accepted_with_a_warning_where_it_has_no_effect(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = tiny.config(folder, "cls", "mrc")
+    for settings in config["tasks"].values():
+        settings["for_cn"] = True
+    (line,) = warnings(caplog, config)
+    assert "for_cn" in line
+    assert "'mrc'" in line
+
+
 def test_n_classes_of_a_regression_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = tiny.config(folder, "cls")
     config["tasks"]["cls"]["paradigm"] = "regression"

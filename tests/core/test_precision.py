@@ -87,7 +87,7 @@ def test_a_resumed_run_in_bf16_repeats_the_uninterrupted_one(folder: Path, use_e
 def test_a_checkpoint_of_another_precision_is_refused(folder: Path) -> None:
     Controller(tiny.config(folder, "cls", precision="bf16", save_every_n_steps=8), argv=[]).train()
     other = tiny.config(folder, "cls", precision="fp32", resume=str(folder / "out" / "step_8"))
-    with pytest.raises(StorageError, match="precision: 'bf16' in the checkpoint, 'fp32' in this run"):
+    with pytest.raises(StorageError, match=r"precision: 'bf16' .*'fp32'"):
         Controller(other, argv=[]).train()
 
 
@@ -111,9 +111,9 @@ def test_auto_decides_by_flags_and_measures_only_where_they_do_not_tell() -> Non
 
 
 def test_an_unknown_precision_is_told_wherever_it_is_given(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="precision should be one of 'auto', 'fp32', 'bf16', not 'fp16'"):
+    with pytest.raises(ConfigError, match=r"precision .*'auto', 'fp32', 'bf16', not 'fp16'"):
         Controller(tiny.config(folder, "cls", precision="fp16"), argv=[])
-    with pytest.raises(ConfigError, match="precision should be one of auto, fp32, bf16, not 'half'"):
+    with pytest.raises(ConfigError, match=r"precision .*auto, fp32, bf16, not 'half'"):
         palm.Trainer("t", precision="half")
     with pytest.raises(ConfigError, match="not 'half'"):
         palm.MultiHeadTrainer([palm.Trainer("t")], precision="half")

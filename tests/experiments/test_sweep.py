@@ -15,15 +15,14 @@ from palm.cli import main
 from palm.config import read_config
 from palm.controller.plan import plan
 from palm.core.errors import ConfigError, StorageError
+from palm.experiments.grid.folder import word_of
 from palm.experiments.search.space import (
-    Choices,
     Range,
     grid_points,
     grid_words,
     range_words,
     read_space,
     space_of,
-    words_of,
 )
 
 
@@ -48,9 +47,9 @@ def test_a_grid_is_trained_once_and_its_best_is_a_configuration(
         {"learning_rate": 1e-9, "cls.batch_size": 8},
         {"learning_rate": 1e-2, "cls.batch_size": 8},
     ]
-    assert capsys.readouterr().out.splitlines()[-1] == (
-        f"best: {found['best']}; train it: palm train {folder / 'best.yaml'}"
-    )
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert found["best"] in last
+    assert last.endswith(f"palm train {folder / 'best.yaml'}")
     best = plan(read_config(folder / "best.yaml", argv=[]), for_train=True)
     chosen = next(trial for trial in found["trials"] if trial["run"] == found["best"])
     assert best.optimizer[1]["learning_rate"] == chosen["values"]["learning_rate"]
@@ -63,8 +62,11 @@ def test_a_grid_is_trained_once_and_its_best_is_a_configuration(
 
     assert main(words) == 0  # nothing is trained again
     assert json.loads((folder / "sweep.json").read_text(encoding="utf-8")) == found
-    with pytest.raises(StorageError, match=r"space.learning_rate was \[1e-09, 0.01\] and is now \[0.5\]"):
+    with pytest.raises(StorageError) as caught:
         palm.sweep(tmp_path / "config.yaml", {"learning_rate": [0.5], "cls.batch_size": [8]})
+    assert [
+        word for word in ("space.learning_rate", "[1e-09, 0.01]", "[0.5]") if word not in str(caught.value)
+    ] == []
 
 
 def test_points_are_all_combinations() -> None:
@@ -72,8 +74,8 @@ def test_points_are_all_combinations() -> None:
     assert grid_points(space) == [
         {"learning_rate": rate, "intent.batch_size": rows} for rate in ("1e-4", "5e-4") for rows in (8, 16)
     ]
-    assert words_of({"a": 1e-5, "b": True, "c": None, "mix_ratio": [1, 0.5]}) == [
-        *("--a=1e-05", "--b=true", "--c=null", "--mix_ratio=[1, 0.5]"),
+    assert [word_of(each) for each in ("a b", 1e-5, True, None, [1, 0.5])] == [
+        *("a b", "1e-05", "true", "null", "[1, 0.5]"),
     ]
 
 
@@ -84,47 +86,47 @@ def test_a_space_is_read_from_words_and_files(tmp_path: Path) -> None:
     }
     (tmp_path / "sweep.yaml").write_text("sweep:\n  n: {low: 2, high: 8, step: 2}\n  lamb: [true]\n", "utf-8")
     assert space_of({**given, **read_space(tmp_path / "sweep.yaml")}) == {
-        "rate": Choices([1e-4, 5e-4]),
-        "mix_ratio": Choices([[1, 0.5], [1, 1]]),
+        "rate": [1e-4, 5e-4],
+        "mix_ratio": [[1, 0.5], [1, 1]],
         "decay": Range(1e-4, 0.1, log=True),
         "n": Range(2, 8, step=2),
-        "lamb": Choices([True]),
+        "lamb": [True],
     }
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "named"),
     [
-        (lambda: space_of({}), "nothing to vary; name settings with --grid"),
-        (lambda: space_of({"a": 3}), "sweep: a should be a list of values, or low and high"),
-        (lambda: space_of({"a": {"low": 3, "high": 1}}), "low should be below high"),
-        (lambda: space_of({"a": {"low": 0, "high": 1, "log": True}}), "log needs low above 0"),
-        (lambda: grid_words(["rate"]), "--grid takes NAME=VALUE,VALUE..., not 'rate'"),
-        (lambda: range_words(["rate=1-2"]), "--range takes NAME=LOW..HIGH or"),
-        (
-            lambda: grid_points({"a": Range(0, 1)}),
-            "a is a range, which a grid cannot go through; give --trials",
-        ),
+        (lambda: space_of({}), ["--grid", "--range", "--space"]),
+        (lambda: space_of({"a": 3}), ["sweep: a", "3"]),
+        (lambda: space_of({"a": {"low": 3, "high": 1}}), ["sweep: a", "[3, 1]"]),
+        (lambda: space_of({"a": {"low": "x", "high": 1}}), ["sweep: a", "'x'"]),
+        (lambda: space_of({"a": {"low": 0, "high": 1, "log": True}}), ["sweep: a", "log"]),
+        (lambda: grid_words(["rate"]), ["--grid", "'rate'"]),
+        (lambda: range_words(["rate=1-2"]), ["--range", "'rate=1-2'"]),
+        (lambda: grid_points({"a": Range(0, 1)}), ["sweep: a", "--trials"]),
     ],
 )
-def test_a_space_that_is_none_is_told(make: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_space_that_cannot_be_searched_is_refused(make: Any, named: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
         make()
+    assert [word for word in named if word not in str(caught.value)] == []
 
 
 def test_a_setting_that_nobody_has_is_told_before_the_first_run(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--learning_rat: nothing uses 'learning_rat'; did you mean"):
+    with pytest.raises(ConfigError) as caught:
         palm.sweep(made(tmp_path), {"learning_rat": [1e-3]})
+    assert "--learning_rat: " in str(caught.value)
+    assert "'learning_rate'" in str(caught.value)
     assert not (tmp_path / "out_sweep").exists()
 
 
 def test_stages_are_not_swept(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     given = tiny.config(tmp_path, "cls", stages=[{"learning_rate": 1e-4}])
-    with pytest.raises(
-        ConfigError, match=r"scores and settings of their own; take stages out, .* start_from: <save_path>"
-    ):
+    with pytest.raises(ConfigError) as caught:
         palm.sweep(given, {"learning_rate": [1e-3]}, output=tmp_path / "sweep")
+    assert str(caught.value).startswith("stages: ")
     assert not (tmp_path / "sweep").exists()
 
 

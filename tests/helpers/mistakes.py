@@ -310,7 +310,7 @@ def components() -> Iterator[Mistake]:
         ("task_instance", ["backbone"], "a task cannot be called 'backbone'"),
         ("task_instance", [], "task_instance names no task"),
         ("mrqa.max_seq_len", 3, "there is no task 'mrqa'"),
-        ("backbone", "auto", "'auto' needs pretrain_path, the directory that tells"),
+        ("backbone", "auto", "'auto' needs pretrain_path"),
     ):
         act = lambda folder, change={key: value}: controller(folder, change)  # noqa: E731
         title = f"no {key}" if value is None else f"{key}: {value!r}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import palm
-from helpers.shared import RECORDED_2
-from palm.optimizer import AdamW, clip
 from palm.pretrained.names import from_ours, to_ours
 
 HEAD_NAMES = {
@@ -88,30 +84,3 @@ def assert_near(
 
 def ernie(config: dict[str, Any]) -> Any:
     return palm.backbone.ERNIE.from_config({**config, "layer_norm_eps": 1e-6})
-
-
-def published_training(run: str, hat: bool) -> Iterator[tuple[float, float]]:
-    """Per step of a recorded run of one classifier, the difference of the loss and of the parameters.
-
-    Args:
-        run: `const_lr_no_wd`, `const_lr_wd0.1` or `clip0.05_via_subclass`.
-        hat: put epsilon where the original has it.
-    """
-    folder = RECORDED_2 / "optim"
-    told = json.loads((folder / "losses.json").read_text(encoding="utf-8"))[run]
-    backbone = ernie(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-    model = nn.ModuleDict({"backbone": backbone, "head": palm.head.Classify(3, 16, 0.0)})
-    load(arrays(folder / f"{run}.npz", "init."), backbone, c=model["head"])
-    optimizer = AdamW(told["lr"], told["weight_decay"] or 0.0, epsilon_hat=hat).build(
-        model.named_parameters()
-    )
-    for step, loss in enumerate(told["losses"], start=1):
-        batch = batch_of(folder / "batches.npz", f"b{(step - 1) % 4}.")
-        optimizer.zero_grad()
-        ours = model["head"].loss(model["head"](backbone(batch)), batch)
-        ours.backward()
-        clip(model.parameters(), 0.05 if run.startswith("clip") else None)
-        optimizer.step()
-        recorded = arrays(folder / f"{run}.npz", f"step{step}.")
-        far = largest_difference(recorded, backbone, model["head"], "c") if recorded else 0.0
-        yield abs(ours.item() - loss), far

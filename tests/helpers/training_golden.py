@@ -98,15 +98,6 @@ def assert_whole(model: nn.ModuleDict, run: str, part: str, atol: float) -> None
         np.testing.assert_allclose(ours[name].numpy(), value, rtol=0, atol=atol, err_msg=name)
 
 
-def whole_differences(model: nn.ModuleDict, run: str, step: int) -> dict[str, float]:
-    """As `differences`, over every number of every tensor."""
-    ours = by_their_names(model)
-    return {
-        name: float(np.abs(ours[name].numpy() - value).max())
-        for name, value in recorded_whole(run, f"param{step}").items()
-    }
-
-
 def differences(model: nn.ModuleDict, recorded: str) -> dict[str, float]:
     """Largest difference of each parameter to the recorded ones, by the original's names.
 

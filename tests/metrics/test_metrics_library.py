@@ -120,15 +120,14 @@ def test_goodness_rises_and_1_is_perfect() -> None:
 
 
 def test_names_of_metrics_are_checked() -> None:
-    with pytest.raises(ConfigError, match=r"no metric is called 'acuracy'.*did you mean 'accuracy'"):
+    with pytest.raises(ConfigError, match=r"'acuracy'.*'accuracy'"):
         metrics_of(["acuracy"])
-    with pytest.raises(ConfigError, match="'squad' and 'cmrc' both give 'f1'; choose one"):
+    with pytest.raises(ConfigError, match=r"'squad' and 'cmrc' .*'f1'"):
         metrics_of(["squad", "cmrc"])
     [line] = metric_problems(["accuracy", "pearson"], ["label"])
-    assert line == (
-        "the metric 'pearson' compares 'value', of which the reader tells nothing; metrics that fit: "
-        "accuracy, macro_f1, mcc, micro_f1"
-    )
+    assert "'pearson'" in line
+    assert "'value'" in line
+    assert line.endswith("accuracy, macro_f1, mcc, micro_f1")
 
 
 def test_a_metric_of_ones_own_is_named_by_its_path() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from palm.core.errors import PalmError
-from palm.metrics.entities import Entity, entities, entity_scores
+from palm.metrics.tagging import Entity, entities, entity_scores
 
 LABELS = ["O", "O", "B-x", "I-x", "B-y", "I-y", "B-y.z", "I-y.z", "S-x", "E-x", "UNK"]
 
@@ -46,9 +46,9 @@ def test_an_entity_is_right_if_its_kind_and_both_ends_are() -> None:
 def test_nothing_found_is_zero_and_missing_labels_are_an_error() -> None:
     assert entity_scores([["O"]], [["B-x"]]) == {"precision": 0, "recall": 0, "f1": 0, "accuracy": 0}
     assert entity_scores([], [])["f1"] == 0
-    with pytest.raises(PalmError, match="labels are predicted for 1 texts, and there are 2"):
+    with pytest.raises(PalmError, match=r"\b1 texts.*\b2\b"):
         entity_scores([["O"]], [["O"], ["O"]])
-    with pytest.raises(PalmError, match="text 1: 1 labels are predicted for 2 words"):
+    with pytest.raises(PalmError, match=r"^text 1: 1 labels.*\b2 words"):
         entity_scores([["O"], ["O"]], [["O"], ["O", "O"]])
 
 

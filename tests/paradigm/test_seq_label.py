@@ -22,11 +22,11 @@ from palm.core.errors import ConfigError, DataError, WiringError
 from palm.core.files.serialization import describe, rebuild
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.training.loop import Training
-from palm.metrics.entities import entity_scores
+from palm.metrics.tagging import entity_scores
 from palm.paradigm import HEADS, SequenceLabel
 from palm.paradigm.seq_label import words_first
 from palm.reader import SequenceLabelReader
-from palm.reader.text.words import word_windows, words_of
+from palm.reader.text.words import split_words, word_windows
 
 MAP = {"O": 0, "B-colour": 1, "B-thing": 2, "I-thing": 3}
 
@@ -60,7 +60,7 @@ def table(folder: Path, *lines: str) -> Path:
     ],
 )
 def test_words_are_separated_by_spaces_or_by_the_originals_separator(cell: str, words: list[str]) -> None:
-    assert words_of(cell) == words
+    assert split_words(cell) == words
 
 
 @given(st.lists(st.integers(1, 7), min_size=1), st.integers(7, 20))

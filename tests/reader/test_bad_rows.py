@@ -14,7 +14,7 @@ from helpers import tiny
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, Reader, SequenceLabelReader
 from palm.reader.rows.cache import DataCache, training_rows
-from palm.reader.text.bad_rows import KEPT
+from palm.reader.text.bad_rows import RECORDED_PROBLEMS
 
 CONTEXT = "the red door has a red lamp ."
 
@@ -42,17 +42,20 @@ def asked(text: str, start: int | None, question: str = "what") -> dict[str, Any
 
 
 LABELS = {"O": 0, "B": 1}
-CASES: list[tuple[type[Reader], dict[str, Any], list[str], int, list[str]]] = [
+Problem = tuple[int, str, str]
+"""The line, and two values that the message has."""
+
+CASES: list[tuple[type[Reader], dict[str, Any], list[str], int, list[Problem]]] = [
     (
         ClassifyReader,
         {"n_classes": 2},
         ["label\ttext_a", "1\tred", "2\tred", "0\tred\tdoor", "0\t ", "", "0\tblue"],
         2,
         [
-            "bad.tsv:3: the label '2' should be a whole number from 0 to 1",
-            "bad.tsv:4: 3 columns, expected 2 (label, text_a); the line starts with '0\\tred\\tdoor'",
-            "bad.tsv:5: text_a is empty; every row needs its text",
-            "bad.tsv:6: a blank line, expected 2 (label, text_a); remove it",
+            (3, "'2'", "from 0 to 1"),
+            (4, "3 columns", "red\\tdoor"),
+            (5, "text_a", "empty"),
+            (6, "blank", "2"),
         ],
     ),
     (
@@ -60,31 +63,21 @@ CASES: list[tuple[type[Reader], dict[str, Any], list[str], int, list[str]]] = [
         {"learning_strategy": "pairwise"},
         ["text_a\ttext_b\ttext_b_neg", "a\tb\tc", "a\tb\t", "\tb\tc"],
         1,
-        [
-            "bad.tsv:3: text_b_neg is empty; every row needs its text",
-            "bad.tsv:4: text_a is empty; every row needs its text",
-        ],
+        [(3, "text_b_neg", "empty"), (4, "text_a", "empty")],
     ),
     (
         SequenceLabelReader,
         {"label_map": LABELS},
         ["text_a\tlabel", "red door\tO B", "red door\tO", "red\tX"],
         1,
-        [
-            "bad.tsv:3: 1 label for 2 words; every word of text_a needs one label, both separated by spaces "
-            "or by U+0002; the text starts with 'red door'",
-            "bad.tsv:4: the label 'X' is not in the label_map (O, B)",
-        ],
+        [(3, "1 label for 2 words", "'red door'"), (4, "'X'", "O, B")],
     ),
     (
         MaskLMReader,
         {},
         ["text_a", "red door", "\x01", "\x02"],
         1,
-        [
-            "bad.tsv:3: no word to hide in '\\x01'",
-            "bad.tsv:4: no word to hide in '\\x02'",
-        ],
+        [(3, "'\\x01'", "word"), (4, "'\\x02'", "word")],
     ),
 ]
 
@@ -99,7 +92,7 @@ def test_all_problems_of_a_table_are_one_report_or_are_left_out(
     settings: dict[str, Any],
     rows: list[str],
     good: int,
-    problems: list[str],
+    problems: list[Problem],
 ) -> None:
     path = table(folder, *rows)
 
@@ -109,21 +102,23 @@ def test_all_problems_of_a_table_are_one_report_or_are_left_out(
 
     with pytest.raises(DataError) as caught:
         read("error")
-    told = [line.replace(f"{folder}/", "") for line in str(caught.value).splitlines()]
-    remedy = f"bad.tsv: {len(problems)} rows cannot be used; correct them, or set on_bad_row: skip"
-    assert told == [*problems, remedy]
+    *lines, remedy = str(caught.value).splitlines()
+    for line, (number, *values) in zip(lines, problems, strict=True):
+        assert line.startswith(f"{path}:{number}: ")
+        assert all(value in line for value in values)
+    assert remedy.startswith(f"{path}: {len(problems)} ")
+    assert "on_bad_row: skip" in remedy
     for mode in ("skip", "repair"):  # nothing in a table has one obvious mend
         caplog.clear()
         encoded = read(mode)
         assert len(encoded) == good
         records, count = encoded.bad
         assert count == len(problems)
-        assert [f"bad.tsv:{record['line']}: {record['problem']}" for record in records] == problems
+        assert [f"{path}:{record['line']}: {record['problem']}" for record in records] == lines
         assert {(record["file"], record["done"]) for record in records} == {(str(path), "left out")}
-        assert (
-            f"on_bad_row: {mode} has left out {count} and repaired 0; the first: {folder}/{problems[0]}"
-            in (caplog.text)
-        )
+        warning = caplog.messages[0]
+        assert f"on_bad_row: {mode} left out {count} and repaired 0" in warning
+        assert warning.endswith(lines[0])
 
 
 QUESTIONS = [
@@ -146,17 +141,13 @@ def test_answers_that_stand_elsewhere_are_mended(folder: Path, caplog: pytest.Lo
 
     with pytest.raises(DataError) as caught:
         list(reader("error").read(path, with_targets=True))
-    assert str(caught.value).replace(f"{path}: ", "").splitlines() == [
-        "question '1': the answer 'red' should stand at 18, where there is ' re'; it stands at 4",
-        "question '2': the answer 'red' should stand at 5, where there is 'ed '; it stands at 4",
-        "question '3': the answer 'lamp' has no answer_start; it stands at 23",
-        "question '4': the answer 'red' has no answer_start; it stands at 4",
-        "question '5': the answer 'blue' should stand at 3, where there is ' red'; "
-        "the context does not contain it",
-        "question '6': the question is empty",
-        "question '7': no answers; training needs one for every question",
-        "7 rows cannot be used; correct them, or set on_bad_row: skip",
-    ]
+    *lines, remedy = str(caught.value).splitlines()
+    values = [("18", "' re'", "at 4"), ("5", "'ed '", "at 4"), ("'lamp'", "at 23"), ("'red'", "at 4")]
+    values += [("'blue'", "3", "' red'"), ("question", "empty"), ("answers",)]
+    for number, (line, parts) in enumerate(zip(lines, values, strict=True), start=1):
+        assert line.startswith(f"{path}: question '{number}': ")
+        assert all(part in line for part in parts)
+    assert remedy.startswith(f"{path}: 7 ")
     assert [q.id for q in reader("skip").read(path, with_targets=True)] == ["0"]
     mended = list(reader("repair").read(path, with_targets=True))
     assert [(q.id, q.answers[0].start) for q in mended] == [("0", 4), ("1", 19), ("2", 4), ("3", 23)]
@@ -168,7 +159,7 @@ def test_answers_that_stand_elsewhere_are_mended(folder: Path, caplog: pytest.Lo
         "answer_start None -> 23",
         *["left out"] * 4,
     ]
-    assert "on_bad_row: repair has left out 4 and repaired 3" in caplog.text
+    assert "on_bad_row: repair left out 4 and repaired 3" in caplog.text
 
 
 def test_a_prediction_looks_at_no_label_and_answers_every_question(
@@ -178,19 +169,14 @@ def test_a_prediction_looks_at_no_label_and_answers_every_question(
     config = tiny.config(folder, "mrc", num_epochs=1)
     config["tasks"]["mrc"] |= {"dev_file": str(squad(folder, *QUESTIONS)), "on_bad_row": "skip"}
     palm.Controller(config, argv=[]).train()
-    assert (
-        len([line for line in caplog.messages if "questions that are empty, or whose context is: 1" in line])
-        == 1
-    )
+    assert len([line for line in caplog.messages if "1 questions are empty" in line and "'6'" in line]) == 1
     caplog.clear()
     path = squad(folder, *QUESTIONS, {"question": "x", "answers": 5}, {"question": "x"}, asked("x", "y"))
     model = palm.load_model(folder / "out" / "mrc" / "best_model")
     answers = model.predict_file(str(path), str(folder / "predictions"))
     assert list(answers) == [str(number) for number in range(11)]
-    assert caplog.messages[-1] == (
-        f"{path}: questions that are empty, or whose context is: 1 ('6'); they are answered like the others, "
-        "and their answers mean little"
-    )
+    assert caplog.messages[-1].startswith(f"{path}: 1 questions")
+    assert "('6')" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize(("mode", "trained", "repaired"), [("skip", 8, 0), ("repair", 13, 5)])
@@ -224,20 +210,18 @@ def test_evaluation_needs_only_the_texts_of_answers(folder: Path) -> None:
 
 def test_a_million_bad_rows_are_counted_and_the_first_are_kept(folder: Path) -> None:
     path = folder / "many.tsv"
-    path.write_text("label\ttext_a\n0\tred\n" + "x\tred\n" * (KEPT + 500))
+    path.write_text("label\ttext_a\n0\tred\n" + "x\tred\n" * (RECORDED_PROBLEMS + 500))
     reader = ClassifyReader(folder / "vocab.txt", 16, n_classes=2, on_bad_row="skip")
     records, count = training_rows(reader, path, None).bad
-    assert (len(records), count) == (KEPT, KEPT + 500)
+    assert (len(records), count) == (RECORDED_PROBLEMS, RECORDED_PROBLEMS + 500)
     refusing = ClassifyReader(folder / "vocab.txt", 16, n_classes=2)
     with pytest.raises(DataError) as caught:
         training_rows(refusing, path, None)
     lines = str(caught.value).splitlines()
     assert len(lines) == 12
     assert lines[0].startswith(f"{path}:3: the label 'x'")
-    assert lines[10:] == [
-        f"and {KEPT + 490} more",
-        f"{path}: {KEPT + 500} rows cannot be used; correct them, or set on_bad_row: skip",
-    ]
+    assert str(RECORDED_PROBLEMS + 490) in lines[10]
+    assert lines[11].startswith(f"{path}: {RECORDED_PROBLEMS + 500} ")
 
 
 def test_cached_rows_remember_what_was_left_out_and_each_mode_has_its_own(
@@ -254,8 +238,8 @@ def test_cached_rows_remember_what_was_left_out_and_each_mode_has_its_own(
     for mode, fresh in (("skip", skipped), ("repair", repaired)):
         again = rows(mode)
         assert (again.digest, again.bad) == (fresh.digest, fresh.bad)
-        assert f"on_bad_row: {mode} has left out" in caplog.text
-    with pytest.raises(DataError, match="7 rows cannot be used"):
+        assert f"on_bad_row: {mode} left out" in caplog.text
+    with pytest.raises(DataError, match=r"bad\.json: 7 rows"):
         rows("error")
 
 
@@ -275,9 +259,10 @@ def test_a_run_writes_down_what_it_left_out_of_training_and_dev_data(
         ("cls", str(folder / "dev.tsv"), 42, "left out"),
     ]
     path = folder / "out" / "bad_rows.jsonl"
-    assert f"{path} lists the rows that were left out or repaired: 2" in caplog.messages
-    # Two evaluations and those after them read the dev file again; it is told once.
-    assert len([line for line in caplog.messages if "dev.tsv: rows that" in line]) == 1
+    (line,) = (line for line in caplog.messages if str(path) in line)
+    assert "2" in line.replace(str(path), "")
+    # Two evaluations and those after them read the dev file again; it is reported once.
+    assert len([line for line in caplog.messages if "dev.tsv: 1 rows" in line]) == 1
 
 
 def test_trainers_write_it_down_too(folder: Path) -> None:
@@ -293,9 +278,9 @@ def test_trainers_write_it_down_too(folder: Path) -> None:
     trainer.set_saver(str(folder / "saved"), save_steps=100, save_type="predict")
     trainer.train(print_steps=100)
     (line,) = (folder / "saved" / "bad_rows.jsonl").read_text().splitlines()
-    assert json.loads(line)["problem"] == "the label '7' should be a whole number from 0 to 1"
+    assert "'7'" in json.loads(line)["problem"]
 
 
 def test_another_mode_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="on_bad_row: 'ignore' should be one of error, skip, repair"):
+    with pytest.raises(ConfigError, match=r"on_bad_row: 'ignore' .*error, skip, repair"):
         ClassifyReader(folder / "vocab.txt", 16, on_bad_row="ignore")

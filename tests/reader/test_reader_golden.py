@@ -155,7 +155,6 @@ def answers_of(case: str, folder: Path, kept: int) -> dict[str, list[dict[str, A
         config["doc_stride"],
         do_lower_case=config["do_lower_case"],
         for_cn=config.get("for_cn", False),
-        n_best_size=kept,
     )
     examples = list(
         mine.read(without_literal_sep(MRC_POST / config["pred_file"], folder), with_targets=False)
@@ -170,7 +169,7 @@ def answers_of(case: str, folder: Path, kept: int) -> dict[str, list[dict[str, A
             )
             for unique_id, start, end in logits:
                 spans = spans_of(start, end, config["n_best_size"], config["max_answer_len"])
-                decoded[int(unique_id[0]) - 1000000000] = {"spans": spans}
+                decoded[int(unique_id[0]) - 1000000000] = {"spans": spans, "n_best_size": kept}
     return {record["id"]: record["nbest"] for record in mine.records(examples, rows, decoded, 0)}
 
 

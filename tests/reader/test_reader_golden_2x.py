@@ -85,7 +85,7 @@ def test_mrc_answers_equal_the_recorded_ones(with_negative: bool) -> None:
     folder = golden.LATER / ("mrc_post_neg" if with_negative else "mrc_post")
     theirs = json.loads((folder / "predictions.json").read_text(encoding="utf-8"))
     nbest = json.loads((folder / "nbest_predictions.json").read_text(encoding="utf-8"))
-    mine = mrc_reader(n_best_size=5)
+    mine = mrc_reader()
     head = MRC(hidden_size=4, max_answer_len=10, n_best_size=5, with_negative=with_negative)
     examples = list(mine.read(golden.LATER / "mrc.json", with_targets=False))
     rows = mine.encode(examples, with_targets=False)

@@ -15,7 +15,7 @@ from helpers.reader_files import rng_of_row, write_text, write_vocabulary
 from palm.core.errors import DataError
 from palm.core.numerics.rng import generator
 from palm.reader import MaskLMReader, Rows
-from palm.reader.mask_lm import words_of
+from palm.reader.mask_lm import word_mask
 from palm.reader.rows.cache import training_rows
 from palm.reader.text.masking import masked_rows
 
@@ -81,7 +81,7 @@ def test_words_are_everything_but_special_tokens(sizes: list[tuple[int, int]], s
         rows.append(["[CLS]", *"a" * a, *between, *(["b"] * b + ["[SEP]"] if b else [])])
         first_segments.append(a + 1 + len(between))
 
-    words = words_of(np.array(list(map(len, rows))), np.array(first_segments), separators)
+    words = word_mask(np.array(list(map(len, rows))), np.array(first_segments), separators)
 
     for row, found in zip(rows, words, strict=True):
         assert found.nonzero()[0].tolist() == [k for k, token in enumerate(row) if not token.startswith("[")]

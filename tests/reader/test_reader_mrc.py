@@ -127,13 +127,11 @@ def test_a_batch_has_what_the_reader_declares(reader: MRCReader, tmp_path: Path)
 
 def test_settings_that_leave_no_room_are_refused_together(vocab: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        MRCReader(vocab, 11, 8, 0, n_best_size=0)
-    assert error.value.problems == [
-        "doc_stride should be at least 1, not 0",
-        "n_best_size should be at least 1, not 0",
-        "max_seq_len 11 leaves no room for a context: it should be at least 12, for max_query_len 8 "
-        "and 3 special tokens",
-    ]
+        MRCReader(vocab, 11, 8, 0)
+    stride, length = error.value.problems
+    assert stride.startswith("doc_stride: 0 ")
+    assert length.startswith("max_seq_len 11 ")
+    assert "at least 12" in length
 
 
 # ---- targets ----
@@ -172,16 +170,13 @@ def test_of_several_answers_the_first_that_stands_in_the_context_counts(
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ([], r"squad.json: question 'q1': no answers; training needs one"),
-        (
-            [("boat", 11)],
-            r"question 'q1': the answer 'boat' should stand at 11, where there is 'red '; it stands at 15",
-        ),
-        ([("ship", 11)], r"the answer 'ship' should stand at 11, .*; the context does not contain it"),
-        ([("Anna", -58)], r"the answer 'Anna' should stand at -58, where there is 'Anna'; it stands at 0"),
-        ([("boat", 900)], r"the answer 'boat' should stand at 900, where there is ''; it stands at 15"),
-        ([("", 0)], r"question 'q1': the answer is empty"),
-        ([(" ", 4)], r"question 'q1': the answer ' ' has no word in it"),
+        ([], r"squad.json: question 'q1': no answers"),
+        ([("boat", 11)], r"question 'q1': .*'boat' .* 11, .*'red '; .* 15$"),
+        ([("ship", 11)], r"question 'q1': .*'ship' .* 11, .*'red '; "),
+        ([("Anna", -58)], r"question 'q1': .*'Anna' .* -58, .*'Anna'; .* 0$"),
+        ([("boat", 900)], r"question 'q1': .*'boat' .* 900, .*''; .* 15$"),
+        ([("", 0)], r"question 'q1': .*empty"),
+        ([(" ", 4)], r"question 'q1': .*' ' "),
     ],
 )
 def test_an_answer_that_does_not_stand_where_it_should_is_told(
@@ -204,10 +199,11 @@ def test_an_answer_that_no_window_holds_is_counted_in_a_warning(
     rows = encoded(reader, path, with_targets=True)
 
     assert set(rows["example"].values.tolist()) == {1}
-    assert [record.getMessage() for record in caplog.records] == [
-        "1 of 2 questions are left out of training, their answers fit in no window: 'q1'; "
-        "raise max_seq_len or lower doc_stride"
-    ]
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("1 of 2 ")
+    assert "'q1'" in record.getMessage()
+    assert "'q2'" not in record.getMessage()
 
 
 # ---- answers ----

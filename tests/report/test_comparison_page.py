@@ -20,8 +20,6 @@ def comparison() -> dict[str, Any]:
     difference |= {
         "high": 6.3,
         "p_value": 0.2,
-        "bootstrap_low": 0.5,
-        "bootstrap_high": 2.0,
         "per_seed": [1.0],
     }
     return {

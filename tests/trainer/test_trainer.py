@@ -360,7 +360,7 @@ def test_wrong_values_are_told(folder: Path) -> None:
         palm.reader.ClassifyReader(folder / "vocab.txt", 24, lang="fr")
     with pytest.raises(palm.DataError, match=r"nowhere.tsv: no such data file"):
         reader_of(folder).load_data(folder / "nowhere.tsv", 4)
-    with pytest.raises(palm.ConfigError, match=r"load_data: batch_size should be 1 or more, not 0"):
+    with pytest.raises(palm.ConfigError, match=r"load_data: batch_size: 0 "):
         reader_of(folder).load_data(folder / "cls.tsv", 0)
     wrong = palm.Trainer("cls", precision="fp32")
     wrong.build_forward(parts()[0], palm.head.Classify(4, 16))

@@ -1,4 +1,4 @@
-"""Bytes from elsewhere are data: one boundary for what they can break, and bounds on what is read of them."""
+"""Reading of untrusted files: every failure is an error of palm, and sizes are bounded."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def _explained(problem: BaseException) -> str:
     if isinstance(problem, json.JSONDecodeError):
         return f"it is not JSON: {problem}"
     if isinstance(problem, UnicodeDecodeError):
-        byte, line = problem.object[problem.start], problem.object[: problem.start].count(b"\n") + 1
+        byte = problem.object[problem.start]
+        line = problem.object[: problem.start].count(b"\n") + 1
         return f"it is not UTF-8 text: byte {problem.start}, in line {line}, is {byte:#04x}; save it as UTF-8"
     # torch writes the frames of its own code below the first line.
     return next(iter(str(problem).splitlines()), "")[:_LONGEST] or type(problem).__name__
@@ -152,7 +153,8 @@ def resolve_inside(folder: Path, name: object) -> Path:
     """
     if not isinstance(name, str) or _LEADS_OUT.search(name) or ".." in PurePosixPath(name).parts:
         raise StorageError(f"{folder} is unsafe: it names the file {name!r}, which would lie outside of it")
-    path, root = folder / name, folder.resolve()
+    path = folder / name
+    root = folder.resolve()
     roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
     if not any(path.resolve().is_relative_to(place) for place in roots):
         raise StorageError(f"{folder} is unsafe: it names the file {name!r}, which lies outside of it")

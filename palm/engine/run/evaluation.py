@@ -211,12 +211,12 @@ def count_examples(task: Task) -> int:
         DataError: some that cannot be used, with file and line, unless they may be left out.
     """
     assert task.dev_file is not None
-    bad = task.reader.bad_rows = BadRows(task.dev_file, task.reader.on_bad_row, joint=True)
+    bad = task.reader.bad_rows = BadRows(task.dev_file, task.reader.on_bad_row)
     try:
         count = sum(1 for _ in task.reader.truths(task.reader.read_true(task.dev_file)))
     finally:
         task.reader.bad_rows = None
-    bad.finish(task.reader.tell_once)
+    bad.finish(task.reader.warn_once)
     task.bad_dev_rows = bad.records, bad.count
     return count
 

@@ -25,7 +25,7 @@ from palm.optimizer import Optimizer, ParameterGroups
 
 
 def start(recipe: Recipe) -> Training:
-    """The run that a recipe describes, before its first step; every door comes through here.
+    """Build the run that a recipe describes, before its first step.
 
     Raises:
         ConfigError: what the recipe asks for cannot be done with this model or on this device.
@@ -61,7 +61,7 @@ def start(recipe: Recipe) -> Training:
 def build_optimizer(
     optimizer: Optimizer, groups: ParameterGroups, model: MultiTaskModel, tasks: Sequence[Task]
 ) -> torch.optim.Optimizer:
-    """The torch optimizer of the parameters that move; the others are frozen from now on.
+    """Build the torch optimizer of the parameters that move, and freeze the others.
 
     Args:
         optimizer: its settings.
@@ -88,7 +88,12 @@ def build_optimizer(
         rates[PRIVATE] = groups.backbone_learning_rate
     groups.apply(built, moving, optimizer.learning_rate, rates, factors)
     decays = {f"{place}.{name}": part for place, head in heads for name, part in head.l2_decays.items()}
-    decaying = [(parameter, decays[name]) for name, parameter in moving if name in decays]
+    _decay(built, [(parameter, decays[name]) for name, parameter in moving if name in decays])
+    return built
+
+
+def _decay(optimizer: torch.optim.Optimizer, decaying: Sequence[tuple[nn.Parameter, float]]) -> None:
+    """Add L2 decay to the gradients of some parameters, each with its own factor."""
 
     def add_decay(*_: Any) -> None:
         for parameter, part in decaying:
@@ -97,8 +102,7 @@ def build_optimizer(
 
     if decaying:
         # As a hook of the optimizer it comes after clipping, as in PaddlePALM 2.x.
-        built.register_step_pre_hook(add_decay)
-    return built
+        optimizer.register_step_pre_hook(add_decay)
 
 
 def moving_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -181,7 +181,7 @@ class Task(Component):
         self.scores, self.stopped_at = [], None
 
     def _log_first_rows(self, path: Path) -> None:
-        self.reader.bad_rows = BadRows(path, self.reader.on_bad_row, joint=True)  # told when all are encoded
+        self.reader.bad_rows = BadRows(path, self.reader.on_bad_row)  # told when all are encoded
         examples = list(islice(self.reader.read(path, with_targets=True), self.print_first_n))
         rows = self.reader.encode(examples, with_targets=True)
         self.reader.bad_rows = None

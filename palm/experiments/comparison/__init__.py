@@ -1,1 +1,1 @@
-"""Whether tasks help each other: the same tasks trained in several ways, over several seeds."""
+"""The same tasks trained in several ways, over several seeds, to see whether they help each other."""

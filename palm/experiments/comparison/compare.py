@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, get_args
 
+from palm.config import Config
 from palm.controller.program import configured
 from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.errors import PalmError
@@ -18,11 +18,13 @@ from palm.engine.run.run_lock import only_run_in
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import Setup, setup_of
 from palm.experiments.comparison.variants import Budget, Length, Variant
-from palm.experiments.grid.folder import ROWS, Grid, GridRun
+from palm.experiments.grid.folder import ROWS, Grid, GridRun, word_of
 from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
 from palm.report.comparison_plot import plot_comparison
 
-OUTCOME, TABLE, PICTURE = "compare.json", "compare.txt", "compare.png"
+COMPARE_JSON = "compare.json"
+COMPARE_TABLE = "compare.txt"
+COMPARE_PICTURE = "compare.png"
 
 
 def compare(
@@ -42,8 +44,8 @@ def compare(
 ) -> Outcome:
     """Train every target alone, all tasks together, and without each auxiliary, and say what helps what.
 
-    Every run is a process of its own with a folder of its own. Started again after a kill, it goes on; with
-    more seeds, it trains what is missing.
+    Every run is a process with a folder of its own. The same call resumes a comparison that was killed, and
+    adds seeds. The result is also in `compare.json`, `compare.txt` and, with matplotlib, `compare.png` there.
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
@@ -52,20 +54,14 @@ def compare(
         budget: what is equal in all variants: `target`, the steps of each target, or `total`, the steps of
             all tasks together.
         test: target -> the file with labels that it is compared on; its `dev_file` where absent.
-        model: which model is scored: `best` on dev data, or `last`; where absent, `best` if all targets have
-            a test file beside their dev_file, else `last`, since the best of many looks at the same
-            rows would flatter whoever looked more often.
+        model: the model that is scored, `best` on dev data or `last`; where absent, `best` if all targets
+            have a test file beside their dev_file, else `last`: the best of many on the same rows flatters.
         workers: runs at a time; one on every visible GPU, or one on a CPU, where absent.
         output: the folder; `<save_path>_compare` where absent.
         overwrite: remove the runs of another comparison there.
         keep_models: keep the models and checkpoints of scored runs.
-        also: name -> settings in which one more variant with all tasks differs, such as
-            `{"each_step": {"tasks_per_step": "all"}}`; its steps are as these settings say.
+        also: name -> settings of one more variant with all tasks; its steps are as these settings say.
         argv: command-line arguments that override settings.
-
-    Returns:
-        What was found; also in `compare.json` and `compare.txt` of the folder, and as a picture in
-        `compare.png` where matplotlib is installed.
 
     Raises:
         ConfigError: everything that is wrong with the configuration, in one report.
@@ -73,6 +69,23 @@ def compare(
         PalmError: a run failed; what is done stays done.
     """
     show_on_console()
+    setup = _checked(config, task_dir, seeds, budget, test or {}, model, also or {}, argv)
+    beside = setup.settings.save_path.with_name(f"{setup.settings.save_path.name}_compare")
+    folder = beside if output is None else Path(output)
+    with only_run_in(folder):
+        return _compared(setup, Grid(folder), config, seeds, workers, overwrite, keep_models)
+
+
+def _checked(
+    config: str | Path | Mapping[str, Any],
+    task_dir: str | Path,
+    seeds: int,
+    budget: Budget,
+    test: Mapping[str, str | Path],
+    model: str | None,
+    also: Mapping[str, Mapping[str, Any]],
+    argv: Sequence[str],
+) -> Setup:
     raise_any(
         [
             *count_problems(2, seeds=seeds),
@@ -80,41 +93,41 @@ def compare(
             *choice_problems(("best", "last"), model=model or "best"),
         ]
     )
-    given = configured(config, task_dir, list(argv), for_train=True, needs_tasks=True)
-    others = {}
-    for name, changes in (also or {}).items():
-        # Stages of the configuration are a variant already.
-        words = [f"--{key}={_word(value)}" for key, value in {"stages": None, **changes}.items()]
-        others[name] = configured(config, task_dir, [*argv, *words], for_train=True, needs_tasks=True)
-    setup = setup_of(given, budget, test or {}, model, others)
-    settings = setup.settings
-    set_verbosity(settings.quiet, settings.verbose)
-    beside = settings.save_path.with_name(f"{settings.save_path.name}_compare")
-    folder = beside if output is None else Path(output)
-    with only_run_in(folder):
-        grid = Grid(folder)
-        grid.open("compare", setup.about(), overwrite, grows=("also", "data"))
-        ways = setup.ways()
-        logger.info("%s", setup.equal(ways))
-        chosen = range(settings.random_seed, settings.random_seed + seeds)
-        runs = setup.runs(ways, chosen)
-        results = _trained(grid, runs, config, slots_of(workers, settings.use_gpu), keep_models)
-        return _outcome(grid, setup, ways, results, chosen)
+
+    def configuration(changes: Mapping[str, Any]) -> Config:
+        words = [*argv, *(f"--{key}={word_of(value)}" for key, value in changes.items())]
+        return configured(config, task_dir, words, for_train=True, needs_tasks=True)
+
+    # Stages of the configuration are a variant already.
+    others = {name: configuration({"stages": None, **changes}) for name, changes in also.items()}
+    setup = setup_of(configuration({}), budget, test, model, others)
+    set_verbosity(setup.settings.quiet, setup.settings.verbose)
+    return setup
 
 
-def _word(value: Any) -> str:
-    """A setting's value as the command line takes it."""
-    return str(value) if isinstance(value, str | Path) else json.dumps(value)
-
-
-def _trained(
+def _compared(
+    setup: Setup,
     grid: Grid,
-    runs: Sequence[GridRun],
     config: str | Path | Mapping[str, Any],
-    slots: Sequence[Mapping[str, str]],
+    seeds: int,
+    workers: int | None,
+    overwrite: bool,
     keep_models: bool,
-) -> dict[str, Result]:
-    """Run -> its result, of all runs."""
+) -> Outcome:
+    grid.open("compare", setup.about(), overwrite, grows=("also", "data"))
+    ways = setup.ways()
+    logger.info("%s", setup.equal(ways))
+    settings = setup.settings
+    chosen = range(settings.random_seed, settings.random_seed + seeds)
+    runs = setup.runs(ways, chosen)
+    home = [] if isinstance(config, Mapping) else ["--of", str(config)]
+    slots = slots_of(workers, settings.use_gpu)
+    results = _trained(Pool(grid, ["compare", "--one_run", *home], slots, keep_models), runs)
+    return _outcome(grid, setup, ways, results, chosen)
+
+
+def _trained(pool: Pool, runs: Sequence[GridRun]) -> dict[str, Result]:
+    """Train all runs; run -> its result."""
     results: dict[str, Result] = {}
     progress = Progress({run.name: run.steps for run in runs})
 
@@ -128,8 +141,7 @@ def _trained(
         progress.tell(run.name, result, is_old, ", ".join(shown))
         results[run.name] = result
 
-    home = [] if isinstance(config, Mapping) else ["--of", str(config)]
-    Pool(grid, ["compare", "--one_run", *home], slots, keep_models).train(runs, done)
+    pool.train(runs, done)
     return results
 
 
@@ -140,7 +152,7 @@ def _outcome(
     results: Mapping[str, Result],
     seeds: Sequence[int],
 ) -> Outcome:
-    """What the runs' results amount to; it is also written, as JSON, as text and as a picture."""
+    """Compare the runs' results; write the outcome as JSON, as text and as a picture."""
     rows = {
         target: {
             variant.name: [
@@ -156,17 +168,18 @@ def _outcome(
     described = {}
     for target, path in setup.tests.items():
         first = results[f"{together}-seed{seeds[0]}"]["test"][target]
-        number, kind = len(rows[target][together][0]), "best" if first["model"] == BEST else "last"
+        kind = "best" if first["model"] == BEST else "last"
+        number = len(rows[target][together][0])
         described[target] = Scoring(str(path), first["metric"], number, kind, setup.is_dev(target))
     timed = [
         (variant, length, mean(results[f"{variant.name}-seed{seed}"]["seconds"] for seed in seeds))
         for variant, length in ways
     ]
     found = outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways))
-    write_json(grid.path / OUTCOME, found.as_json())
-    write_text(grid.path / TABLE, f"{found}\n")
+    write_json(grid.path / COMPARE_JSON, found.as_json())
+    write_text(grid.path / COMPARE_TABLE, f"{found}\n")
     try:
-        plot_comparison(found.as_json()).savefig(grid.path / PICTURE, dpi=150)
+        plot_comparison(found.as_json()).savefig(grid.path / COMPARE_PICTURE, dpi=150)
     except PalmError as error:  # there is no matplotlib
         logger.info("no picture: %s", error)
     return found

@@ -1,9 +1,9 @@
-"""What a comparison found: scores of every variant, differences with their uncertainty, verdicts in words."""
+"""The result of a comparison: scores of every variant, differences with their uncertainty, verdicts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,14 @@ from palm.experiments.comparison.statistics import LEVEL, Difference, Floats, ho
 from palm.experiments.comparison.variants import ALONE, REFERENCE, Budget, Length, Variant
 from palm.metrics import METRICS, Metric
 
-FORMAT, VERSION = "palm-comparison", 1
+COMPARE_FORMAT = "palm-comparison"
+COMPARE_VERSION = 1
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """What a task is compared on.
+    """The rows that a task is compared on.
 
     Args:
         file: with labels.
@@ -56,10 +57,16 @@ class Scores:
     deviation: float
     standard_error: float
 
+    @classmethod
+    def of(cls, values: Floats) -> Scores:
+        """The scores of some seeds, float64[seeds]."""
+        deviation = float(values.std(ddof=1))
+        return cls(values.tolist(), float(values.mean()), deviation, deviation / len(values) ** 0.5)
+
 
 @dataclass(frozen=True)
 class Trained:
-    """A variant and what came of it.
+    """A variant and its scores.
 
     Args:
         name: of the variant.
@@ -84,7 +91,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether a target is better when all tasks are trained in one way than in another variant.
+    """One comparison: a target in one way of training and in another.
 
     Args:
         target: the task.
@@ -105,8 +112,8 @@ class Answer:
     said: str
     unit: str
     difference: Difference
-    p_corrected: float
-    verdict: str
+    p_corrected: float = 1.0
+    verdict: str = "no difference"
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,7 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """All of it, JSON-ready."""
-        return {"format": FORMAT, "version": VERSION, **json.loads(json.dumps(asdict(self)))}
+        return {"format": COMPARE_FORMAT, "version": COMPARE_VERSION, **json.loads(json.dumps(asdict(self)))}
 
     def __str__(self) -> str:
         head = ["variant", "tasks", "steps", "s/run", *(f"{t}: {self.tests[t].metric}" for t in self.tests)]
@@ -181,10 +188,10 @@ def outcome_of(
     equal: str,
     resamples: int = RESAMPLES,
 ) -> Outcome:
-    """Everything that test rows tell of variants.
+    """Compare variants by the test rows that their runs predicted.
 
     Args:
-        variants: with their lengths, and the seconds that a run took.
+        variants: with their lengths, and the seconds that a run took; the first is the reference.
         rows: as all runs predicted them.
         tests: target -> what it was compared on.
         seeds: two or more.
@@ -193,7 +200,7 @@ def outcome_of(
         resamples: of the test rows.
 
     Raises:
-        PalmError: runs that predicted other numbers of rows.
+        PalmError: runs that predicted different numbers of rows.
     """
     scores: dict[str, dict[str, Scores]] = {variant.name: {} for variant, _, _ in variants}
     answers = []
@@ -201,30 +208,49 @@ def outcome_of(
         metric = METRICS[tests[target].metric]
         whole, resampled = _scored(metric, target, by_variant, resamples)
         for name, values in whole.items():
-            deviation = float(values.std(ddof=1))
-            error = deviation / len(values) ** 0.5
-            scores[name][target] = Scores(values.tolist(), float(values.mean()), deviation, error)
+            scores[name][target] = Scores.of(values)
         known = [variant for variant, _, _ in variants if variant.name in by_variant]
-        pairs = [(known[0], other) for other in known[1:]]
-        alone = [variant for variant in known if variant.said == ALONE]
-        pairs += [(variant, other) for variant in known if variant.as_given for other in alone]
-        answers += [_answer(target, *pair, metric, whole, resampled) for pair in pairs]
-    corrected = holm([answer.difference.p_value for answer in answers])
-    for k, (answer, p) in enumerate(zip(answers, corrected, strict=True)):
-        direction = "better" if answer.difference.mean > 0 else "worse"
-        answers[k] = replace(answer, p_corrected=p, verdict=direction if p < LEVEL else "no difference")
+        answers += [_answer(target, *pair, metric, whole, resampled) for pair in _pairs(known)]
+    answers = _corrected(answers)
     trained = [
         Trained(
-            *(variant.name, variant.said, list(variant.tasks), length.num_epochs, dict(length.steps)),
-            *(length.total, seconds, scores[variant.name]),
+            name=variant.name,
+            said=variant.said,
+            tasks=list(variant.tasks),
+            num_epochs=length.num_epochs,
+            steps=dict(length.steps),
+            total=length.total,
+            seconds=seconds,
+            scores=scores[variant.name],
         )
         for variant, length, seconds in variants
     ]
     verdicts = {
-        target: "; ".join(_said(answer, len(seeds)) for answer in answers if answer.target == target)
-        for target in rows
+        target: "; ".join(_said(a, len(seeds)) for a in answers if a.target == target) for target in rows
     }
     return Outcome(budget, equal, list(seeds), tests, trained, answers, verdicts, _helpers(variants, answers))
+
+
+def _pairs(known: Sequence[Variant]) -> Iterator[tuple[Variant, Variant]]:
+    """Yield what is compared: the reference with every variant, each way as given with every target alone."""
+    reference, *others = known
+    for other in others:
+        yield reference, other
+    for variant in known:
+        if variant.as_given:
+            for other in known:
+                if other.said == ALONE:
+                    yield variant, other
+
+
+def _corrected(answers: Sequence[Answer]) -> list[Answer]:
+    """Correct p-values for the number of answers, and decide."""
+    found = []
+    p_values = holm([answer.difference.p_value for answer in answers])
+    for answer, p in zip(answers, p_values, strict=True):
+        direction = "better" if answer.difference.mean > 0 else "worse"
+        found.append(replace(answer, p_corrected=p, verdict=direction if p < LEVEL else "no difference"))
+    return found
 
 
 def _scored(
@@ -233,13 +259,13 @@ def _scored(
     """Variant -> its scores on all rows, float64[seeds], and on resampled ones, float64[resamples, seeds]."""
     runs = [pairs for each in by_variant.values() for pairs in each]
     if len({len(pairs) for pairs in runs}) > 1:
-        raise PalmError(f"task {target!r}: runs were scored on other numbers of rows; compare anew")
-    whole, resampled = resampled_scores(metric, runs, resamples, np.random.default_rng(0))
-    # As where the best model is chosen, a score that is not a number counts as 0.
-    whole, resampled = np.nan_to_num(whole, nan=0.0), np.nan_to_num(resampled, nan=0.0)
+        raise PalmError(f"task {target!r}: runs were scored on different numbers of rows; use --overwrite")
+    scores, resampled = resampled_scores(metric, runs, resamples, np.random.default_rng(0))
     ends = np.cumsum([len(each) for each in by_variant.values()])[:-1]
-    parts = np.split(whole, ends), np.split(resampled, ends, axis=1)
-    return dict(zip(by_variant, parts[0], strict=True)), dict(zip(by_variant, parts[1], strict=True))
+    # As where the best model is chosen, a score that is not a number counts as 0.
+    whole = np.split(np.nan_to_num(scores, nan=0.0), ends)
+    parts = np.split(np.nan_to_num(resampled, nan=0.0), ends, axis=1)
+    return dict(zip(by_variant, whole, strict=True)), dict(zip(by_variant, parts, strict=True))
 
 
 def _answer(
@@ -255,16 +281,23 @@ def _answer(
     found = paired_difference(
         factor * (whole[reference.name] - whole[variant.name]),
         factor * (resampled[reference.name] - resampled[variant.name]),
-        np.random.default_rng(0),
     )
-    ways = (reference.name, reference.said, variant.name, variant.said)
-    return Answer(target, *ways, unit, found, 1.0, "no difference")
+    return Answer(
+        target=target,
+        reference=reference.name,
+        reference_said=reference.said,
+        variant=variant.name,
+        said=variant.said,
+        unit=unit,
+        difference=found,
+    )
 
 
 def _said(answer: Answer, seeds: int) -> str:
     """The verdict in words: of a way beside a target alone, else of the variant beside training together."""
-    found, opposite = answer.difference, {"better": "worse", "worse": "better"}
-    way, is_alone = answer.reference_said, answer.said == ALONE
+    found = answer.difference
+    way = answer.reference_said
+    is_alone = answer.said == ALONE
     if answer.verdict == "no difference":
         about = f"{way} and alone" if is_alone else answer.said
         return f"{about}: no difference that {seeds} seeds can show"
@@ -272,13 +305,14 @@ def _said(answer: Answer, seeds: int) -> str:
     if is_alone:
         than = "" if answer.reference == REFERENCE else " than alone"
         return f"{way} is {answer.verdict}{than} {by}"
-    return f"{answer.said}: {opposite[answer.verdict]} {by}"
+    opposite = "worse" if answer.verdict == "better" else "better"
+    return f"{answer.said}: {opposite} {by}"
 
 
 def _helpers(
     variants: Sequence[tuple[Variant, Length, float]], answers: Sequence[Answer]
 ) -> dict[str, dict[str, str]]:
-    """What leaving out one task alone showed of it."""
+    """Judge each auxiliary by the variant that leaves out it alone: auxiliary -> target -> word."""
     everything = set(variants[0][0].tasks)
     words = {"better": "helpful", "worse": "harmful", "no difference": "no difference"}
     left_out = {variant.name: everything - {*variant.tasks} for variant, _, _ in variants}

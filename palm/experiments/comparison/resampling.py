@@ -79,7 +79,7 @@ Key = tuple[str, Any]
 
 
 def _counted(metric: type[Metric], units: Sequence[Sequence[Pair]]) -> tuple[list[Key], Floats] | None:
-    """What a metric counts, and how much of it after each unit alone, float64[units, names].
+    """The counters of a metric, and their values after each unit alone, float64[units, names].
 
     None where what it keeps is not numbers and counters.
     """
@@ -103,7 +103,7 @@ def _counted(metric: type[Metric], units: Sequence[Sequence[Pair]]) -> tuple[lis
 
 
 def _agrees(metric: type[Metric], units: Sequence[Sequence[Pair]], from_sums: Callable[[Any], float]) -> bool:
-    """Whether the metric really is a function of sums: not every number that an object keeps adds up."""
+    """Check that the metric is a function of sums: not every number that an object keeps adds up."""
     for number in {len(units), (len(units) + 1) // 2}:
         counting = metric()
         for prediction, truth in (pair for unit in units[:number] for pair in unit):

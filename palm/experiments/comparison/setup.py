@@ -1,4 +1,4 @@
-"""What a comparison is going to do: its variants and their lengths, its test files, its runs."""
+"""A comparison before its first run: its variants and their lengths, its test files, its runs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from palm.experiments.comparison.variants import (
 )
 from palm.experiments.grid.folder import GridRun
 
-NAME = re.compile(r"\w[\w.-]{0,40}")
-"""What a further variant can be called, since a folder has its name."""
+VARIANT_NAME = re.compile(r"\w[\w.-]{0,40}")
+"""Names of further variants; a folder has such a name."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Setup:
         return open_data(build(self.plan, self.config.place), self._devices)
 
     def _length(self) -> Length:
-        """How long all tasks train by these settings."""
+        """The length of a run of all tasks by these settings."""
         plans = list(steps_of(self.stages, self._devices).values()) if self.stages else [self._planned()]
         steps = Counter[str]()
         for each in plans:
@@ -155,28 +155,24 @@ class Setup:
         return GridRun(f"{variant.name}-seed{seed}", settings, length.total, tests, self.model)
 
     def equal(self, ways: Sequence[tuple[Variant, Length]]) -> str:
-        """What is equal in all variants, in words and numbers."""
-        given = [(variant, length) for variant, length in ways if variant.as_given]
-        ways = [way for way in ways if not way[0].as_given]
+        """Describe what is equal in all variants, in words and numbers."""
         apart = "".join(
-            f" {variant.said.capitalize() if variant.name == STAGED else variant.name}, as given: "
-            f"{', '.join(f'{name} {steps}' for name, steps in length.steps.items())}."
-            for variant, length in given
+            f" {variant.said.capitalize() if variant.name == STAGED else variant.name}, as given: {length}."
+            for variant, length in ways
+            if variant.as_given
         )
+        ways = [way for way in ways if not way[0].as_given]
         totals = ", ".join(f"{variant.name} {length.total}" for variant, length in ways)
         stops = self.settings.early_stopping_patience > 0
         late = "; early stopping is on, so these are the most that a run has" if stops else ""
         if self.budget == "target":
             each = ", ".join(f"{name} {ways[0][1].steps[name]}" for name in self.tests)
             return f"Equal target steps: {each} in every variant; in total: {totals}{late}.{apart}"
-        own = "; ".join(
-            f"{variant.name}: {', '.join(f'{name} {steps}' for name, steps in length.steps.items())}"
-            for variant, length in ways
-        )
+        own = "; ".join(f"{variant.name}: {length}" for variant, length in ways)
         return f"Equal total steps, but for rounding: {totals}. Of tasks: {own}{late}.{apart}"
 
     def is_dev(self, target: str) -> bool:
-        """Whether a target is compared on its dev_file."""
+        """Tell whether a target is compared on its dev_file."""
         return self.tests[target] == dev_file_of(self.plan, target)
 
 
@@ -245,7 +241,8 @@ def _changed(setup: Setup, name: str, config: Config) -> Setup:
         ConfigError: its name is another's, or it has other tasks.
     """
     problems = []
-    if not NAME.fullmatch(name) or name in (REFERENCE, STAGED) or name.startswith((f"{ALONE}-", "without-")):
+    is_taken = name in (REFERENCE, STAGED) or name.startswith((f"{ALONE}-", "without-"))
+    if is_taken or not VARIANT_NAME.fullmatch(name):
         problems.append(f"also: {name!r} cannot name a variant; use a word of its own, such as 'each_step'")
     if config.tasks != setup.config.tasks:
         problems.append(f"also: {name} has other tasks; every variant there is of all tasks")

@@ -1,4 +1,4 @@
-"""Whether two ways of training differ, where both the seeds and the test rows are samples."""
+"""The statistics of two ways of training, where both the seeds and the test rows are samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_FREEDOM = 1000.0
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better one way of training is than another, in the metric's units; above 0 is better.
+    """The advantage of one way of training over another, in the metric's units; above 0 is better.
 
     Args:
         mean: over the seeds, on all test rows.
@@ -33,8 +33,6 @@ class Difference:
         low: where the 95 % interval begins.
         high: where it ends.
         p_value: two-sided, of no difference, before any correction.
-        bootstrap_low: the 2.5 % quantile of resampled seeds and rows, beside the interval.
-        bootstrap_high: the 97.5 % quantile.
         per_seed: the difference of every seed.
     """
 
@@ -45,27 +43,23 @@ class Difference:
     low: float
     high: float
     p_value: float
-    bootstrap_low: float
-    bootstrap_high: float
     per_seed: Sequence[float]
 
 
-def paired_difference(per_seed: Floats, resampled: Floats, rng: np.random.Generator) -> Difference:
+def paired_difference(per_seed: Floats, resampled: Floats) -> Difference:
     """Compare two ways of training that share seeds and test rows.
 
     The variance of the mean difference has two parts that add up: what another set of S seeds would change
     (the variance over seeds / S), and what other test rows would change for all seeds alike. The latter comes
     from resampling rows; of that variance the part is taken off that is each seed's own, because it is
     already in the variance over seeds. The statistic is compared with a t distribution of S - 1 degrees of
-    freedom, as if all of the variance were estimated from S values. That is exact where the seeds dominate
-    and cautious where the rows do; the percentiles of a bootstrap over seeds and rows are neither, because
-    resampling five seeds gives 4/5 of their variance, and they know no t distribution.
+    freedom, as if all of the variance were estimated from S values: exact where the seeds dominate, cautious
+    where the rows do.
 
     Args:
         per_seed: difference of every seed on all rows, float64[seeds], 2 seeds or more.
         resampled: the same on resampled rows, those of a resample being the same for all seeds,
             float64[resamples, seeds].
-        rng: draws seeds for the bootstrap interval.
 
     Source: a two-way layout with crossed random effects (Searle, Casella and McCulloch, 1992, "Variance
     Components", chapter 5), for which Owen, 2007, "The pigeonhole bootstrap", compares ways of resampling.
@@ -80,9 +74,6 @@ def paired_difference(per_seed: Floats, resampled: Floats, rng: np.random.Genera
     error = math.sqrt(of_seeds + of_rows)
     statistic = abs(mean) / error if error else (math.inf if mean else 0.0)
     half = t_quantile(1 - LEVEL / 2, seeds - 1) * error
-    drawn = rng.integers(0, seeds, resampled.shape)
-    both = np.take_along_axis(resampled, drawn, axis=1).mean(axis=1)
-    low, high = np.quantile(both, [LEVEL / 2, 1 - LEVEL / 2]).tolist()
     return Difference(
         mean=mean,
         standard_error=error,
@@ -91,8 +82,6 @@ def paired_difference(per_seed: Floats, resampled: Floats, rng: np.random.Genera
         low=mean - half,
         high=mean + half,
         p_value=2 * t_tail(statistic, seeds - 1),
-        bootstrap_low=low,
-        bootstrap_high=high,
         per_seed=per_seed.tolist(),
     )
 
@@ -103,7 +92,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Source: Holm, 1979, "A simple sequentially rejective multiple test procedure".
     """
     order = sorted(range(len(p_values)), key=lambda k: p_values[k])
-    corrected, highest = [1.0] * len(p_values), 0.0
+    corrected = [1.0] * len(p_values)
+    highest = 0.0
     for rank, k in enumerate(order):
         highest = max(highest, min(1.0, p_values[k] * (len(p_values) - rank)))
         corrected[k] = highest
@@ -129,10 +119,15 @@ def t_tail(value: float, freedom: float) -> float:
 @cache
 def t_quantile(share: float, freedom: float) -> float:
     """The value that a variable with Student's t distribution is below with a chance of `share` > 0.5."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while t_tail(high, freedom) > 1 - share:
-        low, high = high, 2 * high
+        low = high
+        high *= 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if t_tail(middle, freedom) > 1 - share else (low, middle)
+        if t_tail(middle, freedom) > 1 - share:
+            low = middle
+        else:
+            high = middle
     return (low + high) / 2

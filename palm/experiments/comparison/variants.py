@@ -10,7 +10,7 @@ from palm.engine.training.planning import StepPlan, plan_epochs
 from palm.mixing import MixRatio
 
 Budget = Literal["target", "total"]
-"""What is equal in all variants: the steps of every target, or the steps of all tasks together."""
+"""The quantity that is equal in all variants: the steps of every target, or of all tasks together."""
 
 REFERENCE = "together"
 
@@ -18,7 +18,7 @@ STAGED = "staged"
 """The variant that trains as `stages` says, whatever the budget of the others."""
 
 ALONE = "alone"
-"""How a verdict calls a target by itself."""
+"""The name of a target by itself in a verdict."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,9 @@ class Length:
     steps: Mapping[str, int]
     total: int
     max_steps: int | None = None
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {steps}" for name, steps in self.steps.items())
 
 
 def variants_of(tasks: Mapping[str, bool]) -> list[Variant]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,25 +20,20 @@ from palm.engine.run.run_directory import CONFIGURATION as RESOLVED
 from palm.engine.run.run_directory import RECORD, STAGES_RECORD
 from palm.engine.watching.history import HISTORY_FILE
 
-DESCRIPTION, FORMAT, VERSION = "grid.json", "palm-grid", 1
-CONFIGURATION, JOB, RESULT, LOG, OUT, ROWS = (
-    "config.yaml",
-    "job.json",
-    "result.json",
-    "log.txt",
-    "out",
-    "rows",
-)
+DESCRIPTION = "grid.json"
+GRID_FORMAT = "palm-grid"
+GRID_VERSION = 1
+CONFIGURATION = "config.yaml"
+JOB = "job.json"
+RESULT = "result.json"
+LOG = "log.txt"
+OUT = "out"
+ROWS = "rows"
 
-OWN = (
-    *(CONFIGURATION, JOB, RESULT, LOG, ".worker.lock", f"{ROWS}/*.jsonl"),
-    *(
-        f"{OUT}/{place}{name}"
-        for place in ("", "stages/*/")
-        for name in (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
-    ),
-)
-"""What a run's folder holds beside models and checkpoints, which have manifests."""
+RUN_FILES = (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
+RUN_PATTERNS = [CONFIGURATION, JOB, RESULT, LOG, ".worker.lock", f"{ROWS}/*.jsonl"]
+RUN_PATTERNS += [f"{OUT}/{place}{name}" for place in ("", "stages/*/") for name in RUN_FILES]
+"""The files of a run's folder beside models and checkpoints, which have manifests."""
 
 MOST_DIFFERENCES = 8
 """Differences that a message names."""
@@ -77,7 +73,7 @@ class Grid:
     def open(
         self, kind: str, about: Mapping[str, Any], overwrite: bool = False, grows: Sequence[str] = ()
     ) -> bool:
-        """Begin a grid, or go on with the same one.
+        """Begin a grid, or resume the same one.
 
         Args:
             kind: the command that makes it, such as `compare`.
@@ -115,7 +111,7 @@ class Grid:
                 )
             for folder in self.folders():
                 clear(folder)
-        description = {"format": FORMAT, "version": VERSION, "kind": kind, "about": about}
+        description = {"format": GRID_FORMAT, "version": GRID_VERSION, "kind": kind, "about": about}
         (self.path / "runs").mkdir(parents=True, exist_ok=True)
         write_json(file, description)
         return True
@@ -140,15 +136,20 @@ class Grid:
         return folder
 
     def result(self, name: str) -> dict[str, Any] | None:
-        """What a run that is done wrote last; None as long as it is not."""
+        """The result of a run; None until it is done."""
         file = self.folder(name) / RESULT
         return read_object(file) if file.is_file() else None
+
+
+def word_of(value: Any) -> str:
+    """A setting's value as the command line takes it."""
+    return str(value) if isinstance(value, str | Path) else json.dumps(value)
 
 
 def clear(folder: Path) -> None:
     """Remove what palm wrote into the folder of a run, and nothing else."""
     remove_models(folder)
-    for pattern in OWN:
+    for pattern in RUN_PATTERNS:
         for file in folder.glob(pattern):
             file.unlink()
 

@@ -24,17 +24,17 @@ from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun
 
 POLL_SECONDS = 0.1
 REPORT_SECONDS = 60.0
-"""Time between two lines about how far the runs are."""
+"""Time between two lines about the progress of the runs."""
 
 KILL_SECONDS = 120.0
-"""How long a run that is to end has for the step at hand and its checkpoint."""
+"""Time that a run which is to end has for the step at hand and its checkpoint."""
 
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """How the runs of a grid are trained.
+    """The processes that train the runs of a grid.
 
     Args:
         grid: their folder.
@@ -59,7 +59,8 @@ class Pool:
             PalmError: a run failed; those beside it end with a checkpoint, and what is done stays done.
             KeyboardInterrupt, Stopped: as asked by the user; the same.
         """
-        waiting, free = iter(runs), list(self.slots)
+        waiting = iter(runs)
+        free = list(self.slots)
         active: list[tuple[GridRun, subprocess.Popen[bytes], Mapping[str, str]]] = []
         reported = time.monotonic()
         try:
@@ -131,7 +132,7 @@ class Pool:
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Let runs finish the step at hand and save a checkpoint; whoever does not is killed."""
+    """Let runs finish the step at hand and save a checkpoint; kill those that do not."""
     for process in processes:
         process.terminate()
     until = time.monotonic() + KILL_SECONDS
@@ -168,18 +169,20 @@ def slots_of(workers: int | None, use_gpu: bool) -> list[dict[str, str]]:
 
 
 class Progress:
-    """Tells of every run that ends: which of how many, and how long the others will take.
+    """Logs every run that ends, its scores, and the time that is left.
 
     Args:
         runs: name -> its planned steps; 1 each where they are not known.
     """
 
     def __init__(self, runs: Mapping[str, int]) -> None:
-        self._left, self._total = dict(runs), len(runs)
-        self._made, self._began = 0, time.monotonic()
+        self._left = dict(runs)
+        self._total = len(runs)
+        self._made = 0
+        self._began = time.monotonic()
 
     def tell(self, run: str, result: Result, is_old: bool, shown: str) -> None:
-        """A line on a run that is done.
+        """Log a run that is done.
 
         Args:
             run: its name.

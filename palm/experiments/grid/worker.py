@@ -1,4 +1,4 @@
-"""What the process of one run does: train it, or go on with it, score its models, write the result."""
+"""The process of one run: it trains or resumes the run, scores its models, and writes the result."""
 
 from __future__ import annotations
 
@@ -67,23 +67,20 @@ def work(folder: Path) -> None:
 
 def _trained(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     listener = _Listener()
-    ended = ""
     controller = Controller(folder / CONFIGURATION, argv=[])
     try:
         trained = controller.train([listener, *callbacks_of(job["observer"])])
     except EndedEarly:
-        ended = "pruned"
+        return {"state": "pruned", "dev": dev_scores(listener.training)}
     except TrainingError as error:  # such as a loss that is no number: a result, not a fault of the grid
         return {"state": "failed", "why": str(error).splitlines()[0]}
-    found: dict[str, Any] = {"state": ended or "done", "dev": dev_scores(listener.training)}
-    if not ended:
-        found |= {"steps": trained.steps, "planned": trained.planned, "seconds": round(trained.seconds, 3)}
-        found["best"] = {
-            task: {"step": best.step, "scores": json_ready(dict(best.scores))}  # type: ignore[arg-type]
-            for task, best in trained.best.items()
-        }
-        found["test"] = {task: _scored(folder, controller, task, job) for task in job["test"]}
-    return found
+    return {
+        "state": "done",
+        "dev": dev_scores(listener.training),
+        "steps": trained.steps,
+        "seconds": round(trained.seconds, 3),
+        "test": {task: _scored(folder, controller, task, job) for task in job["test"]},
+    }
 
 
 def _scored(folder: Path, controller: Controller, task: str, job: dict[str, Any]) -> dict[str, Any]:
@@ -113,12 +110,9 @@ def dev_scores(training: Training | None) -> list[tuple[int, float]]:
     evaluator = None if training is None else training.attached("evaluator")
     if not isinstance(evaluator, Evaluator) or not evaluator.best_by:
         return []
-    tasks = {task.name: task for task in evaluator.tasks}
-    return [
-        (
-            each.step,
-            math.fsum(normalized_score(tasks[name], each.scores[name]) for name in evaluator.best_by)
-            / len(evaluator.best_by),
-        )
-        for each in evaluator.evaluations
-    ]
+    tasks = [task for task in evaluator.tasks if task.name in evaluator.best_by]
+    found = []
+    for each in evaluator.evaluations:
+        scores = [normalized_score(task, each.scores[task.name]) for task in tasks]
+        found.append((each.step, math.fsum(scores) / len(scores)))
+    return found

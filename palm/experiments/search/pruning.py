@@ -1,4 +1,4 @@
-"""What a trial of Optuna tells of its dev scores while it trains, and whether it is given up."""
+"""A callback that reports the dev scores of a trial to Optuna, and prunes it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import optuna
 from palm.core.logging import logger
 from palm.engine.training.events import Evaluated, Event, Started
 from palm.experiments.grid.worker import EndedEarly, dev_scores
-from palm.experiments.search.study import NAME
+from palm.experiments.search.study import STUDY
 
 
 class Pruning:
@@ -22,7 +22,7 @@ class Pruning:
     """
 
     def __init__(self, storage: str, trial: int) -> None:
-        study = optuna.load_study(study_name=NAME, storage=storage, pruner=optuna.pruners.MedianPruner())
+        study = optuna.load_study(study_name=STUDY, storage=storage, pruner=optuna.pruners.MedianPruner())
         self._trial = optuna.trial.Trial(study, trial)
 
     def __call__(self, event: Event) -> None:

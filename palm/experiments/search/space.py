@@ -1,4 +1,4 @@
-"""Which values of which settings are tried."""
+"""The space of a sweep: the values of each setting that are tried."""
 
 from __future__ import annotations
 
@@ -23,17 +23,6 @@ RANGE = re.compile(r"(?P<low>.+?)\.\.(?P<high>.+?)(?P<log>:log)?")
 
 
 @dataclass(frozen=True)
-class Choices:
-    """Some values.
-
-    Args:
-        values: in the order in which a grid tries them.
-    """
-
-    values: Sequence[Any]
-
-
-@dataclass(frozen=True)
 class Range:
     """All values between two; whole numbers, if both are.
 
@@ -49,12 +38,24 @@ class Range:
     log: bool = False
     step: float | None = None
 
+    def problem(self) -> str | None:
+        """Describe what is wrong with the limits, if anything is."""
+        numbers = [self.low, self.high] if self.step is None else [self.low, self.high, self.step]
+        if not all(type(each) in (int, float) and math.isfinite(each) for each in numbers):
+            return f"low, high and step should be numbers, not {numbers}"
+        if self.low >= self.high or (self.step is not None and self.step <= 0):
+            return f"low should be below high, and step above 0; not {numbers}"
+        if self.log and (self.low <= 0 or self.step is not None):
+            return "log needs low above 0 and no step"
+        return None
 
-Space = Mapping[str, Choices | Range]
+
+Space = Mapping[str, Sequence[Any] | Range]
+"""Setting -> the values that it may have, in the order in which a grid tries them, or a range."""
 
 
 def space_of(given: Mapping[str, Any]) -> Space:
-    """A search space as YAML or Python has it.
+    """Check a search space as YAML or Python has it.
 
     Args:
         given: setting -> a list of values, or `{low: …, high: …, log: …, step: …}`.
@@ -62,35 +63,25 @@ def space_of(given: Mapping[str, Any]) -> Space:
     Raises:
         ConfigError: what is neither, all of it.
     """
-    found: dict[str, Choices | Range] = {}
-    problems: list[str] = []
+    found: dict[str, Sequence[Any] | Range] = {}
+    problems = [] if given else ["sweep: nothing to vary; name settings with --grid, --range or --space"]
     for name, value in given.items():
         if isinstance(value, (list, tuple)) and value:
-            found[name] = Choices([guessed(each) for each in value])
+            found[name] = [guessed(each) for each in value]
         elif isinstance(value, Mapping) and {"low", "high"} <= value.keys() <= {"low", "high", "log", "step"}:
-            limits: Any = Range(**{key: guessed(each) for key, each in value.items()})
-            found[name], low, high, step = limits, limits.low, limits.high, limits.step
-            numbers = [low, high, *([] if step is None else [step])]
-            are_numbers = all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers)
-            if not (are_numbers and all(map(math.isfinite, numbers))):
-                problems.append(f"sweep: {name}: low, high and step should be numbers, not {numbers}")
-            elif low >= high or (step is not None and step <= 0):
-                problems.append(f"sweep: {name}: low should be below high, and step above 0; not {numbers}")
-            elif limits.log and (low <= 0 or step is not None):
-                problems.append(f"sweep: {name}: log needs low above 0 and no step")
+            limits = Range(**{key: guessed(each) for key, each in value.items()})
+            found[name] = limits
+            if (problem := limits.problem()) is not None:
+                problems.append(f"sweep: {name}: {problem}")
         else:
-            problems.append(
-                f"sweep: {name} should be a list of values, or low and high (and log, step), not {value!r}"
-            )
-    raise_any(
-        problems
-        or ([] if found else ["sweep: nothing to vary; name settings with --grid, --range or --space"])
-    )
+            expected = "a list of values, or low and high (and log, step)"
+            problems.append(f"sweep: {name} should be {expected}, not {value!r}")
+    raise_any(problems)
     return found
 
 
 def read_space(path: Path) -> dict[str, Any]:
-    """The search space of a YAML file, in the file's words; of its section `sweep` if it has one.
+    """Read the search space of a YAML file, from its section `sweep` if it has one.
 
     Raises:
         ConfigError: it cannot be read.
@@ -103,43 +94,39 @@ def read_space(path: Path) -> dict[str, Any]:
 
 
 def grid_words(words: Iterable[str]) -> dict[str, Any]:
-    """The lists of `NAME=V1,V2`, as on the command line.
+    """Parse `NAME=V1,V2` of the command line.
 
     Raises:
         ConfigError: a word of another form.
     """
-    found, problems = {}, []
+    found = {}
     for word in words:
-        name, equals, rest = word.partition("=")
-        values = parsed_yaml(f"[{rest}]") if equals and rest else None
-        if not name or not values:
-            problems.append(f"--grid takes NAME=VALUE,VALUE..., not {word!r}")
-        found[name] = values
-    raise_any(problems)
+        name, _, rest = word.partition("=")
+        found[name] = parsed_yaml(f"[{rest}]") if name and rest else None
+        if not found[name]:
+            raise ConfigError([f"--grid takes NAME=VALUE,VALUE..., not {word!r}"])
     return found
 
 
 def range_words(words: Iterable[str]) -> dict[str, Any]:
-    """The ranges of `NAME=LOW..HIGH` and `NAME=LOW..HIGH:log`.
+    """Parse `NAME=LOW..HIGH` and `NAME=LOW..HIGH:log` of the command line.
 
     Raises:
         ConfigError: a word of another form.
     """
-    found, problems = {}, []
+    found = {}
     for word in words:
         name, _, rest = word.partition("=")
         match = RANGE.fullmatch(rest)
         if match is None or not name:
-            problems.append(f"--range takes NAME=LOW..HIGH or NAME=LOW..HIGH:log, not {word!r}")
-            continue
-        ends = {end: guessed(parsed_yaml(match[end])) for end in ("low", "high")}
-        found[name] = {**ends, "log": bool(match["log"])}
-    raise_any(problems)
+            raise ConfigError([f"--range takes NAME=LOW..HIGH or NAME=LOW..HIGH:log, not {word!r}"])
+        low = guessed(parsed_yaml(match["low"]))
+        found[name] = {"low": low, "high": guessed(parsed_yaml(match["high"])), "log": bool(match["log"])}
     return found
 
 
 def grid_points(space: Space) -> list[Values]:
-    """All combinations of all values, the last setting changing fastest.
+    """List all combinations of all values, the last setting changing fastest.
 
     Raises:
         ConfigError: the space has a range.
@@ -148,34 +135,15 @@ def grid_points(space: Space) -> list[Values]:
     for name, values in space.items():
         if isinstance(values, Range):
             raise ConfigError([f"sweep: {name} is a range, which a grid cannot go through; give --trials N"])
-        lists.append(values.values)
+        lists.append(values)
     return [dict(zip(space, point, strict=True)) for point in itertools.product(*lists)]
 
 
 def first_point(space: Space) -> Values:
     """The first value of everything."""
-    return {
-        name: values.low if isinstance(values, Range) else values.values[0] for name, values in space.items()
-    }
+    return {name: each.low if isinstance(each, Range) else each[0] for name, each in space.items()}
 
 
-def words_of(point: Values) -> list[str]:
-    """The command-line arguments that set a point."""
-    return [f"--{name}={text(value)}" for name, value in point.items()]
-
-
-def text(value: Any) -> str:
-    """A value as the command line takes it."""
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(text, value))}]"
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    return str(value)
-
-
-def as_json(space: Space) -> dict[str, Any]:
+def json_of_space(space: Space) -> dict[str, Any]:
     """The space, JSON-ready."""
-    return {
-        name: list(values.values) if isinstance(values, Choices) else asdict(values)
-        for name, values in space.items()
-    }
+    return {name: asdict(each) if isinstance(each, Range) else list(each) for name, each in space.items()}

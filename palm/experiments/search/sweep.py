@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,17 +19,21 @@ from palm.core.files.fs import remove, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
-from palm.experiments.grid.folder import Grid, GridRun
+from palm.experiments.grid.folder import Grid, GridRun, word_of
 from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
-from palm.experiments.search.space import Values, as_json, first_point, grid_points, space_of, words_of
-from palm.experiments.search.study import Study
+from palm.experiments.search.space import Space, Values, first_point, grid_points, json_of_space, space_of
+from palm.experiments.search.study import STUDY_FILE, Study
 
-FOUND, TABLE, BEST, FORMAT, VERSION = "sweep.json", "sweep.txt", "best.yaml", "palm-sweep", 1
+SWEEP_JSON = "sweep.json"
+SWEEP_TABLE = "sweep.txt"
+BEST_CONFIG = "best.yaml"
+SWEEP_FORMAT = "palm-sweep"
+SWEEP_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A point and what came of it.
+    """A point and its result.
 
     Args:
         run: its folder under `runs`.
@@ -51,7 +56,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep found; `print` shows it as a table, the best first.
+    """The result of a sweep; `print` shows it as a table, the best first.
 
     Args:
         trials: in the order in which they were begun.
@@ -66,14 +71,11 @@ class Sweep:
     def __str__(self) -> str:
         names = list(self.best.values)
         rows = [["run", *names, "dev score", "at step", "state"]]
-        for trial in sorted(
-            self.trials, key=lambda each: -1 if each.score is None else each.score, reverse=True
-        ):
+        for trial in sorted(self.trials, key=lambda each: math.inf if each.score is None else -each.score):
             score = "" if trial.score is None else f"{trial.score:.4f}"
             state = f"{trial.state}: {trial.why}" if trial.why else trial.state
-            rows.append(
-                [trial.run, *(str(trial.values[name]) for name in names), score, str(trial.step), state]
-            )
+            values = [str(trial.values[name]) for name in names]
+            rows.append([trial.run, *values, score, str(trial.step), state])
         return "\n".join([*aligned(rows), f"best: {self.best.run}; train it: palm train {self.best_config}"])
 
 
@@ -92,15 +94,14 @@ def sweep(
     """Train with different settings, and find those with the best dev scores.
 
     A run's score is the mean over targets (or `best_by`) of their first metric at its best evaluation. Every
-    run is a process of its own with a folder of its own. Started again after a kill, the sweep goes on; with
-    more trials, it adds what is missing.
+    run is a process with a folder of its own. The same call resumes a sweep that was killed, and adds trials.
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
         space: setting -> a list of values, or `{"low": …, "high": …, "log": …, "step": …}`; settings of one
             task are called `task.setting`.
         task_dir: the folder of the task files.
-        trials: let Optuna choose so many points, and give up on bad ones; all combinations where absent.
+        trials: let Optuna choose so many points, and prune bad ones; all combinations where absent.
         workers: runs at a time; one on every visible GPU, or one on a CPU, where absent.
         output: the folder; `<save_path>_sweep` where absent.
         overwrite: remove the runs of another sweep there.
@@ -119,40 +120,14 @@ def sweep(
     found = space_of(space)
     raise_any([] if trials is None else count_problems(trials=trials))
     source = _Source(config, task_dir, argv)
-    given, planned = source.at(first_point(found))
-    settings = RunSettings(**planned.settings)
-    set_verbosity(settings.quiet, settings.verbose)
-    if settings.stages:
-        raise ConfigError(
-            [
-                "stages: a sweep compares runs by the best dev score of each, and stages are several runs "
-                "with scores and settings of their own; take stages out, and search those of one stage: "
-                "task_instance as in it, and for a later one start_from: <save_path>/stages/<the one "
-                "before>/weights. Then write what was best into the stage"
-            ]
-        )
-    if all(task.task.get("dev_file") is None for task in planned.tasks):
-        raise ConfigError(["a sweep goes by dev scores, and no task has a dev_file; give one to a target"])
-    save_path = settings.save_path
-    folder = Path(output) if output is not None else save_path.with_name(f"{save_path.name}_sweep")
-    points = None if trials is not None else grid_points(found)
-    for point in points or ():
-        source.at(point)  # all mistakes before the first run
+    settings = source.checked(first_point(found))
+    beside = settings.save_path.with_name(f"{settings.save_path.name}_sweep")
+    folder = beside if output is None else Path(output)
     with only_run_in(folder):
-        grid = Grid(folder)
-        about = {
-            "space": as_json(found),
-            "by": "grid" if trials is None else "optuna",
-            "settings": that_count(document(given, planned, given.tasks)),
-            "data": data_checksums([planned]),
-        }
-        if grid.open("sweep", about, overwrite):
-            for name in (FOUND, TABLE, BEST, "study.db"):
-                remove(folder / name)
-        study = None if trials is None else Study(folder, found, settings.random_seed)
+        study = _opened(folder, found, source, trials, overwrite)
         slots = slots_of(workers, settings.use_gpu)
-        pool = Pool(grid, ["sweep", "--one_run", *source.home], slots, keep_models)
-        results = _trained(pool, source, points or (), study, trials or 0)
+        pool = Pool(Grid(folder), ["sweep", "--one_run", *source.home], slots, keep_models)
+        results = _trained(pool, source, found, study, trials or 0)
         return _written(folder, results, source)
 
 
@@ -160,13 +135,25 @@ class _Source:
     """The configuration at a point."""
 
     def __init__(self, config: Any, task_dir: str | Path, argv: Sequence[str]) -> None:
-        self.config, self.task_dir, self.argv = config, task_dir, argv
+        self.config = config
+        self.task_dir = task_dir
+        self.argv = argv
         self.home = [] if isinstance(config, Mapping) else ["--of", str(config)]
 
     def at(self, point: Values) -> tuple[Config, Plan]:
-        words = [*self.argv, *words_of(point)]
+        words = [*self.argv, *(f"--{name}={word_of(value)}" for name, value in point.items())]
         given = configured(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
         return given, plan(given, for_train=True)
+
+    def checked(self, point: Values) -> RunSettings:
+        _, planned = self.at(point)
+        settings = RunSettings(**planned.settings)
+        set_verbosity(settings.quiet, settings.verbose)
+        if settings.stages:
+            raise ConfigError([NO_STAGES])
+        if all(task.task.get("dev_file") is None for task in planned.tasks):
+            raise ConfigError(["a sweep needs dev scores, and no task has a dev_file; give one to a target"])
+        return settings
 
     def document(self, point: Values) -> dict[str, Any]:
         config, _ = self.at(point)
@@ -175,23 +162,50 @@ class _Source:
         return {**whole, "global": {**whole["global"], **alike}}
 
 
+NO_STAGES = (
+    "stages: a sweep compares runs by the best dev score of each, and stages are several runs; take stages "
+    "out, and search those of one stage: task_instance as in it, and for a later one start_from: "
+    "<save_path>/stages/<the one before>/weights. Then write the best into the stage"
+)
+
+
+def _opened(folder: Path, space: Space, source: _Source, trials: int | None, overwrite: bool) -> Study | None:
+    """Open the folder; returns its study, where Optuna chooses the points."""
+    if trials is None:
+        for point in grid_points(space):
+            source.at(point)  # all mistakes before the first run
+    given, planned = source.at(first_point(space))
+    about = {
+        "space": json_of_space(space),
+        "by": "grid" if trials is None else "optuna",
+        "settings": that_count(document(given, planned, given.tasks)),
+        "data": data_checksums([planned]),
+    }
+    if Grid(folder).open("sweep", about, overwrite):
+        for name in (SWEEP_JSON, SWEEP_TABLE, BEST_CONFIG, STUDY_FILE):
+            remove(folder / name)
+    return None if trials is None else Study(folder, space, planned.settings.get("random_seed", 1))
+
+
 def _trained(
-    pool: Pool, source: _Source, points: Sequence[Values], study: Study | None, trials: int
+    pool: Pool, source: _Source, space: Space, study: Study | None, trials: int
 ) -> dict[str, tuple[Values, Result]]:
-    """Run -> its values and its result: of a run for each point, or else of the trials of a study."""
-    progress = Progress({f"{k:04d}": 1 for k in range(trials if study is not None else len(points))})
+    """Train a run for each point of a grid, or each trial of a study; run -> its values and its result."""
+    points = [] if study is not None else grid_points(space)
+    progress = Progress({f"{k:04d}": 1 for k in range(trials or len(points))})
     values: dict[str, Values] = {}
     results: dict[str, tuple[Values, Result]] = {}
 
     def runs() -> Iterator[GridRun]:
         if study is None:
-            values.update((f"{number:04d}", point) for number, point in enumerate(points))
-            yield from (GridRun(name, source.document(point)) for name, point in values.items())
+            for number, point in enumerate(points):
+                values[f"{number:04d}"] = point
+                yield GridRun(f"{number:04d}", source.document(point))
             return
         for number, trial, point in study.points(trials):
             observer = {"palm.experiments.search.pruning.Pruning": {"storage": study.storage, "trial": trial}}
-            values[name := f"{number:04d}"] = point
-            yield GridRun(name, source.document(point), observer=observer)
+            values[f"{number:04d}"] = point
+            yield GridRun(f"{number:04d}", source.document(point), observer=observer)
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
         _, score = best_of(result)
@@ -208,11 +222,10 @@ def _trained(
 
 def best_of(result: Result) -> tuple[int, float | None]:
     """Global step and score of the best evaluation of a run."""
-    scores = [(score, -step) for step, score in result.get("dev", [])]
-    if not scores:
+    if not result.get("dev"):
         return 0, None
-    score, step = max(scores)
-    return -step, score
+    step, score = max(result["dev"], key=lambda each: (each[1], -each[0]))
+    return step, score
 
 
 def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source: _Source) -> Sweep:
@@ -227,13 +240,14 @@ def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source:
         raise PalmError(f"no run under {folder} has a dev score: {trials[0].why or trials[0].state}")
     best = max(whole, key=lambda trial: trial.score or 0.0)
     document = source.document(dict(best.values))
-    document["global"] |= {"save_path": str((folder / "best").absolute())}
+    document["global"]["save_path"] = str((folder / "best").absolute())
     told = ", ".join(f"{name} {value}" for name, value in best.values.items())
-    reached = f"dev score {best.score:.4f} at step {best.step}"
-    head = f"# The best of {len(trials)} runs of a sweep: {told}; {reached}\n"
-    write_text(folder / BEST, head + yaml_text(document))
-    found = Sweep(trials, best, folder / BEST)
-    written = {"format": FORMAT, "version": VERSION, "best": best.run}
-    write_json(folder / FOUND, {**written, "trials": [asdict(trial) for trial in trials]})
-    write_text(folder / TABLE, f"{found}\n")
+    head = (
+        f"# The best of {len(trials)} runs of a sweep: {told}; dev score {best.score:.4f} at step {best.step}"
+    )
+    write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(document)}")
+    found = Sweep(trials, best, folder / BEST_CONFIG)
+    written = {"format": SWEEP_FORMAT, "version": SWEEP_VERSION, "best": best.run}
+    write_json(folder / SWEEP_JSON, {**written, "trials": [asdict(trial) for trial in trials]})
+    write_text(folder / SWEEP_TABLE, f"{found}\n")
     return found

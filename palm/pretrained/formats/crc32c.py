@@ -60,11 +60,13 @@ def _joined(registers: Words, length: int) -> np.uint32:
     """The register after all lanes, each of `length` bytes; their number is a power of two."""
     # What `length` bytes of zero make of a register, as the images of its 32 bits.
     bits: Any = np.uint32(1) << np.arange(32, dtype=np.uint32)
-    shift, power = bits, _byte_table()[bits & 0xFF] ^ bits >> 8
+    shift = bits
+    power = _byte_table()[bits & 0xFF] ^ bits >> 8
     while length:
         if length & 1:
             shift = _applied(power, shift)
-        power, length = _applied(power, power), length >> 1
+        power = _applied(power, power)
+        length >>= 1
     while len(registers) > 1:
         registers = _applied(shift, registers[0::2]) ^ registers[1::2]
         shift = _applied(shift, shift)
@@ -81,7 +83,7 @@ def _applied(operator: Words, registers: Words) -> Words:
 
 @functools.cache
 def _byte_table() -> Words:
-    """What one byte makes of a register, uint32[256]."""
+    """Return the register after one byte, for each byte: uint32[256]."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = table >> 1 ^ (table & 1) * np.uint32(_POLYNOMIAL)
@@ -90,8 +92,9 @@ def _byte_table() -> Words:
 
 @functools.cache
 def _word_tables() -> tuple[Words, Words]:
-    """What four bytes make of the lower and of the higher half of a register, uint32[65536] each."""
-    halves, table = np.arange(1 << 16, dtype=np.uint32), _byte_table()
+    """Return the register after four bytes, for its lower and for its higher half: uint32[65536] each."""
+    halves = np.arange(1 << 16, dtype=np.uint32)
+    table = _byte_table()
     found = []
     for registers in (halves, halves << np.uint32(16)):
         for _ in range(4):

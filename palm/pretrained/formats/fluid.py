@@ -67,7 +67,8 @@ def read_archive(archive: Path, headers: bool = False) -> dict[str, Tensor]:
         StorageError: it is not a gzipped tar, a member is not a variable, or it unpacks to far more than
             it weighs.
     """
-    found, others = {}, []
+    found = {}
+    others = []
     with wrap_read_errors(archive), gzip.open(archive) as raw:
         unpacked = Limited(raw, most_unpacked(archive.stat().st_size))
         with tarfile.open(fileobj=io.BufferedReader(unpacked, 1 << 16), mode="r|") as tar:

@@ -42,7 +42,8 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while at < len(data) and data[at] & 0x80 and shift < _LONGEST:
         value |= (data[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        at += 1
+        shift += 7
     if at >= len(data) or data[at] & 0x80:
         raise ValueError("cut short")
     return value | data[at] << shift, at + 1

@@ -18,12 +18,21 @@ from palm.pretrained.formats.crc32c import masked_crc32c
 from palm.pretrained.formats.fluid import weights_among
 from palm.pretrained.formats.protobuf import fields, varint
 
-MAX_INDEX, MAX_ENTRIES, MAX_NAME = 1 << 25, 200_000, 4096
-"""Bytes of an index, 32 MiB; variables in it; bytes of a name, all of which an entry may repeat."""
+MAX_INDEX = 1 << 25
+"""Bytes of an index, 32 MiB."""
+
+MAX_ENTRIES = 200_000
+"""Variables in an index."""
+
+MAX_NAME = 4096
+"""Bytes of a name, all of which an entry may repeat."""
 
 _MAGIC = 0xDB4775248B80FB57
-_FOOTER, _TRAILER = 48, 5
-"""Bytes at the end of a table, and after each block of it: how it is compressed, and a checksum."""
+_FOOTER = 48
+"""Bytes at the end of a table."""
+
+_TRAILER = 5
+"""Bytes after each block of a table: its compression, and a checksum."""
 
 _DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 14: "<u2", 19: "<f2"}
 _BFLOAT16 = 14
@@ -32,7 +41,7 @@ _NOT_WEIGHTS = re.compile(r"/adam_[mv]$|/Adam(?:_1)?$|^_CHECKPOINTABLE_OBJECT_GR
 
 
 class _Entry:
-    """Where a variable lies.
+    """The place of a variable.
 
     Args:
         message: a BundleEntryProto.
@@ -133,7 +142,9 @@ def _block(data: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
         raise ValueError("a block of its table differs from its checksum")
     block = data[start : start + size]
     restarts = struct.unpack("<I", block[-4:])[0]
-    key, at, end = b"", 0, len(block) - 4 * (restarts + 1)
+    key = b""
+    at = 0
+    end = len(block) - 4 * (restarts + 1)
     while at < end:
         shared, at = varint(block, at)
         own, at = varint(block, at)

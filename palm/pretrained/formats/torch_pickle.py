@@ -185,7 +185,7 @@ def _tensors(views: Views, values: Values, headers: bool) -> dict[str, Tensor]:
 
 
 def _stored(entry: Any) -> _Storage:
-    """What stands for numbers in the pickle: ('storage', type, name, device, count) and, of old, a view."""
+    """Return the storage that ('storage', type, name, device, count), and in old files a view, stands for."""
     kind, dtype, key, _, count, *view = entry
     if (
         kind != "storage"

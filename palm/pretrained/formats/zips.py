@@ -13,13 +13,16 @@ from pathlib import Path
 MAX_DIRECTORY = 1 << 24
 """Bytes of the table of contents, some 200,000 entries; Python keeps twenty times as much of each."""
 
-MAX_GROWTH, MIN_LIMIT = 2, 1 << 29
+MAX_GROWTH = 2
+MIN_LIMIT = 1 << 29
 """An archive of weights may unpack to twice its size and 512 MiB: weights hardly shrink."""
 
 MAX_MEMBERS = 10_000
 """Files in an archive; more than any model has, one per parameter and an optimizer's memory included."""
 
-_END, _END_64, _LOCATOR_64 = 22, 56, 20
+_END = 22
+_END_64 = 56
+_LOCATOR_64 = 20
 _LONGEST_COMMENT = 0xFFFF
 
 

@@ -121,7 +121,7 @@ def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Ro
                 cache.folder,
                 error,
             )
-    bad = BadRows(path, reader.on_bad_row, joint=True)
+    bad = BadRows(path, reader.on_bad_row)
     rows = Rows.concatenate(list(training_parts(reader, path, bad)))
     rows.bad = bad.records, bad.count
     return rows
@@ -151,7 +151,7 @@ def _keep(reader: RowEncoder, path: Path, entry: Path) -> None:
     try:
         with RowsWriter(part) as writer, _warnings() as warnings:
             done, reported = 0, time.monotonic()
-            bad = BadRows(path, reader.on_bad_row, joint=True)
+            bad = BadRows(path, reader.on_bad_row)
             for rows in training_parts(reader, path, bad):
                 writer.append(rows)
                 done += len(rows)

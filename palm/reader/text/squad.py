@@ -12,8 +12,11 @@ from palm.core.errors import DataError
 from palm.reader.text.bad_rows import MendableError
 from palm.reader.text.json_stream import list_elements
 
-SHOWN = 3
+SHOWN_IDS = 3
 """How many ids a message shows."""
+
+Refuse = Callable[[DataError], object]
+"""Takes the problem with a part that is left out."""
 
 _PARSED = {"question", "context", "id"}
 _KINDS = {list: "a list", str: "a string", int: "a whole number", (str, int): "a string"}
@@ -25,7 +28,7 @@ class Answer:
 
     Args:
         text: its characters.
-        start: where in the context it begins, in characters; None where the file does not say.
+        start: its position in the context, in characters; None where the file does not say.
     """
 
     text: str
@@ -52,97 +55,97 @@ class SquadQuestion:
 
 
 class QuestionPart(NamedTuple):
-    """A question as the file has it, and the paragraph that it belongs to."""
+    """A question as the file has it, its context and the place of the paragraph."""
 
     qa: Any
-    paragraph: Any
+    context: str
     place: str
 
 
-def question_parts(path: Path, refuse: Callable[[DataError], object]) -> Iterator[QuestionPart]:
-    """The questions of a file before they are looked at, lazily, one article in memory at a time.
+class SquadFile:
+    """Reads the questions of one file, one article in memory at a time.
 
     Args:
         path: the file.
-        refuse: called with what is wrong with an article or a paragraph, which is left out.
-
-    Raises:
-        DataError: not JSON, or no questions.
-    """
-    empty = True
-
-    def left_out(error: DataError) -> None:
-        nonlocal empty
-        empty = False
-        refuse(error)
-
-    for number, article in enumerate(list_elements(path, "data"), start=1):
-        place = f"{path}: article {number}"
-        for paragraph, where in _parts(article, "paragraphs", place, "paragraph", left_out):
-            try:
-                _field(paragraph, "context", str, where)
-            except DataError as error:
-                left_out(error)
-                continue
-            for qa, _ in _parts(paragraph, "qas", where, "question", left_out):
-                empty = False
-                yield QuestionPart(qa, paragraph, where)
-    if empty:
-        raise DataError(f"{path}: the file has no questions")
-
-
-class QuestionMaker:
-    """Makes questions of the parts of one file.
-
-    Args:
-        path: the file.
-        answers: what is needed of them: their places too ('standing'), their texts ('texts'), or nothing.
-            Nothing but that is looked at, and only for training must question and context have text.
+        answers: the needed part of them: their positions too ('positions'), their texts ('texts'), or
+            nothing. No other part is checked, and only for training must question and context have text.
 
     Attributes:
-        empty: ids of the first questions whose text is empty, where they may be.
+        empty: ids of the first questions whose text or context is empty, where they may be.
         num_empty: how many there were.
     """
 
-    def __init__(self, path: Path, answers: Literal["standing", "texts", "none"]) -> None:
-        self.path, self.answers = path, answers
+    def __init__(self, path: Path, answers: Literal["positions", "texts", "none"]) -> None:
+        self.path = path
+        self.answers = answers
         self.empty: list[str] = []
         self.num_empty = 0
         self._seen: set[str] = set()
 
-    def __call__(self, part: QuestionPart) -> SquadQuestion:
+    def parts(self, refuse: Refuse) -> Iterator[QuestionPart]:
+        """The file's questions before they are checked, lazily.
+
+        Args:
+            refuse: called with the problem with an article or a paragraph, which is left out.
+
+        Raises:
+            DataError: not JSON, or no questions.
+        """
+        count = 0
+
+        def left_out(error: DataError) -> None:
+            nonlocal count
+            count += 1
+            refuse(error)
+
+        for number, article in enumerate(list_elements(self.path, "data"), start=1):
+            place = f"{self.path}: article {number}"
+            for paragraph, where in _parts(article, "paragraphs", place, "paragraph", left_out):
+                try:
+                    context = _field(paragraph, "context", str, where)
+                except DataError as error:
+                    left_out(error)
+                    continue
+                for qa, _ in _parts(paragraph, "qas", where, "question", left_out):
+                    count += 1
+                    yield QuestionPart(qa, context, where)
+        if not count:
+            raise DataError(f"{self.path}: the file has no questions")
+
+    def question(self, part: QuestionPart) -> SquadQuestion:
         """The question of a part.
 
         Raises:
-            DataError: not of SQuAD's form, an id twice, or an empty text; with the question's id.
+            DataError: not of SQuAD's form, a repeated id, or an empty text; with the question's id.
         """
         name = str(_field(part.qa, "id", (str, int), part.place))
         place = f"{self.path}: question {name!r}"
         if name in self._seen:
             raise DataError(f"{place}: a question of this id came before; ids must be unique")
         self._seen.add(name)
-        if self.answers == "standing":
-            context = _text(part.paragraph, "context", part.place)
-            text = _text(part.qa, "question", place)
-        else:
-            context = part.paragraph["context"]
-            text = _field(part.qa, "question", str, place)
-            if not text.strip() or not context.strip():
-                self.num_empty += 1
-                self.empty += [name] if len(self.empty) < SHOWN else []
-        given = None if self.answers == "none" else part.qa.get("answers")
+        text = _field(part.qa, "question", str, place)
+        if self.answers == "positions":
+            _check_not_empty(part.context, "context", part.place)
+            _check_not_empty(text, "question", place)
+        elif not text.strip() or not part.context.strip():
+            self.num_empty += 1
+            self.empty += [name] if len(self.empty) < SHOWN_IDS else []
+        return SquadQuestion(name, text, part.context, self._answers(part.qa, place), place)
+
+    def _answers(self, qa: Any, place: str) -> tuple[Answer, ...]:
+        if self.answers == "none" or qa.get("answers") is None:
+            return ()
         answers = []
-        for answer in [] if given is None else _field(part.qa, "answers", list, place):
-            answer_text, start = _field(answer, "text", str, place), answer.get("answer_start")
-            if self.answers == "standing" and start is not None:
+        for answer in _field(qa, "answers", list, place):
+            text = _field(answer, "text", str, place)
+            start = answer.get("answer_start")
+            if self.answers == "positions" and start is not None:
                 start = _field(answer, "answer_start", int, place)
-            answers.append(Answer(answer_text, start))
-        return SquadQuestion(name, text, context, tuple(answers), place)
+            answers.append(Answer(text, start))
+        return tuple(answers)
 
 
-def _parts(
-    owner: Any, key: str, place: str, noun: str, refuse: Callable[[DataError], object]
-) -> Iterator[tuple[Any, str]]:
+def _parts(owner: Any, key: str, place: str, noun: str, refuse: Refuse) -> Iterator[tuple[Any, str]]:
     """The elements of a list in a file, each with its place."""
     try:
         parts = _field(owner, key, list, place)
@@ -171,15 +174,17 @@ def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
         if name in seen:
             raise DataError(f"{place}: a question of the id {name!r} came before; ids must be unique")
         seen.add(name)
-        yield SquadQuestion(name, _text(text, "question", place), _text(text, "context", place), (), place)
+        for key in ("question", "context"):
+            _check_not_empty(_field(text, key, str, place), key, place)
+        yield SquadQuestion(name, text["question"], text["context"], (), place)
 
 
 def answerable(question: SquadQuestion) -> SquadQuestion:
-    """The question with the answers that stand where the file says.
+    """The question with the answers that are at the position that the file gives.
 
     Raises:
-        DataError: there is none; with what stands there instead.
-        MendableError: the text of one stands elsewhere: at one place, or nearest to where it should.
+        DataError: there is none; with the text at that position.
+        MendableError: the text of one is elsewhere: at one place, or nearest to its position.
     """
     if not question.answers:
         raise DataError(f"{question.place}: no answers; training needs one for every question")
@@ -192,33 +197,32 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
     )
     if standing:
         return replace(question, answers=standing)
-    text, start = question.answers[0].text, question.answers[0].start
+    text = question.answers[0].text
+    start = question.answers[0].start
     if not text:
         raise DataError(f"{question.place}: the answer is empty")
     elsewhere = places_of(text, context)
-    hint = f"it stands at {elsewhere[0]}" if elsewhere else "the context does not contain it"
+    hint = f"it is at {elsewhere[0]}" if elsewhere else "the context does not contain it"
     wrong = f"{question.place}: the answer {text!r} "
     if start is None:
         wrong += f"has no answer_start; {hint}"
     else:
-        wrong += f"should stand at {start}, where there is {context[max(0, start) :][: len(text)]!r}; {hint}"
+        wrong += f"should be at {start}, where there is {context[max(0, start) :][: len(text)]!r}; {hint}"
     if not elsewhere or (start is None and len(elsewhere) > 1):
         raise DataError(wrong)
-    place = min(elsewhere, key=lambda found: abs(found - (start or 0)))
+    place = min(elsewhere, key=lambda position: abs(position - (start or 0)))
     mended = replace(question, answers=(Answer(text, place),))
     raise MendableError(wrong, mended, f"answer_start {start} -> {place}")
 
 
 def places_of(text: str, context: str) -> list[int]:
-    """Where a text begins in a context, ascending; places may overlap."""
+    """The positions of a text in a context, ascending; they may overlap."""
     return [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
 
 
-def _text(owner: Any, name: str, place: str) -> str:
-    text: str = _field(owner, name, str, place)
+def _check_not_empty(text: str, name: str, place: str) -> None:
     if not text.strip():
         raise DataError(f"{place}: the {name} is empty")
-    return text
 
 
 def _field(owner: Any, name: str, kind: type | tuple[type, ...], place: str) -> Any:

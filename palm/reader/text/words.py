@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from palm.reader.text.windows import Window
 
 SEPARATOR = "\x02"
-"""What PaddlePALM 2.x puts between words; a text that has one is not split at spaces."""
+"""The separator of words in PaddlePALM 2.x; a text that has one is not split at spaces."""
 
 
-def words_of(cell: str) -> list[str]:
+def split_words(cell: str) -> list[str]:
     """The words (or labels) of one cell of a table.
 
     They are separated by U+0002, which may also close the cell, or else by any number of spaces.
@@ -30,7 +30,8 @@ def word_windows(num_pieces: Sequence[int], capacity: int) -> list[Window]:
     Returns:
         Windows counted in words.
     """
-    starts, used = [0], 0
+    starts = [0]
+    used = 0
     for word, pieces in enumerate(num_pieces):
         if used + pieces > capacity:
             starts.append(word)
