@@ -311,17 +311,10 @@ class Encoder(Backbone):
             layer.compile(*args, **{"dynamic": True, **options})
 
     def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str], depth: int = 0) -> Tensors:
-<<<<<<< HEAD
-        """What of `encoder_outputs` and the sentence embeddings is wanted, from what layer `depth` gave."""
-        every_token = "encoder_outputs" in wanted or self.pooler is None
-        alone = None if depth else encode_single(self.layers, tokens, packing, not every_token)
-        if alone is None:
-=======
         """Compute the wanted ones of `encoder_outputs` and the sentence embeddings, from layer `depth` on."""
-        every_token = "encoder_outputs" in wanted
+        every_token = "encoder_outputs" in wanted or self.pooler is None
         encoded = None if depth else encode_single(self.layers, tokens, packing, not every_token)
         if encoded is None:
->>>>>>> main
             *lower, last = self.layers[depth:]
             with casting([*lower, last], tokens):
                 for layer in lower:
