@@ -77,16 +77,15 @@ def type_name(annotation: Any) -> str:
     kind = get_origin(annotation) or annotation
     args = get_args(annotation)
     if kind is Annotated:
-        names = {MUST_BE_FILE: "file", MAY_BE_NAME: "path or owner/name"}
-        return next((name for mark, name in names.items() if mark in args[1:]), None) or type_name(args[0])
+        return {MUST_BE_FILE: "file", MAY_BE_NAME: "path or owner/name"}.get(args[1]) or type_name(args[0])
     if kind in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(type_name(arg) for arg in args if arg is not type(None)))
     if kind is Literal:
         return f"one of {', '.join(map(repr, args))}"
+    if kind is tuple and args and args[-1] is not ...:
+        return f"list of {len(args)} ({', '.join(map(type_name, args))})"
     if kind not in (*_LISTS, tuple):
         return _NAMES.get(kind, "value")
-    if kind is tuple and args and args[-1] is not ...:
-        return f"list of {len(args)} ({', '.join(type_name(arg) for arg in args)})"
     item = type_name(args[0]) if args else "value"
     return f"list of {item if ' ' in item and item != 'whole number' else item + 's'}"
 

@@ -1,14 +1,15 @@
-"""What a directory holds, from its descriptions and the headers of its weights."""
+"""Describe a directory's content from its descriptions and the headers of its weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from torch import Tensor
 
+from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.fs import numbered
 from palm.core.files.tensors import weights_under
@@ -26,7 +27,7 @@ from palm.reader.text.labels import Labels
 from palm.reader.text.subwords import load_tokenizer
 
 Facts = dict[str, Any]
-"""What is known, JSON-ready: `format` first."""
+"""Facts about a directory, JSON-ready: `format` first."""
 
 LAYOUT_TITLES = {
     "palm": "palm encoder",
@@ -36,7 +37,7 @@ LAYOUT_TITLES = {
     "paddlepalm": "PaddlePALM",
     "paddlenlp": "PaddleNLP",
 }
-"""Whose names the weights have -> what the directory is called."""
+"""Layout of the weights' names -> title of the directory."""
 
 
 def inspect_directory(path: str | Path) -> Facts:
@@ -57,8 +58,8 @@ def inspect_directory(path: str | Path) -> Facts:
     if not folder.exists():
         raise StorageError(f"there is no directory {folder}")
     with wrap_read_errors(folder):
-        found = (find(folder) for find in _FINDERS)
-        facts = next((facts for facts in found if facts is not None), None) or _pretrained(folder)
+        finders = (_exported, _model, _checkpoint, _weights, _run, _pretrained)
+        facts = next(facts for find in finders if (facts := find(folder)))
     files = [file for file in ([folder] if folder.is_file() else folder.rglob("*")) if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     return {**facts, "files": {"number": len(files), "bytes": size}}
@@ -71,70 +72,67 @@ def as_text(facts: Mapping[str, Any], indent: str = "") -> str:
     for name, value in facts.items():
         if isinstance(value, Mapping) and value:
             lines += [f"{indent}{name}", as_text(value, indent + "  ")]
-            continue
-        shown = str(value)
-        if value in (None, [], {}):
-            shown = "-"
-        elif isinstance(value, bool):
-            shown = "yes" if value else "no"
-        elif isinstance(value, int):
-            shown = f"{value:,}"
-        elif isinstance(value, list):
-            more = f" and {len(value) - 12} more" if len(value) > 12 else ""
-            shown = ", ".join(map(str, value[:12])) + more
-        lines.append(f"{indent}{name:<{width}}  {shown}".rstrip())
+        else:
+            lines.append(f"{indent}{name:<{width}}  {_value_text(value)}".rstrip())
     return "\n".join(lines)
 
 
+def _value_text(value: object) -> str:
+    if value in (None, [], {}):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(shortened(list(map(str, value)), 12))
+    return str(value)
+
+
+def _description(file: Path, kind: str) -> Mapping[str, Any] | None:
+    """Read a description of this format; None for another, or no file."""
+    description = read_object(file) if file.is_file() else {}
+    return description if description.get("format") == kind else None
+
+
 def _exported(folder: Path) -> Facts | None:
-    if not (folder / export.FILE).is_file():
+    description = _description(folder / export.FILE, export.FORMAT)
+    if description is None:
         return None
-    description = read_object(folder / export.FILE)
-    weights = (
-        {"parameters": _parameters(read_weights(folder, headers=True))} if description["to"] == "hf" else {}
-    )
-    return {
+    facts: Facts = {
         "format": f"{description['format']} to {description['to']}, version {description['version']}",
-        **{
-            name: description[name]
-            for name in ("architecture", "inputs", "outputs", "checks")
-            if name in description
-        },
-        "tasks": description["tasks"],
-        **weights,
         "versions": {"palm": description["palm_version"]},
     }
+    if description["to"] == "hf":
+        facts["parameters"] = _parameters(read_weights(folder, headers=True))
+    hidden = ("format", "version", "palm_version", "to")
+    return facts | {name: value for name, value in description.items() if name not in hidden}
 
 
 def _model(folder: Path) -> Facts | None:
-    description = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
-    if description.get("format") != inference.FORMAT:
+    description = _description(folder / inference.DESCRIPTION, inference.FORMAT)
+    if description is None:
         return None
-    headers = read_weights(folder, headers=True)
     return {
         "format": f"{description['format']}, version {description['version']}",
         "task": description["task"],
         "backbone": _component(description["backbone"]),
-        "parameters": {part: _parameters(weights_under(part, headers)) for part in ("backbone", "paradigm")},
+        "parameters": _parameters_by_part(folder, {"paradigm": "paradigm"}),
         **_task(description, folder),
         "versions": {"palm": description["palm_version"]},
     }
 
 
 def _checkpoint(folder: Path) -> Facts | None:
-    state = read_object(folder / "state.json") if (folder / "state.json").is_file() else {}
-    if state.get("format") != checkpoint.FORMAT:
+    state = _description(folder / checkpoint.STATE, checkpoint.FORMAT)
+    if state is None:
         return None
-    headers = read_weights(folder, headers=True)
     components = state.get("components", {"backbone": {}, "tasks": {}})
     return {
         "format": f"{state['format']}, version {state['version']}",
         "step": state["step"],
         "backbone": _component(components["backbone"]),
-        "parameters": {
-            "backbone": _parameters(weights_under("backbone", headers)),
-            **{task: _parameters(weights_under(place, headers)) for task, place in state["heads"].items()},
-        },
+        "parameters": _parameters_by_part(folder, state["heads"]),
         "averages": (folder / "ema.safetensors").is_file(),
         "tasks": {
             task: {
@@ -148,17 +146,12 @@ def _checkpoint(folder: Path) -> Facts | None:
 
 
 def _weights(folder: Path) -> Facts | None:
-    file = folder / weights.CONTENTS
-    told = read_object(file) if file.is_file() else {}
-    if told.get("format") != weights.FORMAT:
+    contents = _description(folder / weights.CONTENTS, weights.FORMAT)
+    if contents is None:
         return None
-    headers = read_weights(folder, headers=True)
     return {
-        "format": f"{told['format']}, version {told['version']}",
-        "parameters": {
-            "backbone": _parameters(weights_under("backbone", headers)),
-            **{task: _parameters(weights_under(place, headers)) for task, place in told["heads"].items()},
-        },
+        "format": f"{contents['format']}, version {contents['version']}",
+        "parameters": _parameters_by_part(folder, contents["heads"]),
         "commands": {"start": f"palm train CONFIG --start_from {quote(str(folder))}"},
     }
 
@@ -169,7 +162,7 @@ MODELS = {
     "best of the run": f"{BEST_OF_RUN}/*",
     "on the way": f"*/{ON_THE_WAY}*",
 }
-"""Which models of a run there are -> where they lie in it."""
+"""Kind of a run's models -> their places in its folder."""
 
 RUN_FILES = {
     "configuration": CONFIGURATION,
@@ -178,32 +171,18 @@ RUN_FILES = {
     "report": "report.html",
     "curves": "curves.png",
 }
-"""What else there may be in the folder of a run -> its file."""
+"""Other content of a run's folder -> its file."""
 
 
 def _run(folder: Path) -> Facts | None:
-    models = {
-        kind: sorted(
-            (path for path in folder.glob(pattern) if (path / "config.json").is_file()),
-            key=lambda path: (path.parent, len(path.name), path.name),  # `step9` before `step10`
-        )
-        for kind, pattern in MODELS.items()
-    }
+    models = {kind: _models(folder, pattern) for kind, pattern in MODELS.items()}
     checkpoints = numbered(folder, "step_")
     files = {what: name if (folder / name).is_file() else None for what, name in RUN_FILES.items()}
     if not (any(models.values()) or checkpoints or files["history"]):
         return None
-    state = {}
-    if files["history"] is not None:
-        lines = read_lines(folder / files["history"])
-        has_ended = bool(lines) and lines[-1]["event"] == Ended.recorded_as
-        state = {
-            "state": lines[-1]["reason"] if has_ended else "not ended",
-            "step": max((line["step"] for line in lines), default=0),
-        }
     return {
         "format": "palm run",
-        **state,
+        **(_progress(folder / files["history"]) if files["history"] else {}),
         "models": {
             kind: [path.relative_to(folder).as_posix() for path in paths] for kind, paths in models.items()
         },
@@ -213,10 +192,24 @@ def _run(folder: Path) -> Facts | None:
     }
 
 
+def _models(folder: Path, pattern: str) -> list[Path]:
+    paths = [path for path in folder.glob(pattern) if (path / inference.DESCRIPTION).is_file()]
+    return sorted(paths, key=lambda path: (path.parent, len(path.name), path.name))  # `step9` before `step10`
+
+
+def _progress(history: Path) -> Facts:
+    lines = read_lines(history)
+    has_ended = bool(lines) and lines[-1]["event"] == Ended.recorded_as
+    return {
+        "state": lines[-1]["reason"] if has_ended else "not ended",
+        "step": max((line["step"] for line in lines), default=0),
+    }
+
+
 def _commands(
     folder: Path, files: Mapping[str, str | None], models: Sequence[Path], checkpoints: Mapping[int, Path]
 ) -> Iterator[tuple[str, str]]:
-    """What can be done with a run, and the command for it."""
+    """Yield each use of a run, and the command for it."""
     config = quote(str(folder / RUN_FILES["configuration"]))
     if files["configuration"] and checkpoints:
         yield f"resume from step {max(checkpoints):,}", f"palm train {config} --resume auto"
@@ -247,11 +240,8 @@ def _pretrained(folder: Path) -> Facts:
     }
 
 
-_FINDERS: tuple[Callable[[Path], Facts | None], ...] = (_exported, _model, _checkpoint, _weights, _run)
-
-
 def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
-    """What a task reads, and what it predicts."""
+    """Reader, head, labels and vocabulary of a task."""
     settings = parts["reader"]["settings"]
     label_map = _in(folder, settings.get("label_map"))
     labels = Labels(None, label_map).names if label_map is not None else {}
@@ -264,7 +254,7 @@ def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
 
 
 def _component(saved: Mapping[str, Any]) -> Facts:
-    """Name and settings; files have been looked into elsewhere."""
+    """Name and settings, without the files, which are described elsewhere."""
     settings = {
         name: value
         for name, value in saved.get("settings", {}).items()
@@ -278,6 +268,13 @@ def _in(folder: Path, value: Any) -> Any:
     return (
         resolve_inside(folder, value["file"]) if isinstance(value, dict) and set(value) == {"file"} else value
     )
+
+
+def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
+    """Parameters of the encoder and of every head, whose weights' names begin as `heads` says."""
+    headers = read_weights(folder, headers=True)
+    places = {"backbone": "backbone", **heads}
+    return {part: _parameters(weights_under(place, headers)) for part, place in places.items()}
 
 
 def _parameters(weights: Mapping[str, Tensor]) -> Facts:

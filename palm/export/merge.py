@@ -60,26 +60,23 @@ def merge(
     show_on_console()
     if isinstance(models, str | Path) or not models:
         raise ConfigError([f"merge takes a list of models, not {models!r}"])
-    folder, given = Path(output), [Path(path) for path in models]
-    folders = [path if (path / STATE).is_file() else chosen_model(path) for path in given]
+    folder = Path(output)
+    folders = [path if (path / STATE).is_file() else chosen_model(path) for path in map(Path, models)]
     shares = normalized_shares(weights, len(folders))
     check_target(folder, overwrite)
     parents = [_loaded(path, task, trust) for path in folders]
     first = parents[0]
     for path, other in zip(folders[1:], parents[1:], strict=True):
         raise_any(_differences(folders[0], first, path, other))
-    states = [
-        {**model.backbone.state_dict(prefix="backbone."), **model.head.state_dict(prefix="head.")}
-        for model in parents
-    ]
+    states = [model.weights() for model in parents]
     mean = mean_of(states, shares, [str(path) for path in folders])
     load_into(first.backbone, weights_under("backbone", mean), folder)
-    load_into(first.head, weights_under("head", mean), folder)
-    told = [
+    load_into(first.head, weights_under("paradigm", mean), folder)
+    merged = [
         {"model": str(name), "share": share, "sha256": checksum(path / MANIFEST)}
         for name, path, share in zip(models, folders, shares, strict=True)
     ]
-    first.save(folder, training={"merged": told}, overwrite=overwrite)
+    first.save(folder, training={"merged": merged}, overwrite=overwrite)
     logger.info("%s: the mean of %d models saved at %s", first.task, len(folders), folder)
     return folder
 
@@ -90,24 +87,23 @@ def _loaded(folder: Path, task: str | None, trust: str | Sequence[str]) -> Infer
         if task not in (None, model.task):
             raise StorageError(f"{folder} is a model of task {model.task!r}, not of {task!r}")
         return model
-    found = {trained.model.task: trained.model for trained in tasks_of_run(folder, trust)}
-    chosen = next(iter(found)) if task is None and len(found) == 1 else task
-    if chosen not in found:
-        came = "name one" if task is None else f"not {task!r}"
+    models = {model.task: model for model in tasks_of_run(folder, trust)}
+    chosen = next(iter(models)) if task is None and len(models) == 1 else task
+    if chosen not in models:
+        remedy = "name one" if task is None else f"not {task!r}"
         raise StorageError(
-            f"{folder} is a checkpoint of the tasks {', '.join(found)}; {came} with task (--task)"
+            f"{folder} is a checkpoint of the tasks {', '.join(models)}; {remedy} with task (--task)"
         )
-    return found[chosen]
+    return models[chosen]
 
 
 def _differences(one: Path, first: InferenceModel, other: Path, second: InferenceModel) -> Iterator[str]:
-    """A line on what does not agree between two models, if anything does not."""
-    found = [
+    """Yield one line that names what differs between two models, if anything does."""
+    lines = [
         f"{path[0]} is {old!r} and {new!r}" for path, old, new in changes(_facts(first), _facts(second), 1)
     ]
-    if found:
-        told = "; ".join(shortened(found, MOST_DIFFERENCES))
-        yield f"{one} and {other} cannot be merged: {told}"
+    if lines:
+        yield f"{one} and {other} cannot be merged: {'; '.join(shortened(lines, MOST_DIFFERENCES))}"
 
 
 def _facts(model: InferenceModel) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.onnx.graph import Graph, batch_specs, made_up_batch
 from palm.engine.inference.onnx.writing import require_onnx, write_graph
 from palm.export.description import describe_export
-from palm.export.sources import Trained, saved_model, tasks_of_run
+from palm.export.sources import saved_model, tasks_of_run
 from palm.export.tokenizer_files import save_reader
 
 FILE = "model.onnx"
@@ -68,8 +68,7 @@ def to_onnx(
             `<save_path>/step_N`, or the `save_path` of a run whose models have equal encoders.
         folder: a new folder; appears whole or not at all.
         all_heads: one graph with the heads of all tasks on one encoder.
-        rows: the data file whose first rows are compared, or task -> file; where absent, the file that
-            the run had, if it and `source` are still where they were, else made-up tokens.
+        rows: the data file whose first rows are compared, or task -> file; made-up tokens where absent.
         tolerance: the largest absolute difference of any output.
         trust: as for `palm.load_model`.
         overwrite: replace a folder that palm wrote, and that holds nothing else.
@@ -86,13 +85,15 @@ def to_onnx(
     require_onnx("an export to ONNX")
     folder = Path(folder)
     check_target(folder, overwrite)
-    tasks = tasks_of_run(Path(source), trust) if all_heads else [saved_model(Path(source), trust)]
-    tasks = _with_rows(tasks, rows)
-    models = [trained.model for trained in tasks]
+    models = tasks_of_run(Path(source), trust) if all_heads else [saved_model(Path(source), trust)]
+    files = _files_of_rows([model.task for model in models], rows)
     graph = graph_of(models)
     with new_directory(folder, overwrite) as part:
         session = write_graph(graph, part / FILE)
-        checks = {trained.model.task: check_graph(session, graph, trained, tolerance) for trained in tasks}
+        checks = {
+            model.task: check_graph(session, graph, model, files.get(model.task), tolerance)
+            for model in models
+        }
         _describe(part, graph, models, checks)
     for name, check in checks.items():
         logger.info("%s: the graph %s", name, check)
@@ -125,20 +126,22 @@ def graph_of(models: Sequence[InferenceModel]) -> Graph:
     ).eval()
 
 
-def check_graph(session: Any, graph: Graph, trained: Trained, tolerance: float) -> Check:
+def check_graph(
+    session: Any, graph: Graph, model: InferenceModel, data: Path | None, tolerance: float
+) -> Check:
     """Compare one task's outputs of an `onnxruntime` session with those of its PyTorch model.
 
     Args:
         session: of the exported graph.
         graph: the module that was exported.
-        trained: the task, with the file of its rows; None for rows of made-up tokens.
+        model: of the task.
+        data: the file whose first rows are compared; None for made-up tokens.
         tolerance: the largest difference.
 
     Raises:
         PalmError: some output differs by more.
         DataError: a row of the file cannot be read.
     """
-    model, data = trained.model, trained.data
     batch = made_up_batch(model.reader, NUM_ROWS) if data is None else _first_rows(model, data)
     check = Check(
         num_rows=len(batch["input_mask"]),
@@ -160,18 +163,18 @@ def _first_rows(model: InferenceModel, data: Path) -> Tensors:
     return model.reader.collate(rows, indices, lambda row: generator(0, "export", model.task, row))
 
 
-def _with_rows(tasks: Sequence[Trained], rows: str | Path | Mapping[str, str | Path] | None) -> list[Trained]:
-    """The tasks with the files of rows that were asked for."""
-    names = [trained.model.task for trained in tasks]
-    if isinstance(rows, str | Path) and len(names) > 1:
-        raise PalmError(f"rows: files for {', '.join(names)} are given as task -> file, not {str(rows)!r}")
-    files = dict.fromkeys(names[:1], rows) if isinstance(rows, str | Path) else dict(rows or {})
-    if strange := sorted(files.keys() - set(names)):
-        raise PalmError(f"rows: there is no task {', '.join(map(repr, strange))}, but {', '.join(names)}")
-    return [
-        replace(trained, data=Path(files[trained.model.task])) if trained.model.task in files else trained
-        for trained in tasks
-    ]
+def _files_of_rows(
+    tasks: Sequence[str], rows: str | Path | Mapping[str, str | Path] | None
+) -> dict[str, Path]:
+    if isinstance(rows, str | Path):
+        if len(tasks) > 1:
+            raise PalmError(
+                f"rows: files for {', '.join(tasks)} are given as task -> file, not {str(rows)!r}"
+            )
+        rows = {tasks[0]: rows}
+    if unknown := sorted((rows or {}).keys() - set(tasks)):
+        raise PalmError(f"rows: there is no task {', '.join(map(repr, unknown))}, but {', '.join(tasks)}")
+    return {task: Path(file) for task, file in (rows or {}).items()}
 
 
 def _describe(

@@ -1,47 +1,28 @@
-"""What is exported: one saved model, or all tasks of a run on one encoder."""
+"""The models to export: one that was saved, or all tasks of a run on one encoder."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from palm.backbone import BACKBONES
-from palm.config import Problems
-from palm.config.files import read_yaml
-from palm.config.values import guessed
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.serialization import rebuild
 from palm.core.files.tensors import load_into
 from palm.core.files.untrusted import read_object, wrap_read_errors
-from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.model_paths import LAST
 from palm.engine.run.checkpoint import STATE, newest_checkpoint, trained_weights
-from palm.engine.run.run_directory import CONFIGURATION
 from palm.export.tokenizer_files import load_tokenizer
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A task's model.
-
-    Args:
-        model: on the CPU, computing in float32.
-        data: the data file that its run predicts or trains on, if it is still there.
-    """
-
-    model: InferenceModel
-    data: Path | None
-
-
-def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> Trained:
-    """What a target task saved; `trust` as for `load_model`.
+def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> InferenceModel:
+    """Load what a target task saved, on the CPU, in float32; `trust` as for `load_model`.
 
     Raises:
         StorageError: `folder` is no whole model; says what to give instead, if it is a run's.
@@ -53,14 +34,11 @@ def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> Trained:
             f"{folder} holds several tasks: export {models}; or all of them as one ONNX graph, "
             "with --all-heads"
         )
-    model = load_model(folder, precision="fp32", trust=trust)
-    with wrap_read_errors(folder / DESCRIPTION):
-        run = read_object(folder / DESCRIPTION)["run"]
-        return Trained(model, _data_file(run, model.task, folder))
+    return load_model(folder, precision="fp32", trust=trust)
 
 
-def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[Trained]:
-    """All tasks of a checkpoint; or the targets of a run, if they were saved with equal encoders.
+def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
+    """Load all tasks of a checkpoint; or the targets of a run, if they were saved with equal encoders.
 
     `trust` is as for `load_model`.
 
@@ -68,9 +46,9 @@ def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[Trained]
         StorageError: neither is there, or the encoders are not equal.
         PalmError: the tasks have different vocabularies, or different task embeddings.
     """
-    found = (_of_checkpoint if _is_checkpoint(folder) else _of_targets)(folder, trust)
-    # One encoder reads one sequence of tokens: all tasks must make the same of a text.
-    first, *others = (trained.model for trained in found)
+    models = (_of_checkpoint if _is_checkpoint(folder) else _of_targets)(folder, trust)
+    # One encoder reads one sequence of tokens: all tasks must tokenize a text alike.
+    first, *others = models
     for other in others:
         library, theirs = (load_tokenizer(model.reader).to_library() for model in (first, other))
         if library.to_str() != theirs.to_str():
@@ -84,10 +62,10 @@ def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[Trained]
                 f"{first.task!r} and {other.task!r} have the task_id {numbers[0]} and {numbers[1]}, so the "
                 "encoder computes something else for each; export them one by one"
             )
-    return found
+    return models
 
 
-def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
+def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[InferenceModel]:
     weights = trained_weights(folder)
     components = read_object(folder / STATE).get("components")
     if components is None:
@@ -95,28 +73,26 @@ def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
     with wrap_read_errors(folder / STATE):
         backbone = rebuild(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
         load_into(backbone, weights.backbone, folder)
-        found = []
-        config = folder.parent / CONFIGURATION
-        run = guessed(read_yaml(config, Problems())) if config.is_file() else {}
+        models = []
         for task, parts in components["tasks"].items():
             head = rebuild(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
             load_into(head, weights.heads[task], folder)
             reader = rebuild(READERS, parts["reader"], folder, trust=trust)
-            model = InferenceModel(task, reader, backbone, head, precision="fp32")
-            found.append(Trained(model, _data_file(run, task, folder)))
-        return found
+            models.append(InferenceModel(task, reader, backbone, head, precision="fp32"))
+        return models
 
 
-def _of_targets(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
+def _of_targets(folder: Path, trust: str | Sequence[str]) -> list[InferenceModel]:
     folders = _targets(folder)
     if not folders:
         raise StorageError(
             f"{folder} is neither a checkpoint (step_N) nor the save_path of a run with saved models"
         )
-    found = [saved_model(target, trust) for target in folders]
-    first, *others = (trained.model for trained in found)
+    models = [saved_model(target, trust) for target in folders]
+    first, *others = models
     for other in others:
-        ours, theirs = first.backbone.state_dict(), other.backbone.state_dict()
+        ours = first.backbone.state_dict()
+        theirs = other.backbone.state_dict()
         if ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours):
             checkpoint = newest_checkpoint(folder)
             instead = (
@@ -129,7 +105,7 @@ def _of_targets(folder: Path, trust: str | Sequence[str]) -> list[Trained]:
                 f"every target is saved at the moment it finishes; {instead}"
             )
         other.backbone = first.backbone
-    return found
+    return models
 
 
 def _targets(folder: Path) -> list[Path]:
@@ -138,16 +114,3 @@ def _targets(folder: Path) -> list[Path]:
 
 def _is_checkpoint(folder: Path) -> bool:
     return (folder / STATE).is_file()
-
-
-def _data_file(run: Mapping[str, Any], task: str, folder: Path) -> Path | None:
-    """A file that a run names; only if `folder` still lies where this run saved it, so it is the user's own.
-
-    A directory that came from elsewhere must not choose what is read on this machine.
-    """
-    settings = {**run.get("global", {}), **run.get("tasks", {}).get(task, {})}
-    place = settings.get("save_path")
-    if not place or not folder.resolve().is_relative_to(Path(place).resolve()):
-        return None
-    files = [Path(settings[name]) for name in ("pred_file", "train_file") if settings.get(name)]
-    return next((file for file in files if file.is_file()), None)

@@ -1,7 +1,6 @@
 """Pretrained weights of Hugging Face, Google, Paddle and our own models."""
 
-from palm.pretrained.directory import ModelDirectory, read_directory
-from palm.pretrained.encoders import load_backbone
+from palm.pretrained.directory import ModelDirectory, load_backbone, read_directory
 from palm.pretrained.files import read_weights
 from palm.pretrained.loading import Report, load_pretrain
 from palm.pretrained.names import from_ours, to_ours

@@ -14,9 +14,10 @@ from palm.backbone import BACKBONES, Backbone
 from palm.core.errors import StorageError
 from palm.core.files.untrusted import resolve_inside, wrap_read_errors
 from palm.core.numerics.allocation_limit import within_weights
-from palm.core.numerics.skip_init import unfilled
+from palm.core.numerics.skip_init import skip_init
 from palm.pretrained.configs import CONFIG_FILES, described, find_config, placed, read_config, sizes_of
 from palm.pretrained.files import read_weights
+from palm.pretrained.loading import fill_backbone
 from palm.pretrained.names import Renamed, to_ours
 from palm.pretrained.vocabularies import find_vocabulary, is_lower_case
 
@@ -52,7 +53,7 @@ class ModelDirectory:
         """
         file = self.config_file
         complete = all(name in self.given.weights for name in ("pooler.weight", "pooler.bias"))
-        start = unfilled() if complete else nullcontext()
+        start = skip_init() if complete else nullcontext()
         with wrap_read_errors(file), placed(file), within_weights(self.given.weights, file), start:
             return BACKBONES[self.backbone](**self.settings)
 
@@ -121,3 +122,24 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
         "vocab_path": str(vocabulary),
         "do_lower_case": directory.do_lower_case,
     }
+
+
+def load_backbone(path: str | Path) -> Backbone:
+    """Load the encoder of a model directory, ready to compute (in `eval()` mode).
+
+    Args:
+        path: a directory that Hugging Face, Google, PaddleNLP, PaddlePALM or palm wrote: weights, and a
+            JSON file with the sizes beside them or, as beside PaddlePALM's `params`, one level up.
+
+    Returns:
+        A module that maps the inputs of its `inputs_attr`, a dictionary of tensors, to those of its
+        `outputs_attr`.
+
+    Raises:
+        StorageError: files are missing or damaged, or of another kind of model.
+        ConfigError: the JSON file's sizes are missing or wrong.
+    """
+    directory = read_directory(path)
+    backbone = directory.build()
+    fill_backbone(backbone, directory.given, directory.path)
+    return backbone.eval()

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from palm.backbone import Backbone
 from palm.backbone.transformers import Transformers
+from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.pretrained.agreement import check_agreement
 from palm.pretrained.files import read_weights
-from palm.pretrained.library import renamed_for
+from palm.pretrained.library import directory_pooling, renamed_for
 from palm.pretrained.names import Renamed, to_ours
 
 MAY_LACK = {
@@ -41,6 +43,10 @@ _ROWS = {
 """End of a parameter's name -> the setting that gives the number of its rows."""
 
 
+MAX_NAMED = 6
+"""Tensors that a message names."""
+
+
 @dataclass(frozen=True)
 class Report:
     """The result of loading a weights file into a backbone.
@@ -63,8 +69,8 @@ class Report:
         total = len(self.loaded) + len(self.missing)
         lines = [f"{len(self.loaded)} of the backbone's {total} parameters loaded from {self.path}"]
         lines += [f"  missing: {name} ({may_lack(name)})" for name in self.missing]
-        lines += [f"  left out: {shortened(self.left_out)}"] if self.left_out else []
-        lines += [f"  unused: {shortened(self.unused)}"] if self.unused else []
+        lines += [f"  left out: {_listed(self.left_out)}"] if self.left_out else []
+        lines += [f"  unused: {_listed(self.unused)}"] if self.unused else []
         return "\n".join(lines)
 
 
@@ -85,6 +91,8 @@ def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
     with wrap_read_errors(path):
         given = to_ours(read_weights(path))
     check_agreement(backbone, given, Path(path))
+    if isinstance(backbone, Backbone) and backbone.settings.get("pooling") == "model":
+        backbone.set_pooling(directory_pooling(Path(path)))
     return fill_backbone(backbone, given, Path(path))
 
 
@@ -94,10 +102,8 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
     if isinstance(backbone, Transformers):
         given = renamed_for(backbone, given)
     if problems := list(_problems(parameters, given)):
-        more = [f"  and {len(problems) - 6} more"] if len(problems) > 6 else []
-        raise StorageError(
-            "\n".join([f"the weights of {path} do not fit the backbone:", *problems[:6], *more])
-        )
+        lines = shortened(problems, MAX_NAMED)
+        raise StorageError("\n  ".join([f"the weights of {path} do not fit the backbone:", *lines]))
     missing = [name for name in parameters if name not in given.weights]
     with torch.no_grad():
         for name, parameter in parameters.items():
@@ -106,12 +112,13 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
             elif name == "embeddings.task.weight":
                 parameter.zero_()
     surplus = [name for name in given.weights if name not in parameters]
+    heads = [name for name in surplus if name in MAY_LACK]  # a pooler where means are pooled
     report = Report(
         path,
         loaded=tuple(name for name in parameters if name in given.weights),
         missing=tuple(missing),
-        left_out=tuple(given.left_out),
-        unused=(*given.unused, *surplus),
+        left_out=(*given.left_out, *heads),
+        unused=(*given.unused, *(name for name in surplus if name not in heads)),
     )
     (logger.warning if report.missing or report.unused else logger.info)("%s", report)
     return report
@@ -121,10 +128,9 @@ def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]
     """Yield what the file lacks, and what has another shape in it."""
     missing = [name for name in parameters if name not in given.weights and not may_lack(name)]
     if missing:
-        yield f"  missing, {len(missing)} of {len(parameters)}: {shortened(missing)}"
-        others = [*given.unused, *given.left_out]
-        if others:
-            yield f"  in the file but unknown to the backbone: {shortened(others)}"
+        yield f"missing, {len(missing)} of {len(parameters)}: {_listed(missing)}"
+        if others := [*given.unused, *given.left_out]:
+            yield f"in the file but unknown to the backbone: {_listed(others)}"
     for name, parameter in parameters.items():
         theirs = tuple(given.weights.get(name, parameter).shape)
         if theirs != tuple(parameter.shape):
@@ -134,11 +140,8 @@ def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]
                 if name.endswith(end) and theirs[0] != parameter.shape[0]
             ]
             ours = list(parameter.shape)
-            yield f"  {name}: {list(theirs)} in the file, {ours} in the backbone{''.join(hints)}"
+            yield f"{name}: {list(theirs)} in the file, {ours} in the backbone{''.join(hints)}"
 
 
-def shortened(names: Iterable[str]) -> str:
-    """The first names of a list, and how many more there are."""
-    names = list(names)
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return ", ".join(names[:6]) + more
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(shortened(names, MAX_NAMED))

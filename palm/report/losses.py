@@ -16,7 +16,7 @@ from palm.core.errors import DataError
 from palm.core.numerics.precision import resolved
 from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Tensors
-from palm.engine.inference.inference import CHUNK_EXAMPLES, InferenceModel, kept_modes
+from palm.engine.inference.inference import CHUNK_EXAMPLES, InferenceModel, restored_modes
 from palm.engine.training.model import outputs_of
 from palm.reader import Record, Rows
 from palm.reader.text.squad import SquadQuestion, answerable
@@ -70,7 +70,7 @@ def _row_losses(model: InferenceModel, rows: Rows, indices: Sequence[int]) -> li
         rows, indices, lambda k: generator(0, "mask", model.task, "predict", 0, indices[k])
     )
     batch = {name: value.to(device) for name, value in batch.items()}
-    with kept_modes(model.backbone, model.head):
+    with restored_modes(model.backbone, model.head):
         model.backbone.eval()
         model.head.eval()
         outputs = outputs_of(model.backbone, model.head, batch, resolved(model.precision, device))

@@ -64,7 +64,9 @@ def test_a_kind_is_listed_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_misspelt_name_is_told_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "mixing.temprature"]) == 2
-    assert "no mixing is called 'temprature'; did you mean 'mixing.temperature'?" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "'temprature'" in error
+    assert "'mixing.temperature'?" in error
     assert main(["ls", "batchsize"]) == 2
     assert "nothing is called 'batchsize'" in capsys.readouterr().err
 
@@ -87,7 +89,7 @@ def test_components_of_a_users_modules_are_listed(
     text = told(["--config", "config.yaml", "mixing.own_parts_of_ls.Twice"], capsys)
     assert text.startswith("mixing.own_parts_of_ls.Twice: Draws every task twice\n")
     assert main(["ls", "--module", "no_such_module"]) == 2
-    assert "--module no_such_module: it cannot be imported" in capsys.readouterr().err
+    assert "--module no_such_module: " in capsys.readouterr().err
 
 
 def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:

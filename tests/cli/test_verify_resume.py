@@ -68,11 +68,12 @@ def test_a_reader_that_draws_from_a_global_generator_is_caught(tmp_path: Path) -
     done = verify_resume(tmp_path, "--steps", "3", "--more", "4", reader="forgetful.Forgetful")
     assert done.returncode == 1, done.stderr + done.stdout
     last = done.stdout.splitlines()[-1]
-    assert last.startswith("not identical: after the kill, global step "), json.dumps(last)
-    assert "(task 'cls'): the batches differ in token_ids" in last
+    assert last.startswith("not identical: "), json.dumps(last)
+    assert "'cls'" in last
+    assert "token_ids" in last
 
 
 def test_a_run_that_is_too_short_says_so(tmp_path: Path) -> None:
     done = verify_resume(tiny.write_files(tmp_path), "--steps", "50")
     assert done.returncode == 2
-    assert "steps; give smaller --steps and --more" in done.stderr
+    assert "--more" in done.stderr

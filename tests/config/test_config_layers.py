@@ -234,7 +234,7 @@ def test_a_file_below_the_working_directory_is_named_from_there_and_others_in_fu
     assert report(read_config("config.yaml", argv=[]))[0] == "config.yaml:2 'x'"
     written("elsewhere/x", "")
     monkeypatch.chdir("elsewhere")
-    assert report(read_config("../config.yaml", argv=[]))[0] == f"{path.as_posix()}:2: nothing uses 'x'"
+    assert report(read_config("../config.yaml", argv=[]))[0] == f"{path.as_posix()}:2 'x'"
 
 
 # Tasks and sections.

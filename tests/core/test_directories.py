@@ -54,7 +54,7 @@ def test_a_folder_with_files_of_others_is_never_replaced(tmp_path: Path) -> None
     for name in ("a.py", "b.py", "c.py"):
         (home / "project" / name).write_text("mine", encoding="utf-8")
     for overwrite in (False, True):
-        with pytest.raises(StorageError, match=r"home holds 4 files that palm did not write \(project, proj"):
+        with pytest.raises(StorageError, match=r"home .* 4 files .*\(project, proj"):
             fill(home, "1", overwrite)
     assert (home / "project" / "a.py").read_text(encoding="utf-8") == "mine"
     assert names(tmp_path) == ["home"]
@@ -62,7 +62,7 @@ def test_a_folder_with_files_of_others_is_never_replaced(tmp_path: Path) -> None
 
 def test_what_palm_wrote_is_replaced_when_asked(tmp_path: Path) -> None:
     fill(tmp_path / "model", "1")
-    with pytest.raises(StorageError, match=r"model holds what palm wrote before; .*--overwrite"):
+    with pytest.raises(StorageError, match=r"model .*--overwrite"):
         fill(tmp_path / "model", "2")
     assert (tmp_path / "model" / "a.txt").read_text(encoding="utf-8") == "1"
     fill(tmp_path / "model", "2", overwrite=True)
@@ -73,7 +73,7 @@ def test_what_palm_wrote_is_replaced_when_asked(tmp_path: Path) -> None:
 def test_a_foreign_file_among_palms_own_is_named_and_stays(tmp_path: Path) -> None:
     fill(tmp_path / "model", "1")
     (tmp_path / "model" / "sub" / "notes.md").write_text("mine", encoding="utf-8")
-    with pytest.raises(StorageError, match=r"holds a file that palm did not write \(sub/notes\.md\)"):
+    with pytest.raises(StorageError, match=r"model .*\(sub/notes\.md\)"):
         fill(tmp_path / "model", "2", overwrite=True)
     assert (tmp_path / "model" / "a.txt").read_text(encoding="utf-8") == "1"
     remove_directory(tmp_path / "model")
@@ -95,13 +95,13 @@ def test_a_temporary_of_a_listed_file_is_palms_own(tmp_path: Path) -> None:
 def test_a_folder_without_a_readable_manifest_is_not_palms(tmp_path: Path, manifest: str) -> None:
     fill(tmp_path / "model", "1")
     (tmp_path / "model" / "manifest.json").write_text(manifest, encoding="utf-8")
-    with pytest.raises(StorageError, match="that palm did not write"):
+    with pytest.raises(StorageError, match=r"model holds .*a\.txt"):
         check_target(tmp_path / "model", overwrite=True)
 
 
 @pytest.mark.parametrize("place", [".", "/", "..", "sub/.."])
 def test_a_path_that_names_no_folder_of_its_own_is_refused(place: str) -> None:
-    with pytest.raises(StorageError, match="is a folder that is in use; give the path of a new one"):
+    with pytest.raises(StorageError, match="in use"):
         check_target(Path(place), overwrite=True)
 
 
@@ -109,16 +109,16 @@ def test_a_path_that_names_no_folder_of_its_own_is_refused(place: str) -> None:
 def test_a_file_and_a_link_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StorageError, match="file is a file; give the path of a new folder"):
+    with pytest.raises(StorageError, match="file is a file"):
         check_target(tmp_path / "file", overwrite=True)
-    with pytest.raises(StorageError, match=r"link is a link to .*elsewhere; give"):
+    with pytest.raises(StorageError, match=r"link .*elsewhere"):
         check_target(tmp_path / "link", overwrite=True)
 
 
 def test_an_empty_folder_may_be_filled_and_a_failure_leaves_it_empty(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     with (
-        pytest.raises(StorageError, match=r"No such file or directory: .*none;"),
+        pytest.raises(StorageError, match=r"No such file .*none"),
         new_directory(tmp_path / "model") as part,
     ):
         (part / "half").write_text((tmp_path / "none").read_text(encoding="utf-8"), encoding="utf-8")
@@ -202,7 +202,7 @@ def test_what_the_system_refuses_is_said_in_words(number: int, words: str) -> No
 def test_a_full_disk_is_recognised_behind_safetensors() -> None:
     error = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
     with (
-        pytest.raises(StorageError, match="cannot write w: the disk is full; free"),
+        pytest.raises(StorageError, match=r"write w: .*disk is full"),
         wrap_write_errors(Path("w")),
     ):
         raise error
@@ -225,9 +225,9 @@ def test_a_disk_that_turns_read_only_is_told_of_once(tmp_path: Path, monkeypatch
     for name in ("replace", "unlink"):
         monkeypatch.setattr(os, name, refuse)
         monkeypatch.setattr(Path, name, refuse)  # Python 3.10's has its own of the former
-    with pytest.raises(StorageError, match="note: the file system is read-only"):
+    with pytest.raises(StorageError, match=r"note: .*read-only"):
         write_text(tmp_path / "note", "1")
-    with pytest.raises(StorageError, match=r"predictions\.json: the file system is read-only"):
+    with pytest.raises(StorageError, match=r"predictions\.json: .*read-only"):
         write_records(records, tmp_path)
 
 

@@ -48,7 +48,7 @@ def test_a_second_one_waits_and_says_once_for_what(tmp_path: Path, caplog: pytes
         may_end.set()
         first.join()
     assert order == ["first", "second"]
-    assert caplog.messages == ["waiting for another process that is counting"]
+    assert [record.args for record in caplog.records] == [("counting",)]
 
 
 def test_the_lock_of_a_process_that_died_is_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -144,8 +144,8 @@ def test_the_list_says_that_there_is_no_xlnet_and_where_a_repository_is(
     with caplog.at_level(logging.INFO, "palm"):
         ls("pretrain", "XLNet-cased-base")
         ls(scope="bert-base-chinese")
-    assert caplog.messages[1] == "  => XLNet-cased-base (its backbone is not supported)"
-    assert caplog.messages[3] == "  => bert-base-chinese (Hugging Face: google-bert/bert-base-chinese)"
+    assert caplog.messages[1].split()[:2] == ["=>", "XLNet-cased-base"]
+    assert caplog.messages[3].split()[1::3] == ["bert-base-chinese", "google-bert/bert-base-chinese)"]
 
 
 def test_the_names_of_0_2_1_are_the_archives_of_2_0() -> None:
@@ -156,11 +156,9 @@ def test_the_names_of_0_2_1_are_the_archives_of_2_0() -> None:
 @pytest.mark.parametrize("call", [ls, download])
 def test_an_unknown_name_is_an_error_with_the_list(call: object) -> None:
     assert callable(call)
-    with pytest.raises(
-        PalmError, match=r"called 'BERT-zh-bas'; known: RoBERTa.*did you mean 'BERT-zh-base'\?"
-    ):
+    with pytest.raises(PalmError, match=r"'BERT-zh-bas'.*RoBERTa.*'BERT-zh-base'\?"):
         call("pretrain", "BERT-zh-bas")
-    with pytest.raises(PalmError, match="nothing to download is called 'vocab'; known: pretrain"):
+    with pytest.raises(PalmError, match=r"'vocab'.*pretrain"):
         call("vocab")
 
 
@@ -259,9 +257,7 @@ def test_an_interrupted_archive_is_continued(server: FileServer, tmp_path: Path)
     archive = packed(palm_files(tiny()))
     offer_archive(server, "BERT-zh-base", archive)
     server.breaks = [1000, 0]
-    with pytest.raises(
-        StorageError, match=f"broke off after 1000 of {len(archive)} bytes; run the same again"
-    ):
+    with pytest.raises(StorageError, match=f" 1000 of {len(archive)} bytes"):
         download("pretrain", "BERT-zh-base", tmp_path)
     assert [path for path in tree(tmp_path / "pretrain") if path.endswith("gz.part")] == [
         "BERT-zh-base.part/files/chinese_L-12_H-768_A-12.tar.gz.part"
@@ -398,9 +394,7 @@ def test_a_repository_without_a_vocabulary_is_an_error_and_leaves_no_folder(
     files = hub.files_of(tiny())
     del files["vocab.txt"]
     hub.offer_model(server, "google-bert/bert-base-cased", files)
-    with pytest.raises(
-        StorageError, match=r"^no model has arrived: there is no vocab\.txt or vocab\.json or"
-    ):
+    with pytest.raises(StorageError, match=r"vocab\.txt or vocab\.json"):
         download("pretrain", "bert-base-cased", tmp_path)
     assert tree(tmp_path) == ["pretrain"]
 
@@ -410,7 +404,7 @@ def test_a_repository_without_a_vocabulary_is_an_error_and_leaves_no_folder(
 
 def test_a_mirror_that_is_no_address_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALM_MIRROR", "mirror.example")
-    with pytest.raises(PalmError, match=r"PALM_MIRROR should hold an address .* not 'mirror\.example'"):
+    with pytest.raises(PalmError, match=r"PALM_MIRROR .*'mirror\.example'"):
         download("pretrain", "BERT-zh-base", tmp_path)
     assert tree(tmp_path / "pretrain") == []
 
@@ -512,8 +506,8 @@ def test_the_script_explains_an_error_in_one_line(
     monkeypatch.setattr(sys, "argv", ["download_models.py", "-d", "bert-en-uncased-larg"])
     assert runpy.run_path(str(SCRIPT))["main"]() == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: nothing to download is called 'bert-en-uncased-larg'; known: ")
-    assert error.endswith("; did you mean 'bert-en-uncased-large'?\n")
+    assert "'bert-en-uncased-larg'" in error
+    assert error.endswith("'bert-en-uncased-large'?\n")
 
 
 # palm download
@@ -537,7 +531,7 @@ def test_the_command_goes_on_where_a_broken_download_stopped(
     server.breaks = [100, 0]
     words = ["download", "-d", "BERT-en-uncased-base", "--path", str(tmp_path)]
     assert command(words) == 2
-    assert "the connection broke off after 100 of " in capsys.readouterr().err
+    assert " 100 of " in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "pretrain").iterdir()] == ["BERT-en-uncased-base.part"]
     assert command(words) == 0
     assert server.ranges == [None, "bytes=100-", "bytes=100-"]
@@ -552,13 +546,13 @@ def test_an_interrupted_command_says_how_to_go_on(
 
     server.halfway = interrupt_main
     assert command(["download", "BERT-en-uncased-base", "--path", str(tmp_path)]) == 130
-    assert capsys.readouterr().err == "interrupted; run the same again, and it goes on from there\n"
+    assert capsys.readouterr().err.startswith("interrupted; ")
 
 
 def test_the_command_lists_and_knows_its_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["download", "--list"]) == 0
-    assert "  => XLNet-cased-base (its backbone is not supported)" in capsys.readouterr().out.splitlines()
+    assert "  => XLNet-cased-base " in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
         command(["download", "BERT-en-uncased-base", "--batch_size", "8"])
     assert ended.value.code == 2
-    assert "palm download does not know --batch_size 8" in capsys.readouterr().err
+    assert "--batch_size 8" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_a_connection_that_brings_nothing_more_is_an_error_and_the_next_try_cont
     server: FileServer, tmp_path: Path
 ) -> None:
     server.breaks = [100_000, 0]
-    with pytest.raises(StorageError, match="broke off after 100000 of 300000 bytes; run the same again"):
+    with pytest.raises(StorageError, match=" 100000 of 300000 bytes"):
         fetch(f"{server.url}/m.bin", tmp_path / "m.bin")
     assert remains(tmp_path) == {"m.bin.part": 100_000}
     fetch(f"{server.url}/m.bin", tmp_path / "m.bin")
@@ -104,14 +104,14 @@ def test_a_part_longer_than_the_file_is_dropped(server: FileServer, tmp_path: Pa
     with pytest.raises(StorageError):
         fetch(f"{server.url}/m.bin", tmp_path / "m.bin")
     (tmp_path / "m.bin.part").write_bytes(DATA + b"!")
-    with pytest.raises(StorageError, match="has changed since its download began; run the same again"):
+    with pytest.raises(StorageError, match=r"http://.* has changed"):
         fetch(f"{server.url}/m.bin", tmp_path / "m.bin")
     assert remains(tmp_path) == {}
 
 
 def test_a_promise_of_more_than_comes_is_an_error(server: FileServer, tmp_path: Path) -> None:
     server.promised_more = 5
-    with pytest.raises(StorageError, match="has changed since its download began"):
+    with pytest.raises(StorageError, match=r"http://.* has changed"):
         fetch(f"{server.url}/m.bin", tmp_path / "m.bin")
     assert remains(tmp_path) == {}
 
@@ -142,16 +142,14 @@ def test_an_answer_that_is_no_file_is_an_error(
 
 
 def test_a_missing_file_is_an_error(server: FileServer, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"nothing\.bin: the server has no such file; name a mirror"):
+    with pytest.raises(StorageError, match=r"nothing\.bin: .*PALM_MIRROR"):
         fetch(f"{server.url}/nothing.bin", tmp_path / "m.bin")
 
 
 def test_a_server_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with file_server() as server:
         url = server.url
-    with pytest.raises(
-        StorageError, match=r"cannot be reached: .*; look after the connection, or name a mirror"
-    ):
+    with pytest.raises(StorageError, match=r"http.* cannot be reached: .*PALM_MIRROR"):
         fetch(f"{url}/m.bin", tmp_path / "m.bin")
 
 

