@@ -84,7 +84,7 @@ def _one_word(maskable: Bools, row: int, rng: np.random.Generator) -> int:
     """A word of a row, drawn after one number for each of its words; as row · seq + column."""
     (columns,) = maskable[row].nonzero()
     rng.random(len(columns))
-    return row * maskable.shape[1] + int(rng.choice(columns, size=1)[0])
+    return int(row * maskable.shape[1] + rng.choice(columns, size=1)[0])
 
 
 def _random_tokens(
