@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,10 @@ from palm.backbone.embeddings import Embeddings
 from palm.backbone.layer import PostNorm, casting
 from palm.backbone.packed_attention import attend
 from palm.backbone.packing import Packing
+from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.shape import Shape, Table
 from palm.backbone.single_sequence import encode_single
+from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, WiringError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
 from palm.core.tensor_specs import Tensors, TensorSpec, mismatches
@@ -68,6 +70,9 @@ class Encoder(Backbone):
         initializer_range: sigma of the normal that weights start from.
         intermediate_size: inner width of the feed-forward networks; 4 x `hidden_size` where None.
         layer_norm_eps: added to the variance in layer norms.
+        pooling: how a sentence embedding is made: `cls` is the first token through the pooler, as in PALM,
+            `mean` and `max` are over all tokens, without a pooler; `model` is what the directory of the
+            pretrained weights says (`1_Pooling/config.json`), otherwise `cls`.
         own: settings of `architecture`.
 
     Attributes:
@@ -101,9 +106,12 @@ class Encoder(Backbone):
         *,
         intermediate_size: int | None = None,
         layer_norm_eps: float = 1e-12,
+        pooling: Pooling = "cls",
         **own: Any,
     ) -> None:
         super().__init__()
+        raise_any(choice_problems(get_args(Pooling), pooling=pooling))
+        self.pooling: str = "cls" if pooling == "model" else pooling
         parts = type(self).architecture(**own)
         tables = [Table("word", "token_ids", "vocab_size", vocab_size)]
         if parts.positions is not None:
@@ -143,10 +151,17 @@ class Encoder(Backbone):
         self.layers = nn.ModuleList(parts.layers(shape))
         has_norm = parts.layer.needs_final_norm
         self.final_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps) if has_norm else None
-        self.pooler = nn.Linear(width, width)
+        self.pooler = nn.Linear(width, width) if self.pooling == "cls" else None
         self.pooler_activation = ACTIVATIONS[parts.pooler_act]
         self._checkpoints_activations = False
         init_weights(self, shape.initializer_range)
+
+    def set_pooling(self, pooling: str) -> None:
+        """Replace `pooling: model` by what a directory of weights says."""
+        super().set_pooling(pooling)
+        self.pooling = pooling
+        if pooling != "cls":
+            self.pooler = None
 
     @property
     def inner_width(self) -> int:
@@ -297,7 +312,7 @@ class Encoder(Backbone):
 
     def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str], depth: int = 0) -> Tensors:
         """Compute the wanted ones of `encoder_outputs` and the sentence embeddings, from layer `depth` on."""
-        every_token = "encoder_outputs" in wanted
+        every_token = "encoder_outputs" in wanted or self.pooler is None
         encoded = None if depth else encode_single(self.layers, tokens, packing, not every_token)
         if encoded is None:
             *lower, last = self.layers[depth:]
@@ -311,10 +326,11 @@ class Encoder(Backbone):
         tokens = encoded  # [tokens, width] or [batch, width]
         if self.final_norm is not None:
             tokens = layer_norm(tokens, self.final_norm)
-        outputs = {"encoder_outputs": packing.unpack(tokens)} if every_token else {}
+        outputs = {"encoder_outputs": packing.unpack(tokens)} if "encoder_outputs" in wanted else {}
         if wanted & set(SENTENCE):
-            first = tokens[packing.first] if every_token else tokens
-            sentence = self.pooler_activation(self.pooler(first.to(self.pooler.weight.dtype)))
+            sentence = pooled(tokens, packing, self.pooling) if every_token else tokens
+            if self.pooler is not None:
+                sentence = self.pooler_activation(self.pooler(sentence.to(self.pooler.weight.dtype)))
             outputs |= {name: sentence for name in SENTENCE if name in wanted}
         return outputs
 

@@ -69,6 +69,11 @@ def _problem(name: str, model: InferenceModel, family: Family, head: HeadLayout)
             "transformers has no CRF, and without it the labels would be others; export it to ONNX, "
             "where the CRF's weights lie beside the graph, or train with use_crf: False"
         )
+    if head.reads_pooler and encoder["pooling"] in ("mean", "max"):
+        return (
+            f"it pools tokens by {encoder['pooling']}, and transformers takes the first token there; export "
+            "it to ONNX, or train with pooling: cls"
+        )
     if name != "mlm":
         return None
     theirs = {key: encoder[key] for key in ("hidden_act", "layer_norm_eps")}
@@ -88,7 +93,8 @@ def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[st
         table = encoder["embeddings.task.weight"]
         row = int(model.reader.settings.get("task_id", 0))
         encoder["embeddings.task.weight"] = torch.cat([table[row : row + 1], table[:row], table[row + 1 :]])
-    pooler = {name: encoder.pop(name) for name in ("pooler.weight", "pooler.bias")}
+    names = [name for name in encoder if name.startswith("pooler.")]
+    pooler = {name: encoder.pop(name) for name in names}
     weights = {family.prefix + name: value for name, value in from_ours(encoder, family.layout).items()}
     if head.reads_pooler:
         weights |= _renamed(pooler, {"pooler": family.pooler})
