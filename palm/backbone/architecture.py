@@ -1,4 +1,4 @@
-"""In what an encoder differs from others: the parts that it is built of, as data."""
+"""Declarative description of an encoder's parts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class LearnedPositions:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What an encoder is built of; what it does not say is as in BERT.
+    """The parts of an encoder; the defaults are BERT's.
 
     Args:
         tables: embedding tables that are added to those of words and positions.
@@ -66,7 +66,7 @@ class Architecture:
     feed_forward: type[FeedForward] = FeedForward
 
     def layers(self, shape: Shape) -> Iterator[PostNorm]:
-        """The layers, newly built, from the lowest."""
+        """Build the layers, from the lowest."""
         width = shape.hidden_size
         for kind in itertools.islice(itertools.cycle(self.attention), shape.num_hidden_layers):
             yield self.layer(

@@ -17,11 +17,11 @@ from palm.core.numerics.weight_cache import cached_product
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """What one layer's tokens see of each other.
+    """The keys that tokens see in one layer.
 
     Args:
-        window: a token sees so many tokens on either side; None for its whole sequence.
-        rotary_base: of the angles by which queries and keys are turned, see `rotate`; None for none.
+        window: number of tokens that a token sees on either side; None for its whole sequence.
+        rotary_base: base of the angles by which queries and keys are turned, see `rotate`; None for none.
     """
 
     window: int | None = None
@@ -57,7 +57,7 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
-        """What every token gathers from its sequence.
+        """Gather from the other tokens of every token's sequence.
 
         Args:
             tokens: packed, [tokens, width].
@@ -108,6 +108,7 @@ def rotate(vectors: Tensor, positions: Tensor, base: float) -> Tensor:
     # In float32 also for bfloat16 vectors: bfloat16 does not tell position 257 from 256.
     exponents = torch.arange(half, dtype=torch.float32, device=vectors.device) / half
     angles = positions[:, None, None] * base**-exponents  # [tokens, 1, half]
-    cos, sin = angles.cos(), angles.sin()
+    cos = angles.cos()
+    sin = angles.sin()
     first, second = vectors.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(vectors.dtype)

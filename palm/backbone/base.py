@@ -37,6 +37,10 @@ class Backbone(Component, nn.Module):
             wanted: the outputs that somebody will read; None for all. What nobody reads may be left out.
         """
 
+    def set_pooling(self, pooling: str) -> None:
+        """Replace `pooling: model` by what a directory of weights says: 'cls', 'mean' or 'max'."""
+        self.settings["pooling"] = pooling
+
     def parameter_layers(self) -> list[list[str]]:
         """The names of the embeddings' parameters, then those of each layer, from the lowest.
 

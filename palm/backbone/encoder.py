@@ -1,4 +1,4 @@
-"""The Transformer encoder that BERT and its kin are: embeddings, layers and pooler, on packed tokens."""
+"""The Transformer encoder of BERT and its kin: embeddings, layers and pooler, on packed tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,10 @@ from palm.backbone.embeddings import Embeddings
 from palm.backbone.layer import PostNorm, casting
 from palm.backbone.packed_attention import attend
 from palm.backbone.packing import Packing
+from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.shape import Shape, Table
 from palm.backbone.single_sequence import encode_single
+from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, WiringError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
 from palm.core.tensor_specs import Tensors, TensorSpec, mismatches
@@ -32,11 +34,11 @@ SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
 
 @dataclass(frozen=True)
 class Branch:
-    """Where a task leaves the layers that it shares with others.
+    """A task with its own topmost layers, above those that it has in common with others.
 
     Args:
-        rows: of the batch, its own.
-        encoder: has its layers above the shared ones.
+        rows: the task's rows of the batch.
+        encoder: has the task's layers above the common ones.
         wanted: the outputs that its head reads.
     """
 
@@ -46,16 +48,15 @@ class Branch:
 
 
 class Encoder(Backbone):
-    """A Transformer encoder (Vaswani et al., 2017); a subclass says in what it differs from others.
+    """A Transformer encoder (Vaswani et al., 2017); a subclass describes its parts in `architecture`.
 
-    It says so in `architecture`, a static method whose parameters are settings of this encoder alone. They
-    join those below in its constructor: positional ones after `max_position_embeddings`, where PaddlePALM 2
-    has them, keyword-only ones at the end.
+    The parameters of this static method are settings of that encoder. They join those below in its
+    constructor: positional ones after `max_position_embeddings`, where PaddlePALM 2 has them, keyword-only
+    ones at the end.
 
-    Inside, an encoder works on the real tokens of a batch alone; padding costs nothing but in attention.
-    Where only sentence embeddings are wanted, the last layer computes the first token only. Within
-    `torch.autocast`, everything between the embeddings' norm and the pooler has its dtype, the residual
-    stream too; the pooler is float32.
+    An encoder computes only the real tokens of a batch. Where only sentence embeddings are wanted, the last
+    layer computes only the first token. Within `torch.autocast`, everything between the embeddings' norm and
+    the pooler has its dtype, the residual stream too; the pooler is float32.
 
     Args:
         hidden_size: width of every token's vector.
@@ -69,11 +70,14 @@ class Encoder(Backbone):
         initializer_range: sigma of the normal that weights start from.
         intermediate_size: inner width of the feed-forward networks; 4 x `hidden_size` where None.
         layer_norm_eps: added to the variance in layer norms.
+        pooling: how a sentence embedding is made: `cls` is the first token through the pooler, as in PALM,
+            `mean` and `max` are over all tokens, without a pooler; `model` is what the directory of the
+            pretrained weights says (`1_Pooling/config.json`), otherwise `cls`.
         own: settings of `architecture`.
 
     Attributes:
-        architecture: the encoder's own settings -> what it is built of.
-        defaults: defaults of shared settings that the encoder has otherwise.
+        architecture: the encoder's own settings -> its parts.
+        defaults: other defaults of the settings below.
 
     Raises:
         ConfigError: with every setting that is wrong.
@@ -102,9 +106,12 @@ class Encoder(Backbone):
         *,
         intermediate_size: int | None = None,
         layer_norm_eps: float = 1e-12,
+        pooling: Pooling = "cls",
         **own: Any,
     ) -> None:
         super().__init__()
+        raise_any(choice_problems(get_args(Pooling), pooling=pooling))
+        self.pooling: str = "cls" if pooling == "model" else pooling
         parts = type(self).architecture(**own)
         tables = [Table("word", "token_ids", "vocab_size", vocab_size)]
         if parts.positions is not None:
@@ -144,10 +151,17 @@ class Encoder(Backbone):
         self.layers = nn.ModuleList(parts.layers(shape))
         has_norm = parts.layer.needs_final_norm
         self.final_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps) if has_norm else None
-        self.pooler = nn.Linear(width, width)
+        self.pooler = nn.Linear(width, width) if self.pooling == "cls" else None
         self.pooler_activation = ACTIVATIONS[parts.pooler_act]
         self._checkpoints_activations = False
         init_weights(self, shape.initializer_range)
+
+    def set_pooling(self, pooling: str) -> None:
+        """Replace `pooling: model` by what a directory of weights says."""
+        super().set_pooling(pooling)
+        self.pooling = pooling
+        if pooling != "cls":
+            self.pooler = None
 
     @property
     def inner_width(self) -> int:
@@ -158,7 +172,7 @@ class Encoder(Backbone):
 
     @classmethod
     def from_config(cls: type[E], config: Mapping[str, Any], phase: str = "train") -> E:
-        """The encoder that a JSON file of Hugging Face, Google or Paddle describes.
+        """Build the encoder that a JSON file of Hugging Face, Google or Paddle describes.
 
         Args:
             config: the file's content; keys that are not settings of this class are ignored.
@@ -171,7 +185,7 @@ class Encoder(Backbone):
 
     @classmethod
     def settings_in(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of the constructor that such a file names, by their own names.
+        """The constructor's arguments that such a file has, by their names here.
 
         Raises:
             ConfigError: if settings are missing, with all of them.
@@ -189,12 +203,12 @@ class Encoder(Backbone):
         return chosen
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
-        """The declared outputs of the declared inputs; where there is padding, they are zero.
+        """Compute the declared outputs of the declared inputs; they are zero where there is padding.
 
         Args:
-            inputs: every name of `inputs_attr`, and what `palm.backbone.packing.layout_of` has found, if
-                anything; further names are ignored.
-            wanted: the outputs that somebody will read; None for all. Only these are computed.
+            inputs: every name of `inputs_attr`, and optionally the tensors of
+                `palm.backbone.packing.layout_of`; further names are ignored.
+            wanted: the outputs to compute; None for all.
 
         Raises:
             WiringError: if an input is missing, of another shape or dtype or too long, if a row begins
@@ -203,9 +217,9 @@ class Encoder(Backbone):
         return self.features(inputs, self._checked_layout(inputs), wanted)
 
     def branched(self, inputs: Tensors, branches: Sequence[Branch], depth: int) -> list[Tensors]:
-        """The outputs of several encoders that have the lowest `depth` layers, and the embeddings, in common.
+        """Run several encoders that have the embeddings and the lowest `depth` layers in common.
 
-        These run once, on all rows. `word_embedding` is none of the outputs.
+        These run once, on all rows. `word_embedding` is not available.
 
         Raises:
             WiringError: as `forward`.
@@ -216,14 +230,14 @@ class Encoder(Backbone):
             # The packed tokens of neighbouring rows are neighbours.
             part = Packing.of(inputs["input_mask"][branch.rows])
             start = int(packing.sequences.offsets[branch.rows.start])
-            own = slice(start, start + len(part.positions))
+            place = slice(start, start + len(part.positions))
             if packing.position_ids is not None:
-                part = replace(part, position_ids=packing.position_ids[own])
-            outputs.append(branch.encoder.above((tokens[own], part), branch.wanted, depth))
+                part = replace(part, position_ids=packing.position_ids[place])
+            outputs.append(branch.encoder.above((tokens[place], part), branch.wanted, depth))
         return outputs
 
     def trunk(self, inputs: Tensors, depth: int) -> tuple[Tensor, Packing]:
-        """What the embeddings and the lowest `depth` layers give: [tokens, width], and where they belong.
+        """Run the embeddings and the lowest `depth` layers: [tokens, width], and their layout.
 
         Raises:
             WiringError: as `forward`.
@@ -238,7 +252,7 @@ class Encoder(Backbone):
         return tokens, packing
 
     def above(self, trunk: tuple[Tensor, Packing], wanted: Collection[str], depth: int) -> Tensors:
-        """The outputs that follow from what `trunk` gave; `word_embedding` is none of them."""
+        """Compute outputs from those of `trunk`; `word_embedding` is not available."""
         tokens, packing = trunk
         with torch.autocast(tokens.device.type, enabled=False):
             outputs = self._encode(tokens, packing, set(wanted), depth)
@@ -261,7 +275,7 @@ class Encoder(Backbone):
         return Packing.of(inputs["input_mask"], inputs)
 
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
-        """`forward` without its checks, on a layout of the batch that the caller has chosen."""
+        """Compute `forward` without its checks, on a given layout of the batch."""
         wanted = set(self.outputs_attr if wanted is None else wanted)
         embedded = self.embeddings(inputs, packing, rows_alone="embedding_table" not in wanted)
         if self._is_rotary:
@@ -297,10 +311,10 @@ class Encoder(Backbone):
             layer.compile(*args, **{"dynamic": True, **options})
 
     def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str], depth: int = 0) -> Tensors:
-        """What of `encoder_outputs` and the sentence embeddings is wanted, from what layer `depth` gave."""
-        every_token = "encoder_outputs" in wanted
-        alone = None if depth else encode_single(self.layers, tokens, packing, not every_token)
-        if alone is None:
+        """Compute the wanted ones of `encoder_outputs` and the sentence embeddings, from layer `depth` on."""
+        every_token = "encoder_outputs" in wanted or self.pooler is None
+        encoded = None if depth else encode_single(self.layers, tokens, packing, not every_token)
+        if encoded is None:
             *lower, last = self.layers[depth:]
             with casting([*lower, last], tokens):
                 for layer in lower:
@@ -308,14 +322,15 @@ class Encoder(Backbone):
                 # Where only sentence embeddings are wanted, nobody reads what the last layer gives for other
                 # tokens than the first. With 6 layers, training is 1.11 to 1.13 times as fast without;
                 # results are equal to 4e-8.
-                alone = self._run(last, tokens, packing, not every_token)
-        tokens = alone  # [tokens, width] or [batch, width]
+                encoded = self._run(last, tokens, packing, not every_token)
+        tokens = encoded  # [tokens, width] or [batch, width]
         if self.final_norm is not None:
             tokens = layer_norm(tokens, self.final_norm)
-        outputs = {"encoder_outputs": packing.unpack(tokens)} if every_token else {}
+        outputs = {"encoder_outputs": packing.unpack(tokens)} if "encoder_outputs" in wanted else {}
         if wanted & set(SENTENCE):
-            first = tokens[packing.first] if every_token else tokens
-            sentence = self.pooler_activation(self.pooler(first.to(self.pooler.weight.dtype)))
+            sentence = pooled(tokens, packing, self.pooling) if every_token else tokens
+            if self.pooler is not None:
+                sentence = self.pooler_activation(self.pooler(sentence.to(self.pooler.weight.dtype)))
             outputs |= {name: sentence for name in SENTENCE if name in wanted}
         return outputs
 

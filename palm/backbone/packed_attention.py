@@ -87,8 +87,10 @@ def attend_without_gradients(query: Tensor, key: Tensor, value: Tensor, scope: S
     pairs = zip(scope.queries.bounds, scope.keys.bounds, strict=True)
     for _, group in itertools.groupby(pairs, lambda pair: [stop - start for start, stop in pair]):
         same = list(group)
-        (first_queries, first_keys), (last_queries, last_keys) = same[0], same[-1]
-        queries, keys = slice(first_queries[0], last_queries[1]), slice(first_keys[0], last_keys[1])
+        first_queries, first_keys = same[0]
+        last_queries, last_keys = same[-1]
+        queries = slice(first_queries[0], last_queries[1])
+        keys = slice(first_keys[0], last_keys[1])
         parts = (query[queries], key[keys], value[keys])
         q, k, v = (part.view(len(same), -1, *part.shape[1:]).transpose(1, 2) for part in parts)
         gathered[queries] = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)

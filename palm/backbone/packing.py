@@ -119,7 +119,7 @@ class Packing:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no padding at all."""
+        """True if there is no padding."""
         return len(self.positions) == self.mask.numel()
 
     def pack(self, padded: Tensor) -> Tensor:
@@ -135,7 +135,8 @@ class Packing:
         return packed.view(*self.mask.shape, *packed.shape[1:])
 
 
-POSITIONS, OFFSETS = "packed_positions", "packed_offsets"
+POSITIONS = "packed_positions"
+OFFSETS = "packed_offsets"
 """Names in a batch of the layout that was computed before it went to a GPU."""
 
 

@@ -22,17 +22,12 @@ def pooled(tokens: Tensor, packing: Packing, pooling: str) -> Tensor:
         pooling: 'cls', 'mean' or 'max'.
 
     Returns:
-        [batch, width], in the dtype of `tokens`; means are summed in float32.
+        [batch, width]; float32 for means.
     """
     if pooling == "cls":
         return tokens[packing.first]
-    rows = len(packing.mask)
-    row_of = packing.positions // packing.mask.shape[1]
-    real = tokens[: len(packing.positions)]
+    rows = packing.unpack(tokens)  # [batch, seq, width]
+    mask = packing.mask[..., None]
     if pooling == "max":
-        index = row_of[:, None].expand_as(real)
-        lowest = real.new_full((rows, real.shape[1]), -torch.inf)
-        return lowest.scatter_reduce(0, index, real, "amax")
-    lengths = packing.sequences.offsets.diff()[:, None]
-    sums = torch.zeros(rows, real.shape[1], device=real.device).index_add(0, row_of, real.float())
-    return (sums / lengths).to(tokens.dtype)
+        return rows.masked_fill(~mask, -torch.inf).amax(1)
+    return (rows.float() * mask).sum(1) / mask.sum(1)

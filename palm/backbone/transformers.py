@@ -54,7 +54,7 @@ class Transformers(Backbone):
         self.config = read_encoder_config(encoder_config_path)
         kind = self.config.model_type
         self.is_packed = kind in PACKED
-        self.pooling = "cls" if pooling == "model" else pooling
+        self.pooling: str = "cls" if pooling == "model" else pooling
         self.model = self._built(encoder_config_path)
         if not self.is_packed:
             logger.info("%s: its attention cannot be replaced, so its batches are padded", kind)
@@ -95,6 +95,13 @@ class Transformers(Backbone):
         """Write the configuration without what the library adds about the machine and its own version."""
         content = self.config.to_diff_dict() | {"model_type": self.config.model_type}
         write_text(target, json.dumps(content, indent=2, sort_keys=True) + "\n")
+
+    def set_pooling(self, pooling: str) -> None:
+        """Replace `pooling: model` by what a directory of weights says."""
+        super().set_pooling(pooling)
+        self.pooling = pooling
+        if pooling != "cls" and getattr(self.model, "pooler", None) is not None:
+            self.model.pooler = None
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
         """Compute the declared outputs of the declared inputs; they are zero where there is padding.
@@ -137,7 +144,8 @@ class Transformers(Backbone):
             outputs["encoder_outputs"] = packing.unpack(tokens)
         if wanted & set(SENTENCE):
             sentence = pooled(tokens, packing, self.pooling)
-            if (pooler := getattr(self.model, "pooler", None)) is not None:
+            pooler = getattr(self.model, "pooler", None)
+            if pooler is not None and self.pooling == "cls":
                 sentence = pooler(sentence[:, None])  # a pooler takes the first token of [batch, seq, width]
             outputs |= {name: sentence for name in SENTENCE if name in wanted}
         return outputs

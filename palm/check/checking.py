@@ -72,13 +72,17 @@ def check(
         data = {plan.name: data_of(plan) for plan in plans}
     problems = [problem for found in data.values() for problem in found.problems]
     # The run stops at the first task whose data cannot be used; here, all of them are told.
-    told = {problem.code for problem in problems if problem.severity == "error"}
-    problems += [problem for problem in of_run if problem.code not in told]
+    problems += _untold(of_run, problems)
     files = tuple(f"{plan.task.get('train_file')}: " for plan in plans)  # their warnings are told above
     rest = (line for line in dict.fromkeys(warned) if not line.startswith(files))
     problems += [Problem("warning", "warning", "", line) for line in rest]
     of_files = [found.as_files(task) for task, found in data.items()]
     return Check(name, problems, of_files, **parts, seconds=time.perf_counter() - began)
+
+
+def _untold(of_run: Sequence[Problem], of_data: Sequence[Problem]) -> list[Problem]:
+    told = {problem.code for problem in of_data if problem.severity == "error"}
+    return [problem for problem in of_run if problem.code not in told]
 
 
 def _devices(

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from palm.check.digests import Matches, contradictory, repeated, shared
-from palm.check.examples import Role, place_of, shown
 from palm.check.files import FileCheck, FileReading
 from palm.check.problems import Problem
 from palm.controller.plan import TaskPlan
 from palm.core.errors import PalmError
 from palm.reader import Reader
+from palm.reader.inspection import Role, place_of, shown
 
 MOST_EXAMPLES = 3
 """Rows that are shown of each finding."""
@@ -194,7 +194,7 @@ class DataCheck:
             self.add("note", "unknown", told, "look whether the task needs these words")
 
     def _look_at_labels(self, reading: FileReading) -> None:
-        counts = reading.labels
+        counts = reading.counts.labels
         name = reading.path.name
         if reading.role != "train" or not counts:
             return
@@ -202,7 +202,7 @@ class DataCheck:
         if once:
             told = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
             self.add("warning", "rare_label", told, "add rows of such a label, or merge it with another")
-        missing = [label for label in reading.names.values() if label not in counts]
+        missing = [label for label in reading.counts.names.values() if label not in counts]
         self.found.missing_labels = missing
         if missing:
             told = f"{name}: {_several(missing)} in the label_map and in no row"
@@ -226,8 +226,8 @@ class DataCheck:
             if other is train:
                 continue
             self._look_for_leaks(train, other)
-            unseen = [label for label in other.labels if label not in train.labels]
-            if role == "dev" and train.labels and unseen:
+            unseen = [label for label in other.counts.labels if label not in train.counts.labels]
+            if role == "dev" and train.counts.labels and unseen:
                 self.found.unseen_labels = unseen
                 told = f"{other.path.name}: {_several(unseen)} in no training row"
                 remedy = "rows of such a label are always wrong: add training rows, or take them out"

@@ -14,14 +14,24 @@ import numpy.typing as npt
 from tqdm import tqdm
 
 from palm.check.digests import RowDigests
-from palm.check.examples import Role, examples_of, place_of, shortened, texts_of, truths_of
 from palm.reader import Reader
+from palm.reader.inspection import (
+    FileStatistics,
+    Role,
+    examples_of,
+    histogram,
+    place_of,
+    quantiles,
+    readable_row,
+    shortened,
+    texts_of,
+    tokenizer_of,
+    truths_of,
+)
 from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
 from palm.reader.text.bad_rows import BadRows
-from palm.reader.text.tokenizer import Tokenizer
-from palm.report.data import histogram
 
 FIRST_ROWS = 3
 """Rows that are shown as the model sees them."""
@@ -102,9 +112,7 @@ class FileReading:
         digests: of its examples.
         bad: its rows that cannot be used.
         facts: what its texts are for the vocabulary.
-        labels: label -> how often it occurs.
-        lengths: number of tokens -> how many rows have it.
-        names: label id -> name, where labels have names.
+        counts: its labels and lengths.
     """
 
     def __init__(self, reader: Reader, path: Path, role: Role) -> None:
@@ -114,15 +122,12 @@ class FileReading:
         self.digests = RowDigests()
         self.facts = TextFacts()
         self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row)
-        self.labels: Counter[str] = Counter()
-        self.lengths: Counter[int] = Counter()
-        self.unanswered = self.rows_with_unknown = self.unknown_texts = 0
+        self.counts = FileStatistics(reader)
+        self.rows_with_unknown = 0
+        self.unknown_texts = 0
         self.first_rows: list[str] = []
         self.unknown_words: Counter[str] = Counter()
-        self.values: list[float] = []  # least, sum, largest of labels that are numbers
-        self.names: Mapping[int, str] = getattr(getattr(reader, "labels", None), "names", {})
-        tokenizer = getattr(reader, "tokenizer", None)
-        self._tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else None
+        self._tokenizer = tokenizer_of(reader)
 
     def run(self) -> None:
         """Read the file; rows that cannot be used go to `bad`.
@@ -136,42 +141,28 @@ class FileReading:
         self.reader.bad_rows = self.bad
         try:
             for chunk, rows in encoded_chunks(self.reader, examples, with_targets=self.role == "train"):
-                for example, truth in zip(chunk, truths_of(self.reader, chunk, self.role), strict=True):
+                truths = list(truths_of(self.reader, chunk, self.role))
+                for example, truth in zip(chunk, truths, strict=True):
                     self.digests.add(texts_of(example), tuple(map(str, truth.values())) or None)
-                    self._count(truth)
-                lengths, counts = np.unique(rows.lengths, return_counts=True)
-                for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
-                    self.lengths[length] += count
-                self._show_first(chunk, rows)
+                self.counts.add(rows, truths)
+                self._show_first(chunk, rows, truths)
                 self._look_for_unknown(chunk, rows)
         finally:
             self.reader.facts = self.reader.bad_rows = None
 
-    def _count(self, truth: Mapping[str, Any]) -> None:
-        if isinstance(truth.get("label"), int):
-            self.labels[self.names.get(truth["label"], str(truth["label"]))] += 1
-        elif "labels" in truth:
-            self.labels.update(truth["labels"])
-        elif isinstance(value := truth.get("value"), float):
-            least, total, largest = self.values or (value, 0.0, value)
-            self.values = [min(least, value), total + value, max(largest, value)]
-        elif "answers" in truth:
-            self.unanswered += not truth["answers"]
-
-    def _show_first(self, chunk: Sequence[Any], rows: Rows) -> None:
+    def _show_first(self, chunk: Sequence[Any], rows: Rows, truths: Sequence[Mapping[str, Any]]) -> None:
         if self._tokenizer is None:
             return
         for row in range(min(FIRST_ROWS - len(self.first_rows), len(rows))):
-            example = chunk[int(rows["example"][row])]
-            truth = next(iter(truths_of(self.reader, [example], self.role)))
-            if isinstance(truth.get("label"), int):
-                truth = {"label": self.names.get(truth["label"], truth["label"])}
-            text = " ".join(self._tokenizer.tokens(rows["token_ids"][row]))
-            told = []
-            for name, value in truth.items():
+            number = int(rows["example"][row])
+            told = {}
+            for name, value in truths[number].items():
+                if name == "label" and isinstance(value, int):
+                    value = self.counts.names.get(value, value)
                 words = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-                told.append(f"{name}: {shortened(words)}")
-            self.first_rows.append(f"{place_of(example)} {text}" + (f"  ({'; '.join(told)})" if told else ""))
+                told[name] = shortened(words)
+            text = readable_row(self._tokenizer, rows["token_ids"][row], told)
+            self.first_rows.append(f"{place_of(chunk[number])} {text}")
 
     def _look_for_unknown(self, chunk: Sequence[Any], rows: Rows) -> None:
         """Count the rows with unknown tokens, and the words behind these in the first texts that have any."""
@@ -191,23 +182,22 @@ class FileReading:
 
     def check(self, repeated: int, nearly_repeated: int, contradictory: int) -> FileCheck:
         """The counts as one value; for the arguments see `FileCheck`."""
-        examples = len(self.digests)
-        sizes = np.array(sorted(self.lengths), dtype=np.int64)
-        lengths = np.repeat(sizes, [self.lengths[size] for size in sizes.tolist()])
-        least, total, largest = self.values or (0.0, 0.0, 0.0)
+        counts = self.counts
+        lengths = counts.sorted_lengths()
+        least, total, largest = counts.values or (0.0, 0.0, 0.0)
         return FileCheck(
             role=self.role,
             path=str(self.path),
             bytes=self.path.stat().st_size,
-            examples=examples,
+            examples=counts.examples,
             rows=len(lengths),
             repeated=repeated,
             nearly_repeated=nearly_repeated,
             contradictory=contradictory,
-            labels=[Label(*each) for each in self.labels.most_common(MOST_LABELS)],
-            num_labels=len(self.labels),
-            label_range=[least, total / examples, largest] if self.values else [],
-            unanswered=self.unanswered,
+            labels=[Label(*each) for each in counts.labels.most_common(MOST_LABELS)],
+            num_labels=len(counts.labels),
+            label_range=[least, total / counts.examples, largest] if counts.values else [],
+            unanswered=counts.unanswered,
             tokens=_spread(lengths),
             histogram=histogram(lengths),
             truncated={what: count for what, (count, _, _) in self.facts.cut.items()},
@@ -230,6 +220,6 @@ def _spread(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
     """The quantiles of sorted lengths by name; nothing where there are none."""
     if not len(lengths):
         return {}
-    quantiles = {"least": 0.0, "median": 0.5, "95 %": 0.95, "99 %": 0.99, "most": 1.0}
-    found = {name: int(np.quantile(lengths, share, method="lower")) for name, share in quantiles.items()}
-    return {**found, "mean": round(float(lengths.mean()), 1)}
+    names = ("least", "median", "95 %", "99 %", "most")
+    spread = dict(zip(names, quantiles(lengths, (0.0, 0.5, 0.95, 0.99, 1.0)), strict=True))
+    return {**spread, "mean": round(float(lengths.mean()), 1)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from palm.check.examples import shortened
 from palm.check.files import FileCheck
 from palm.check.measuring import Cost
 from palm.check.planning import RunPlan
@@ -12,6 +11,7 @@ from palm.check.result import Check
 from palm.check.saving import Saving
 from palm.core.durations import duration
 from palm.engine.run.evaluation import aligned
+from palm.reader.inspection import shortened
 
 SPARKS = "▁▂▃▄▅▆▇█"
 

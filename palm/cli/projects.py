@@ -79,15 +79,17 @@ def ls(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and demos, a line
     each; all of one kind (palm ls mixing); or one of them with its settings (palm ls mixing.temperature).
     """
-    from palm.starter.catalogue import KINDS, chosen, entries
+    from palm.starter.catalogue import COMPONENT_KINDS, chosen, entries
     from palm.starter.catalogue_text import as_json, description, listing
 
     find_components(options.config or ".")
-    modules = list(dict.fromkeys([*options.module, *_modules_of(options.config, options.task_dir, KINDS)]))
+    modules = list(
+        dict.fromkeys([*options.module, *_modules_of(options.config, options.task_dir, COMPONENT_KINDS)])
+    )
     found = entries(modules=modules) if options.name is None else chosen(options.name, modules)
     if options.json:
         write_line(json_text(as_json(found)))
-    elif options.name in (None, *KINDS, "demos"):
+    elif options.name in (None, *COMPONENT_KINDS, "demos"):
         write_line(listing(found))
     else:
         write_line("\n\n".join(map(description, found)))

@@ -16,6 +16,7 @@ from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import RunSettings
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import logger
+from palm.downloader import pretrained_directory
 from palm.engine.training.build import build_optimizer
 from palm.engine.training.model import MultiTaskModel
 from palm.engine.training.planning import StepPlan, expect, plan_epochs, step_problems
@@ -25,6 +26,7 @@ from palm.lr_sched import schedule_of_run
 from palm.mixing import Mixing
 from palm.optimizer import Optimizer, ParameterGroups
 from palm.paradigm import Head
+from palm.pretrained.library import directory_pooling
 from palm.reader.rows.cache import DataCache
 
 T = TypeVar("T")
@@ -61,6 +63,9 @@ def build(plan: Plan, place: Place) -> Parts:
     torch.manual_seed(settings.random_seed)
     problems: list[str] = []
     own = partial(_placed, place)
+    if plan.backbone[1].get("pooling") == "model" and settings.pretrain_path is not None:
+        folder = pretrained_directory(settings.pretrain_path)
+        plan.backbone[1]["pooling"] = directory_pooling(folder)
     backbone = _built(plan.backbone, problems, partial(own, "backbone"))
     optimizer = _built(plan.optimizer, problems, partial(own, None))
     groups = _built((ParameterGroups, plan.groups), problems, partial(own, None))

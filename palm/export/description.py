@@ -14,7 +14,9 @@ from palm.engine.inference.model_card import label_names
 from palm.paradigm import HEADS, SequenceLabel
 from palm.reader import READERS
 
-FILE, FORMAT, VERSION = "palm_export.json", "palm-export", 1
+FILE = "palm_export.json"
+FORMAT = "palm-export"
+VERSION = 1
 
 
 def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **more: Any) -> None:

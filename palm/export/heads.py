@@ -1,4 +1,4 @@
-"""Which of Hugging Face's models a head becomes, and what its weights are called there: tables."""
+"""Tables: the model of Hugging Face that a head becomes, and the names of its weights there."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ HEAD_LAYOUTS = {
         },
     ),
 }
-"""Our name of the head -> what it becomes."""
+"""Our name of the head -> its layout."""
 
 
 def layout_of_head(head: Head) -> tuple[str, HeadLayout]:
-    """Our name of a head, and what it becomes.
+    """Our name of a head, and its layout.
 
     Raises:
         PalmError: `transformers` has nothing like it.

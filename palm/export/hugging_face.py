@@ -62,11 +62,17 @@ def to_hugging_face(
 
 def _problem(name: str, model: InferenceModel, family: Family, head: HeadLayout) -> str | None:
     """Why `transformers` would compute something else, if it would."""
-    settings, encoder = model.head.settings, model.backbone.settings
+    settings = model.head.settings
+    encoder = model.backbone.settings
     if settings.get("use_crf"):
         return (
             "transformers has no CRF, and without it the labels would be others; export it to ONNX, "
             "where the CRF's weights lie beside the graph, or train with use_crf: False"
+        )
+    if head.reads_pooler and encoder["pooling"] in ("mean", "max"):
+        return (
+            f"it pools tokens by {encoder['pooling']}, and transformers takes the first token there; export "
+            "it to ONNX, or train with pooling: cls"
         )
     if name != "mlm":
         return None
@@ -84,9 +90,11 @@ def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[st
     encoder = dict(model.backbone.state_dict())
     if "embeddings.task.weight" in encoder:
         # `transformers` takes the first row when nobody names a task.
-        table, row = encoder["embeddings.task.weight"], int(model.reader.settings.get("task_id", 0))
+        table = encoder["embeddings.task.weight"]
+        row = int(model.reader.settings.get("task_id", 0))
         encoder["embeddings.task.weight"] = torch.cat([table[row : row + 1], table[:row], table[row + 1 :]])
-    pooler = {name: encoder.pop(name) for name in ("pooler.weight", "pooler.bias")}
+    names = [name for name in encoder if name.startswith("pooler.")]
+    pooler = {name: encoder.pop(name) for name in names}
     weights = {family.prefix + name: value for name, value in from_ours(encoder, family.layout).items()}
     if head.reads_pooler:
         weights |= _renamed(pooler, {"pooler": family.pooler})

@@ -91,7 +91,8 @@ def _of_targets(folder: Path, trust: str | Sequence[str]) -> list[InferenceModel
     models = [saved_model(target, trust) for target in folders]
     first, *others = models
     for other in others:
-        ours, theirs = first.backbone.state_dict(), other.backbone.state_dict()
+        ours = first.backbone.state_dict()
+        theirs = other.backbone.state_dict()
         if ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours):
             checkpoint = newest_checkpoint(folder)
             instead = (

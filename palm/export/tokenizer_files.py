@@ -96,7 +96,7 @@ def load_tokenizer(reader: Reader) -> Tokenizer:
 
 
 def input_names(backbone: Backbone) -> list[str]:
-    """What a model on this encoder takes from the tokenizer, by Hugging Face's names."""
+    """The tokenizer's outputs that a model on this encoder reads, by Hugging Face's names."""
     segments = ["token_type_ids"] if "segment_ids" in backbone.inputs_attr else []
     return ["input_ids", *segments, "attention_mask"]
 

@@ -14,7 +14,7 @@ from palm.backbone import BACKBONES, Backbone
 from palm.core.errors import StorageError
 from palm.core.files.untrusted import resolve_inside, wrap_read_errors
 from palm.core.numerics.allocation_limit import within_weights
-from palm.core.numerics.skip_init import unfilled
+from palm.core.numerics.skip_init import skip_init
 from palm.pretrained.configs import CONFIG_FILES, described, find_config, placed, read_config, sizes_of
 from palm.pretrained.files import read_weights
 from palm.pretrained.loading import fill_backbone
@@ -53,7 +53,7 @@ class ModelDirectory:
         """
         file = self.config_file
         complete = all(name in self.given.weights for name in ("pooler.weight", "pooler.bias"))
-        start = unfilled() if complete else nullcontext()
+        start = skip_init() if complete else nullcontext()
         with wrap_read_errors(file), placed(file), within_weights(self.given.weights, file), start:
             return BACKBONES[self.backbone](**self.settings)
 

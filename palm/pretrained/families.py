@@ -74,6 +74,7 @@ def config_of(backbone: Backbone) -> dict[str, Any]:
     family = family_of(backbone)
     assert isinstance(backbone, Encoder)
     settings = {**backbone.settings, "intermediate_size": backbone.inner_width}
+    del settings["pooling"]
     if "embedding_size" in settings:
         settings["embedding_size"] = backbone.embeddings.word_table.shape[1]
     return {

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from palm.backbone import Backbone
 from palm.backbone.transformers import Transformers
 from palm.core.differences import shortened
 from palm.core.errors import StorageError
@@ -16,7 +17,7 @@ from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.pretrained.agreement import check_agreement
 from palm.pretrained.files import read_weights
-from palm.pretrained.library import renamed_for
+from palm.pretrained.library import directory_pooling, renamed_for
 from palm.pretrained.names import Renamed, to_ours
 
 MAY_LACK = {
@@ -90,6 +91,8 @@ def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
     with wrap_read_errors(path):
         given = to_ours(read_weights(path))
     check_agreement(backbone, given, Path(path))
+    if isinstance(backbone, Backbone) and backbone.settings.get("pooling") == "model":
+        backbone.set_pooling(directory_pooling(Path(path)))
     return fill_backbone(backbone, given, Path(path))
 
 
@@ -109,12 +112,13 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
             elif name == "embeddings.task.weight":
                 parameter.zero_()
     surplus = [name for name in given.weights if name not in parameters]
+    heads = [name for name in surplus if name in MAY_LACK]  # a pooler where means are pooled
     report = Report(
         path,
         loaded=tuple(name for name in parameters if name in given.weights),
         missing=tuple(missing),
-        left_out=tuple(given.left_out),
-        unused=(*given.unused, *surplus),
+        left_out=(*given.left_out, *heads),
+        unused=(*given.unused, *(name for name in surplus if name not in heads)),
     )
     (logger.warning if report.missing or report.unused else logger.info)("%s", report)
     return report

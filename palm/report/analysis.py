@@ -24,6 +24,7 @@ from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.metrics import metrics_of
 from palm.reader import Reader
+from palm.reader.inspection import label_names, named_texts
 from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import (
@@ -224,7 +225,7 @@ def counts_of(reader: Reader) -> Counts:
     Raises:
         PalmError: a reader of somebody's own, with truths of another form.
     """
-    names = getattr(getattr(reader, "labels", None), "names", {})
+    names = dict(label_names(reader))
     kinds: dict[str, Callable[[], Counts]] = {
         "label": lambda: LabelCounts(names),
         "labels": TagCounts,
@@ -261,20 +262,13 @@ def _stream(model: InferenceModel, path: Path) -> Iterator[tuple[Any, Any, Any, 
 
 
 def _texts(example: Any) -> list[tuple[str, str]]:
-    """The texts of an example, under the names that its file gives them."""
-    if isinstance(example, SquadQuestion):
-        # Of a long context, the part that holds the first answer.
-        begins = next((answer.start for answer in example.answers if answer.start is not None), 0)
-        start = max(0, begins - MOST_LETTERS // 2)
-        start = min(start, max(0, len(example.context) - MOST_LETTERS))
-        context = ("…" if start else "") + _cut(example.context[start:])
-        return [("question", _cut(example.question)), ("context", context)]
-    if isinstance(words := getattr(example, "words", None), list):
-        return [("text_a", _cut(" ".join(words)))]
-    found = [(name, getattr(example, name, None)) for name in ("text_a", "text_b")]
-    texts = [(name, _cut(text)) for name, text in found if isinstance(text, str)]
-    return texts or [("example", _cut(str(example)))]
+    """Return the texts of an example and their names; of a long context, the part with the first answer."""
+    answers = example.answers if isinstance(example, SquadQuestion) else ()
+    begin = next((answer.start for answer in answers if answer.start is not None), 0)
+    return [(name, _window(text, begin if name == "context" else 0)) for name, text in named_texts(example)]
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…"
+def _window(text: str, middle: int) -> str:
+    start = max(0, min(middle - MOST_LETTERS // 2, len(text) - MOST_LETTERS))
+    end = start + MOST_LETTERS
+    return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")

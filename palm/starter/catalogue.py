@@ -13,7 +13,7 @@ from typing import Any
 from palm.core.errors import PalmError
 from palm.core.registry import Registry, did_you_mean
 
-KINDS = {
+COMPONENT_KINDS = {
     "reader": ("palm.reader", "READERS"),
     "paradigm": ("palm.paradigm", "HEADS"),
     "backbone": ("palm.backbone", "BACKBONES"),
@@ -53,7 +53,7 @@ def entries(kinds: Iterable[str] = (), modules: Sequence[str] = ()) -> list[Entr
     """The components of some kinds, or of all, in the order of the kinds.
 
     Args:
-        kinds: of `KINDS`, or `demos`; all where there is none.
+        kinds: of `COMPONENT_KINDS`, or `demos`; all where there is none.
         modules: dotted names of a user's modules, whose components come after palm's.
 
     Raises:
@@ -67,7 +67,7 @@ def entries(kinds: Iterable[str] = (), modules: Sequence[str] = ()) -> list[Entr
             why = f"{type(error).__name__}: {error}"
             raise PalmError(f"--module {name}: it cannot be imported: {why}") from error
     found: list[Entry] = []
-    for kind in list(kinds) or [*KINDS, DEMOS]:
+    for kind in list(kinds) or [*COMPONENT_KINDS, DEMOS]:
         if kind == DEMOS:
             found += _demos()
             continue
@@ -92,7 +92,7 @@ def entries(kinds: Iterable[str] = (), modules: Sequence[str] = ()) -> list[Entr
 
 def registry_of(kind: str) -> Registry[Any]:
     """The registry of a kind."""
-    module, name = KINDS[kind]
+    module, name = COMPONENT_KINDS[kind]
     registry: Registry[Any] = getattr(importlib.import_module(module), name)
     return registry
 
@@ -104,16 +104,19 @@ def chosen(name: str, modules: Sequence[str] = ()) -> list[Entry]:
         PalmError: nothing is called so.
     """
     kind, _, rest = name.partition(".")
-    if name in (*KINDS, DEMOS):
+    if name in (*COMPONENT_KINDS, DEMOS):
         return entries([name], modules)
-    known = entries([kind] if kind in (*KINDS, DEMOS) else (), modules)
+    known = entries([kind] if kind in (*COMPONENT_KINDS, DEMOS) else (), modules)
     found = [entry for entry in known if name in (entry.name, entry.path)]
     if not found:
         names = [each for entry in known for each in (entry.path, entry.name)]
-        hint = did_you_mean(name, [*KINDS, DEMOS, *names]) or f"; kinds are {', '.join([*KINDS, DEMOS])}"
+        hint = (
+            did_you_mean(name, [*COMPONENT_KINDS, DEMOS, *names])
+            or f"; kinds are {', '.join([*COMPONENT_KINDS, DEMOS])}"
+        )
         raise PalmError(
             f"nothing is called {name!r}{hint}"
-            if not rest or kind not in KINDS
+            if not rest or kind not in COMPONENT_KINDS
             else f"no {kind} is called {rest!r}{did_you_mean(name, names)}"
         )
     return found

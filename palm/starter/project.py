@@ -27,6 +27,9 @@ KINDS = {
 }
 """Kinds of tasks of a project."""
 
+RATIOS = {True: "1.0", False: "0.5"}
+"""`mix_ratio` of targets (True) and of auxiliary tasks."""
+
 HELPER = "mlm"
 """The kind that helps others, where there are others."""
 
@@ -166,27 +169,23 @@ def _values(tasks: Mapping[str, str], pretrain: str | None) -> dict[str, str]:
     targets = [name for name, kind in tasks.items() if kind != HELPER] or list(tasks)
     encoder, start = RANDOM if pretrain is None else PRETRAINED
     named = {"pretrain": json.dumps(pretrain)}
-    helps = len(targets) < len(tasks)
-    tags = ", ".join("1" if name in targets else "0" for name in tasks)
-    ratios = ", ".join("1.0" if name in targets else "0.5" for name in tasks)
-    predicted = [f"palm predict config.yaml --task {name}" for name in targets]
+    tags = ", ".join(str(int(name in targets)) for name in tasks)
+    ratios = ", ".join(RATIOS[name in targets] for name in tasks)
+    listed = "\n".join(f"- `{name}`: {KINDS[kind]}" for name, kind in tasks.items())
+    if len(targets) < len(tasks):
+        listed += "\n\nTasks of kind mlm only help the others."
     return {
         "files": ", ".join(f"{name}.yaml" for name in tasks),
         "names": ", ".join(tasks),
-        "targets": "\n".join(
-            [
-                f"{f'target_tag: {tags}':30} # 1: a target, which gets a model; 0: it only helps",
-                f"{f'mix_ratio: {ratios}':30} # how often each is drawn",
-            ]
-        ),
+        "targets": f"{f'target_tag: {tags}':30} # 1: a target, which gets a model; 0: an auxiliary task\n"
+        f"{f'mix_ratio: {ratios}':30} # how often each is drawn",
         "encoder": _filled(encoder, named),
         "main": targets[0],
         "rate": "2e-3" if pretrain is None else "5e-5",
         "epochs": "30" if pretrain is None else "5",
-        "predict": "\n".join(predicted),
+        "predict": "\n".join(f"palm predict config.yaml --task {name}" for name in targets),
         "title": ", ".join(tasks) + (" on one encoder" if len(tasks) > 1 else ""),
-        "tasks": "\n".join(f"- `{name}`: {KINDS[kind]}" for name, kind in tasks.items())
-        + ("\n\nTasks of kind mlm only help the others." if helps else ""),
+        "tasks": listed,
         "first": next(iter(tasks)),
         "start": _filled(start, named),
     }
@@ -198,22 +197,25 @@ def _filled(template: Path | str, values: Mapping[str, str]) -> str:
     return re.sub(r"(?<!\$)\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
 
 
+def _texts(file: Path) -> Iterator[str]:
+    """Yield the texts of a data file of the project."""
+    if file.suffix == ".tsv":
+        head, *rows = (line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
+        for row in rows:
+            yield from (cell for name, cell in zip(head, row, strict=True) if name != "label")
+    elif file.suffix == ".json" and file.stem != "label_map":
+        for page in json.loads(file.read_text(encoding="utf-8"))["data"]:
+            for paragraph in page["paragraphs"]:
+                yield paragraph["context"]
+                yield from (question["question"] for question in paragraph["qas"])
+
+
 def _vocabulary(data: Path) -> Sequence[str]:
     """The words of all texts, the most frequent first, and all letters, so that any word can be written."""
     counts: Counter[str] = Counter()
     for file in sorted(data.rglob("*")):
-        if file.suffix == ".tsv":
-            head, *rows = (line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
-            texts = [cell for row in rows for name, cell in zip(head, row, strict=True) if name != "label"]
-        elif file.suffix == ".json" and file.stem != "label_map":
-            pages = json.loads(file.read_text(encoding="utf-8"))["data"]
-            parts = [part for page in pages for part in page["paragraphs"]]
-            texts = [
-                text for part in parts for text in (part["context"], *(qa["question"] for qa in part["qas"]))
-            ]
-        else:
-            texts = []
-        counts.update(token for text in texts for token in _TOKEN.findall(text.lower()))
+        for text in _texts(file):
+            counts.update(_TOKEN.findall(text.lower()))
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-/&%$#@+=*_"
     pieces = [*letters, *(f"##{letter}" for letter in letters if letter.isalnum())]
     return list(dict.fromkeys([*SPECIAL, *(word for word, _ in counts.most_common()), *pieces]))

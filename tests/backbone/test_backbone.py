@@ -245,6 +245,7 @@ def test_from_config_takes_what_it_knows_and_ignores_the_rest() -> None:
         "initializer_range": 0.02,
         "intermediate_size": None,
         "layer_norm_eps": 1e-12,
+        "pooling": "cls",
     }
 
 
@@ -336,3 +337,20 @@ def test_a_missing_input_is_named() -> None:
     del inputs["position_ids"]
     with pytest.raises(PalmError, match="needs 'position_ids'"):
         tiny()(inputs)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max"])
+def test_pooling_takes_all_real_tokens_and_no_pooler(pooling: str) -> None:
+    backbone = BERT(**SIZES, pooling=pooling).eval()
+    lengths = [5, 2, 3]
+    ids = torch.arange(15).view(3, 5) % SIZES["vocab_size"]
+    mask = torch.arange(5) < torch.tensor(lengths)[:, None]
+    zeros = torch.zeros_like(ids)
+    positions = torch.arange(5).expand(3, 5)
+    inputs = {"token_ids": ids, "segment_ids": zeros, "position_ids": positions, "input_mask": mask}
+    outputs = backbone(inputs)
+    rows = [tokens[:length] for tokens, length in zip(outputs["encoder_outputs"], lengths, strict=True)]
+    expected = torch.stack([row.mean(0) if pooling == "mean" else row.amax(0) for row in rows])
+    torch.testing.assert_close(outputs["sentence_embedding"], expected)
+    torch.testing.assert_close(backbone(inputs, ["sentence_embedding"])["sentence_embedding"], expected)
+    assert "pooler.weight" not in backbone.state_dict()

@@ -147,7 +147,7 @@ def test_it_takes_its_own_settings_and_the_shared_ones_and_no_others() -> None:
     assert list(settings) == [
         *("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings"),
         *("window", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
-        *("intermediate_size", "layer_norm_eps", "global_every"),
+        *("intermediate_size", "layer_norm_eps", "pooling", "global_every"),
     ]
     assert (settings["window"].annotation, settings["window"].default) == (int, 2)
     assert settings["window"].doc == "how far a token sees in most layers."

@@ -67,7 +67,7 @@ def test_nothing_is_found_in_clean_data(tmp_path: Path) -> None:
         ("dev", 40, 40, 0),
     ]
     assert [(label.name, label.count) for label in found.files[0].labels] == [(str(k), 40) for k in range(4)]
-    assert found.files[0].first_rows[0] == "train.tsv:2 [CLS] anna has the red door of anna [SEP]  (label: 0)"
+    assert found.files[0].first_rows[0] == "train.tsv:2 [CLS] anna has the red door of anna [SEP] | label: 0"
     assert found.files[0].tokens == {"least": 9, "median": 9, "95 %": 9, "99 %": 9, "most": 9, "mean": 9.0}
 
 
@@ -95,13 +95,13 @@ def long_rows(train: list[tuple[str, str]], dev: list[tuple[str, str]]) -> None:
     train[:40] = [(label, f"{text} and {text}") for label, text in train[:40]]
 
 
-FAULTS: dict[Callable[..., None], tuple[str, str]] = {
-    leak: ("leak", "dev.tsv (dev): 2 of 40 (5.0 %) rows also stand in train.tsv, 1 more but for case"),
-    duplicates: ("duplicates", "train.tsv: 8 of 168 (4.8 %) rows repeat an earlier one"),
-    contradiction: ("contradictions", "train.tsv: 2 of 160 (1.2 %) rows have the text of another row"),
-    capitals: ("case", "train.tsv: 160 of 160 (100.0 %) texts have capital letters, and the vocabulary"),
-    once: ("rare_label", "train.tsv: the label '3' is seen once in 121"),
-    long_rows: ("truncation", "train.tsv: 40 of 160 (25.0 %) rows are too long and lose their end"),
+FAULTS: dict[Callable[..., None], tuple[str, tuple[str, ...]]] = {
+    leak: ("leak", ("dev.tsv (dev)", "2 of 40 (5.0 %)", "train.tsv", "1 more")),
+    duplicates: ("duplicates", ("train.tsv", "8 of 168 (4.8 %)")),
+    contradiction: ("contradictions", ("train.tsv", "2 of 160 (1.2 %)")),
+    capitals: ("case", ("train.tsv", "160 of 160 (100.0 %)")),
+    once: ("rare_label", ("train.tsv", "'3'", "121")),
+    long_rows: ("truncation", ("train.tsv", "40 of 160 (25.0 %)")),
 }
 
 
@@ -110,13 +110,14 @@ def test_a_seeded_fault_is_found_and_nothing_else(seed: Callable[..., None], tmp
     train, dev = rows(0, 160), rows(160, 200)
     seed(train, dev)
     found = data(tmp_path, train, dev, max_seq_len=16)
+    code, named = FAULTS[seed]
     # Other findings follow from the fault itself: repeated contradictions, and what capitals do to a dev set.
-    first = [problem for problem in found.problems if problem.code == FAULTS[seed][0]]
+    first = [problem for problem in found.problems if problem.code == code]
     assert [problem.severity for problem in first] == ["warning"]
-    assert first[0].message.startswith(FAULTS[seed][1])
+    assert [value for value in named if value not in first[0].message] == []
     assert first[0].remedy != ""
     follows = {contradiction: {"duplicates"}, once: {"imbalance"}, capitals: {"leak"}}.get(seed, set())
-    assert {problem.code for problem in found.problems} - {FAULTS[seed][0]} <= follows
+    assert {problem.code for problem in found.problems} - {code} <= follows
 
 
 def test_the_rows_of_a_finding_are_shown_with_their_places(tmp_path: Path) -> None:
@@ -149,11 +150,11 @@ def test_rows_that_cannot_be_used_are_all_told_and_the_others_are_read(tmp_path:
     train = [*rows(0, 10), ("9", "carl has a lamp"), ("x", "emil has a lamp"), *rows(10, 18)]
     found = data(tmp_path, train, rows(20, 30))
     assert codes(found) == [("error", "data")]
-    assert found.problems[0].message == "train.tsv: rows that cannot be used: 2"
-    assert [line.partition(" should")[0] for line in found.problems[0].examples] == [
-        "train.tsv:12: the label '9'",
-        "train.tsv:13: the label 'x' is not a whole number from 0 to 3; for names, set label_map",
-    ]
+    assert found.problems[0].message.startswith("train.tsv: ")
+    places = [("train.tsv:12: ", "'9'"), ("train.tsv:13: ", "'x'")]
+    for line, (place, value) in zip(found.problems[0].examples, places, strict=True):
+        assert line.startswith(place)
+        assert value in line
     assert [(file.role, file.examples) for file in found.files] == [("train", 18), ("dev", 10)]
     found = data(tmp_path, train, rows(20, 30), on_bad_row="skip")
     assert codes(found) == [("warning", "bad_rows")]
@@ -166,7 +167,7 @@ def test_a_file_of_another_form_is_an_error_and_the_others_are_read(tmp_path: Pa
     files = {"train_file": tmp_path / "train.tsv", "dev_file": tmp_path / "dev.tsv"}
     found = data_of(TaskPlan("cls", (READERS["cls"], arguments), (HEADS["cls"], {}), files))
     assert codes(found) == [("error", "data")]
-    assert "the header lacks 'label'" in found.problems[0].message
+    assert "'label'" in found.problems[0].message
     assert [file.role for file in found.files] == ["dev"]
 
 
@@ -335,7 +336,9 @@ def test_exit_codes_and_the_dry_run_of_train(config_file: Path, capsys: pytest.C
         main(["check", str(config_file), "--batch_size", "fast"])
     assert wrong.value.code == 1
     assert main(["train", str(config_file), "--strict"]) == 2
-    assert "--strict: goes with --dry_run" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--strict" in said
+    assert "--dry_run" in said
 
 
 def test_a_row_that_would_run_is_text_on_the_page(tmp_path: Path) -> None:
@@ -384,8 +387,9 @@ def test_the_steps_of_every_stage_are_told(tmp_path: Path) -> None:
     stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.5}]
     found = check(tiny.config(tmp_path, "cls", "match", num_epochs=1, stages=stages), measure=False)
     notes = [problem.message for problem in found.problems if problem.code == "stages"]
-    assert notes == ["steps: 1-joint: cls 10, match 10; 2-cls: cls 5"]
+    assert len(notes) == 1
+    assert "1-joint: cls 10, match 10; 2-cls: cls 5" in notes[0]
     wrong = check(tiny.config(tmp_path, "cls", stages=[{"freeze": 9}]), measure=False)
-    assert [problem.message for problem in wrong.problems] == [
-        "config: stages: stage 1-all: freeze: there are 2 layers, not 9"
-    ]
+    (problem,) = wrong.problems
+    assert "stages: stage 1-all: freeze: " in problem.message
+    assert "9" in problem.message

@@ -12,7 +12,7 @@ from helpers import saved
 from palm import load_model
 from palm.backbone import BERT
 from palm.core.numerics.layers import init_weights
-from palm.core.numerics.skip_init import unfilled
+from palm.core.numerics.skip_init import skip_init
 from palm.paradigm import SequenceLabel
 
 
@@ -30,14 +30,14 @@ class Mixed(nn.Module):
 def test_buffers_are_computed_and_the_generator_stays_where_parameters_alone_are_drawn() -> None:
     torch.manual_seed(0)
     before = torch.random.get_rng_state()
-    with unfilled():
+    with skip_init():
         nn.Linear(3, 5)
         nn.Embedding(4, 3)
         BERT(16, 1, 2, 20, 8)
         SequenceLabel(3, 16, use_crf=True)
         assert nn.init.trunc_normal_(nn.Linear(3, 5).weight, std=0.02).tolist() == [[0.0] * 3] * 5
     assert torch.equal(torch.random.get_rng_state(), before)
-    with unfilled():
+    with skip_init():
         mixed = Mixed()
     assert mixed.angles.tolist() == [1.0, 3.0, 5.0]
     assert 3.0 <= mixed.drawn.min().item() <= 4.0

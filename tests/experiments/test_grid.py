@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from helpers import tiny
-from palm.core.errors import PalmError
+from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.experiments.grid.folder import Grid, GridRun, clear
 from palm.experiments.grid.pool import Pool, Progress, slots_of
 
@@ -75,11 +75,12 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_goes_on(
 def test_a_run_that_fails_is_told_with_its_own_words(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, learning_rate="fast")
     pool = Pool(Grid(tmp_path / "grid"), ["compare", "--one_run"], [{}])
-    with pytest.raises(
-        PalmError,
-        match=r"the run one ended with exit code 2:\nerror: .*rate should be a number, not 'fast'\nIts log",
-    ):
+    with pytest.raises(PalmError) as caught:
         pool.train([GridRun("one", settings)], lambda *_: None)
+    log = tmp_path / "grid" / "runs" / "one" / "log.txt"
+    assert [
+        word for word in ("exit code 2", "learning_rate", "'fast'", str(log)) if word not in str(caught.value)
+    ] == []
 
 
 def test_only_what_palm_wrote_is_removed(tmp_path: Path) -> None:
@@ -90,12 +91,12 @@ def test_only_what_palm_wrote_is_removed(tmp_path: Path) -> None:
     (folder / "out").mkdir()
     (folder / "out" / "notes.txt").write_text("mine", encoding="utf-8")
     (folder / "out" / "history.jsonl").write_text("", encoding="utf-8")
-    with pytest.raises(
-        PalmError, match=r"begun with other settings:\n  a.b was 1 and is now 2\nReplace its runs"
-    ):
+    with pytest.raises(StorageError) as caught:
         grid.open("compare", {"a": {"b": 2}})
-    with pytest.raises(PalmError, match="it was made by palm compare, not by palm sweep"):
+    assert re.search(r"\ba\.b\b.*1.*2", str(caught.value))
+    with pytest.raises(StorageError) as caught:
         grid.open("sweep", {"a": {"b": 1}})
+    assert re.search(r"palm compare.*palm sweep", str(caught.value))
     assert grid.open("compare", {"a": {"b": 2}}, overwrite=True)
     assert [path.name for path in sorted(folder.rglob("*"))] == ["out", "notes.txt"]
     clear(folder)
@@ -112,11 +113,13 @@ def test_time_that_is_left_goes_by_steps(
         now[0] = 160.0
         progress.tell("b", {"state": "done"}, False, "f1 0.6")
         progress.tell("c", {"state": "pruned"}, False, "f1 0.1")
-    assert caplog.messages == [
-        "run 1 of 3, a: done before; f1 0.5",
-        "run 2 of 3, b: f1 0.6; about 2 min left",
-        "run 3 of 3, c: pruned: f1 0.1",
+    named = [
+        ("1 of 3", "a", "f1 0.5"),
+        ("2 of 3", "b", "f1 0.6", "2 min"),
+        ("3 of 3", "c", "pruned", "f1 0.1"),
     ]
+    for message, values in zip(caplog.messages, named, strict=True):
+        assert [value for value in values if value not in message] == []
 
 
 def test_runs_share_the_cores_of_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,5 +127,6 @@ def test_runs_share_the_cores_of_a_machine_without_gpus(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert slots_of(None, use_gpu=False) == [{}]
     assert slots_of(2, use_gpu=False) == [{"OMP_NUM_THREADS": "4"}] * 2
-    with pytest.raises(PalmError, match="workers: 0 should be a whole number, 1 or more"):
+    with pytest.raises(ConfigError) as caught:
         slots_of(0, use_gpu=False)
+    assert "workers: 0" in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -258,31 +259,27 @@ def test_evaluation_drives_the_draws_and_a_resumed_run_ends_with_the_same_weight
 
     whole = train(save_every_n_steps=25)
     counts = [line for line in caplog.messages if "planned (" in line]
-    assert not any(" 60 steps, 60 planned" in line for line in counts)
+    assert not any(re.search(r"\b60\b.*\b60\b", line) for line in counts)
     assert train(resume=str(folder / "out" / "step_25"), save_every_n_steps=25) == whole
     assert [line for line in caplog.messages if "planned (" in line] == counts * 2
 
 
 def test_draws_that_follow_scores_need_dev_data(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="mixing: dev_score follows dev scores; give a task a dev_file"):
+    with pytest.raises(ConfigError, match=r"mixing: dev_score.*dev_file"):
         controller(folder, "cls", mixing="dev_score").train()
 
 
 def test_a_checkpoint_of_another_mixing_is_refused(folder: Path) -> None:
     controller(folder, "cls", "match", save_every_n_steps=10, num_epochs=1).train()
     other = controller(folder, "cls", "match", num_epochs=1, mixing="round_robin", resume="auto")
-    with pytest.raises(palm.StorageError, match=r"mixing: 'mix_ratio' in the checkpoint, 'round_robin'"):
+    with pytest.raises(palm.StorageError, match=r"mixing: 'mix_ratio'.*'round_robin'"):
         other.train()
 
 
 def test_an_unknown_strategy_and_a_setting_of_another_are_told(folder: Path) -> None:
-    with pytest.raises(
-        PalmError, match=r"no mixing strategy is called 'proportionl'.*did you mean 'proportional'"
-    ):
+    with pytest.raises(PalmError, match=r"mixing.*'proportionl'.*'proportional'"):
         controller(folder, "cls", mixing="proportionl")
-    with pytest.raises(
-        PalmError, match="mixing_temperature belongs to mixing temperature; this run has mixing"
-    ):
+    with pytest.raises(PalmError, match=r"mixing_temperature.*temperature.*mix_ratio"):
         controller(folder, "cls", mixing_temperature=2)
 
 
@@ -291,11 +288,9 @@ def test_counts_are_logged_beside_the_plan(folder: Path, caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO, "palm"):
         controller(folder, "cls", "match", **settings).train()
     lines = [record.getMessage() for record in caplog.records]
-    assert "cls: end of epoch 0; steps so far / planned: cls 10/20, match 5/10" in lines
-    assert [line for line in lines if "planned (" in line] == [
-        "cls: 20 steps, 20 planned (66.7 % of all, 66.7 % planned)",
-        "match: 10 steps, 10 planned (33.3 % of all, 33.3 % planned)",
-    ]
+    assert any("cls 10/20, match 5/10" in line for line in lines)
+    counts = [re.findall(r"[\d.]+", line) for line in lines if "planned (" in line]
+    assert counts == [["20", "20", "66.7", "66.7"], ["10", "10", "33.3", "33.3"]]
 
 
 def test_a_loss_weight_scales_the_gradient_and_a_rate_factor_the_rate(folder: Path) -> None:
@@ -427,5 +422,5 @@ def test_readers_with_epochs_of_their_own_mix_from_the_first_step_to_the_last() 
 
 
 def test_an_unknown_way_to_draw_is_told() -> None:
-    with pytest.raises(ConfigError, match="mixing_draws: 'random' should be one of planned, independent"):
+    with pytest.raises(ConfigError, match=r"mixing_draws: 'random'.*planned, independent"):
         MixRatio(mixing_draws="random")  # type: ignore[arg-type]

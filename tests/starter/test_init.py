@@ -46,7 +46,7 @@ def test_the_files_of_a_project_are_these_and_say_what_they_are(tmp_path: Path) 
     ]
     project = tmp_path / "new" / "project"
     text = (project / "config.yaml").read_text(encoding="utf-8")
-    assert 'task_instance: "intent, words"\ntarget_tag: 1, 0               # 1: a target' in text
+    assert yaml.safe_load(text)["target_tag"] == "1, 0"
     assert "{" not in text
     assert "{" not in (project / "README.md").read_text(encoding="utf-8")
     assert "${BASH_SOURCE[0]}" in (project / "run.sh").read_text(encoding="utf-8")
@@ -63,30 +63,34 @@ def test_a_project_may_start_from_pretrained_weights(tmp_path: Path) -> None:
 
 def test_a_folder_with_anything_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(StorageError, match=r"is not empty \(notes.txt\), and nothing is replaced"):
+    with pytest.raises(StorageError) as caught:
         write_project(tmp_path, {"cls": "cls"})
+    assert f"{tmp_path} " in str(caught.value)
+    assert "notes.txt" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(StorageError, match=r"notes\.txt is a file; give the path of a new folder"):
+    with pytest.raises(StorageError) as caught:
         write_project(tmp_path / "notes.txt", {"cls": "cls"})
+    assert str(tmp_path / "notes.txt") in str(caught.value)
     (tmp_path / "empty").mkdir()
     assert "config.yaml" in write_project(tmp_path / "empty", {"cls": "cls"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "notes.txt"]
 
 
 @pytest.mark.parametrize(
-    ("tasks", "message"),
+    ("tasks", "named"),
     [
-        ("", "--tasks: give at least one of cls, seq_label, mrc, match, mlm"),
-        ("seq_lable", "--tasks: there is no 'seq_lable'.*did you mean 'seq_label'?"),
-        ("cls,cls", "--tasks: 'cls' stands there twice; name one of them: cls2=cls"),
-        ("a/b=cls", "--tasks: a task cannot be called 'a/b'"),
-        ("best=cls", "--tasks: task 'best': its folder under save_path would be one that the run needs"),
-        ("config=cls", "--tasks: a task cannot be called 'config'"),
+        ("", ["cls, seq_label, mrc, match, mlm"]),
+        ("seq_lable", ["'seq_lable'", "'seq_label'"]),
+        ("cls,cls", ["'cls'", "cls2=cls"]),
+        ("a/b=cls", ["'a/b'"]),
+        ("best=cls", ["'best'", "save_path"]),
+        ("config=cls", ["'config'"]),
     ],
 )
-def test_tasks_that_cannot_be_are_told(tasks: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_tasks_that_cannot_be_are_told(tasks: str, named: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
         write_project(tmp_path / "project", tasks_of(tasks))
+    assert [word for word in ("--tasks: ", *named) if word not in str(caught.value)] == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,14 +106,14 @@ def test_on_a_terminal_it_asks_and_on_a_pipe_it_does_not(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal("intent=cls, mlm\n\n"))
     assert main(["init", str(tmp_path / "asked")]) == 0
-    assert "  seq_label  a label for every word of a request\n" in capsys.readouterr().out
+    assert f"  seq_label  {KINDS['seq_label']}\n" in capsys.readouterr().out
     assert (tmp_path / "asked" / "intent.yaml").is_file()
     monkeypatch.setattr(sys, "stdin", Terminal("\n\n"))
     assert main(["init", str(tmp_path / "default")]) == 0
     assert (tmp_path / "default" / "seq_label.yaml").is_file()
     monkeypatch.setattr(sys, "stdin", io.StringIO("cls\n"))
     assert main(["init", str(tmp_path / "piped")]) == 2
-    assert "error: --tasks: say which tasks, such as --tasks cls,seq_label,mlm" in capsys.readouterr().err
+    assert "error: --tasks: " in capsys.readouterr().err
 
 
 def test_the_rows_are_those_of_their_script(tmp_path: Path) -> None:

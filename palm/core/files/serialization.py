@@ -15,7 +15,7 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.files.checksum import checksum
 from palm.core.files.untrusted import resolve_inside, wrap_read_errors
 from palm.core.numerics.allocation_limit import within_weights
-from palm.core.numerics.skip_init import unfilled
+from palm.core.numerics.skip_init import skip_init
 from palm.core.registry import Registry
 
 
@@ -91,7 +91,7 @@ def rebuild(
         with ExitStack() as stack:
             if weights is not None:
                 stack.enter_context(within_weights(weights, place))
-                stack.enter_context(unfilled())
+                stack.enter_context(skip_init())
             try:
                 return component(**{**settings, **overrides})
             except ConfigError as error:

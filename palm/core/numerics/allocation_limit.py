@@ -1,4 +1,4 @@
-"""How much a module may allocate whose settings come from elsewhere: about what its weights hold."""
+"""Limit what a module may allocate when its settings come from elsewhere to about its weights' size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from palm.core.errors import StorageError
 
-FACTOR, SLACK, MORE_TENSORS = 2, 1 << 20, 512
+FACTOR = 2
+SLACK = 1 << 20
+MORE_TENSORS = 512
 """Parameters may have twice the numbers of the weights and a million more (a pooler that the weights lack,
 a table that a shared one replaces), in twice the tensors and some more: shapes are compared afterwards."""
 
@@ -20,9 +22,8 @@ a table that a shared one replaces), in twice the tensors and some more: shapes 
 def within_weights(weights: Mapping[str, Tensor], place: object) -> Iterator[None]:
     """Stop the construction of modules in this block that grow far beyond the weights they are meant for.
 
-    A wrong size in a description costs nothing so: torch's modules register a parameter before they fill
-    it, and memory that was never written to was never taken. Settings need no limits of their own, which
-    could not be right for every component.
+    A wrong size in a description then costs nothing: torch's modules register a parameter before they fill
+    it, and memory that was never written to was never taken. The hook is process-wide during the block.
 
     Args:
         weights: what the modules will be filled with; tensors without storage will do.
@@ -33,7 +34,8 @@ def within_weights(weights: Mapping[str, Tensor], place: object) -> Iterator[Non
     """
     numbers = FACTOR * sum(value.numel() for value in weights.values()) + SLACK
     tensors = FACTOR * len(weights) + MORE_TENSORS
-    thread, asked = threading.get_ident(), [0, 0]
+    thread = threading.get_ident()
+    asked = [0, 0]
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
         if threading.get_ident() != thread:  # the hook is one for the whole process

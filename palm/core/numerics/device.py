@@ -1,4 +1,4 @@
-"""Where a model runs: a GPU if there is one and it is wanted; and whether it can be compiled for it."""
+"""The device of a model: a GPU if there is one and it is wanted; and the compiler for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _say_once = functools.cache(logger.info)
 
 
 def device_of(use_gpu: bool, name: DeviceName = "auto") -> torch.device:
-    """The device for `use_gpu` and `device`; says once that it falls back to the CPU.
+    """The device for `use_gpu` and `device`; logs a fallback to the CPU once.
 
     Raises:
         ConfigError: cuda is asked for, and no GPU is visible.
@@ -38,8 +38,8 @@ def compiler_problems(device: torch.device) -> list[str]:
     """A line if `torch.compile` lacks a compiler for a device."""
     if device.type == "cuda" and importlib.util.find_spec("triton") is None:
         return ["compile: torch.compile needs the package triton on a GPU; install it, or set compile: False"]
-    known = (os.environ.get("CXX", ""), "c++", "g++", "clang++", "cl")
-    if device.type == "cpu" and not any(map(shutil.which, known)):
+    compilers = (os.environ.get("CXX", ""), "c++", "g++", "clang++", "cl")
+    if device.type == "cpu" and not any(map(shutil.which, compilers)):
         return [
             "compile: torch.compile needs a C++ compiler on a CPU, and there is no c++, g++, clang++ or cl; "
             "install one, or set compile: False"

@@ -1,4 +1,4 @@
-"""What encoders and heads have in common: activations, layers in any precision, how weights start."""
+"""Parts of encoders and heads: activations, layers in any precision, initial weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.numerics.fused_cast import cast
-from palm.core.numerics.skip_init import is_unfilled
+from palm.core.numerics.skip_init import skips_init
 from palm.core.numerics.weight_cache import cached_product
 from palm.core.registry import did_you_mean
 
@@ -55,24 +55,22 @@ def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
 
 
 def casts_norms(where: Tensor) -> bool:
-    """Whether layer norms compute with their parameters in the dtype of tokens, where a tensor is.
-
-    A CPU takes float32 parameters beside bfloat16 tokens, a GPU does not.
-    """
+    """True on a device where layer norms need parameters in the dtype of tokens: a GPU, unlike a CPU."""
     return where.is_cuda
 
 
 def layer_norm(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
     """A layer norm in the dtype of `tokens`; mean and variance are float32 in any."""
     dtype = tokens.dtype if casts_norms(tokens) else norm.weight.dtype
-    weight, bias = cast(norm.weight, dtype), cast(norm.bias, dtype)
+    weight = cast(norm.weight, dtype)
+    bias = cast(norm.bias, dtype)
     return F.layer_norm(tokens, norm.normalized_shape, weight, bias, norm.eps)
 
 
 def init_weights(module: nn.Module, initializer_range: float) -> None:
-    """Start all of `module`: weights from a normal cut at two sigma, biases 0, layer norms 1 and 0.
+    """Initialize `module`: weights from a normal cut at two sigma, biases 0, layer norms 1 and 0.
 
-    What will be filled, see `palm.core.numerics.skip_init`, stays as it is.
+    Within `skip_init`, nothing is initialized.
 
     Args:
         module: linear layers, embeddings and layer norms, at any depth.
@@ -80,7 +78,7 @@ def init_weights(module: nn.Module, initializer_range: float) -> None:
 
     Source: Devlin et al., 2018, BERT's published program.
     """
-    for part in () if is_unfilled() else module.modules():
+    for part in () if skips_init() else module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             cut = 2 * initializer_range
             nn.init.trunc_normal_(part.weight, std=initializer_range, a=-cut, b=cut)

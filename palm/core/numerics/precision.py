@@ -1,4 +1,4 @@
-"""Which numbers a model computes with: float32, or bfloat16 where the hardware multiplies it faster.
+"""The precision of computation: float32, or bfloat16 where the hardware multiplies it faster.
 
 Parameters, what heads read and give, and losses are float32 in either case. bfloat16 goes
 through `torch.autocast`, which any backbone heeds that is made of torch's modules.
@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch.nn import functional as F
@@ -37,7 +37,7 @@ def checked(setting: str) -> str:
 
 
 def resolved(setting: str, device: torch.device) -> Precision:
-    """What a setting means on a device; `auto` is what `choice` says."""
+    """The precision for a setting on a device; see `choice`."""
     return choice(setting, device).precision
 
 
@@ -49,14 +49,14 @@ class Choice(NamedTuple):
 
 
 def choice(setting: str, device: torch.device) -> Choice:
-    """What a setting means on a device: `auto` is bf16 where products are clearly faster in it."""
+    """Choose the precision for a setting: `auto` is bf16 where products are clearly faster in it."""
     if setting != "auto":
         return Choice("bf16" if setting == "bf16" else "fp32", "as the setting says")
     if device.type == "cuda":
         supported = bool(torch.cuda.is_bf16_supported(including_emulation=False))
-        return Choice(
-            *(("bf16", "the GPU multiplies it") if supported else ("fp32", "the GPU lacks bfloat16"))
-        )
+        if supported:
+            return Choice("bf16", "the GPU multiplies it")
+        return Choice("fp32", "the GPU lacks bfloat16")
     return _choice_here() if device.type == "cpu" else Choice("fp32", f"nothing is known of {device.type}")
 
 
@@ -67,20 +67,20 @@ AMD's Zen 4, 6 and more with AMX; so a busy machine decides as an idle one does.
 
 
 def choice_of_cpu(flags: Collection[str], speedup: Callable[[], float]) -> Choice:
-    """What `auto` means on a CPU.
+    """Choose the precision for `auto` on a CPU.
 
     Args:
         flags: those of `amx_bf16` and `avx512_bf16` that it has.
-        speedup: how many times as fast a product is in bfloat16 as in float32; only asked where flags do
-            not tell.
+        speedup: measures the speed of a product in bfloat16 relative to float32; only called where the flags
+            do not decide.
     """
     if "amx_bf16" in flags:
         return Choice("bf16", "the CPU has amx_bf16")
     if "avx512_bf16" not in flags:
         return Choice("fp32", "the CPU has neither amx_bf16 nor avx512_bf16")
     times = speedup()
-    told = f"the CPU has avx512_bf16, and a product in bfloat16 is {times:.1f} times as fast"
-    return Choice("bf16" if times >= WORTHWHILE else "fp32", told)
+    reason = f"the CPU has avx512_bf16, and a product in bfloat16 is {times:.1f} times as fast"
+    return Choice("bf16" if times >= WORTHWHILE else "fp32", reason)
 
 
 @functools.cache
@@ -96,10 +96,11 @@ def _choice_here() -> Choice:
 
 @torch.inference_mode()
 def _bf16_speedup() -> float:
-    """How many times as fast one of an encoder's products is in bfloat16 here; takes some 50 ms."""
+    """Measure the speed of an encoder's product in bfloat16 relative to float32; takes some 50 ms."""
     best = {}
     for dtype in (torch.float32, torch.bfloat16):
-        tokens, weight = torch.ones(512, 768, dtype=dtype), torch.ones(768, 768, dtype=dtype)
+        tokens = torch.ones(512, 768, dtype=dtype)
+        weight = torch.ones(768, 768, dtype=dtype)
         taken = []
         for _ in range(7):  # the first prepares the kernel
             started = time.perf_counter()
@@ -131,11 +132,13 @@ def tf32(allowed: bool | None) -> Iterator[None]:
         yield
         return
     matmul: Any = torch.backends.cuda.matmul
-    name, value = "allow_tf32", cast("bool | str", allowed)
+    name = "allow_tf32"
+    value: bool | str = allowed
     try:
         before = matmul.allow_tf32
-    except RuntimeError:  # whoever used torch's newer name for it cannot use the older one any more
-        name, value = "fp32_precision", "tf32" if allowed else "ieee"
+    except RuntimeError:  # the older name fails after a use of the newer one
+        name = "fp32_precision"
+        value = "tf32" if allowed else "ieee"
         before = matmul.fp32_precision
     setattr(matmul, name, value)
     try:

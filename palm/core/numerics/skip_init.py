@@ -1,4 +1,4 @@
-"""Building modules whose parameters are filled afterwards, without drawing random numbers for them first."""
+"""Build modules without initializing their parameters, which are filled afterwards."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-_IS_UNFILLED = ContextVar("is_unfilled", default=False)
+_SKIPS = ContextVar("skips_init", default=False)
 
 
-def is_unfilled() -> bool:
-    """Whether parameters that are made now will be filled later, so that how they start does not matter."""
-    return _IS_UNFILLED.get()
+def skips_init() -> bool:
+    """True within `skip_init`."""
+    return _SKIPS.get()
 
 
 @contextmanager
-def unfilled() -> Iterator[None]:
-    """Within it, parameters get no start: whoever builds here must fill them all.
+def skip_init() -> Iterator[None]:
+    """Within it, parameters are not initialized: all of them must be filled afterwards.
 
     Loading a saved model of BERT-base's size spent five of six CPU seconds on random numbers that the weights
     replaced. Buffers, and what modules compute besides, are made as ever, which "meta" tensors could not.
     """
-    token = _IS_UNFILLED.set(True)
+    token = _SKIPS.set(True)
     try:
-        with _NoStart():
+        with _SkipInit():
             yield
     finally:
-        _IS_UNFILLED.reset(token)
+        _SKIPS.reset(token)
 
 
-class _NoStart(TorchFunctionMode):
-    """Leaves parameters alone that `torch.nn.init` is to start."""
+class _SkipInit(TorchFunctionMode):
+    """Leave parameters alone that `torch.nn.init` is to initialize."""
 
     def __torch_function__(
         self,
@@ -43,8 +43,8 @@ class _NoStart(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        given = kwargs or {}
-        target = args[0] if args else given.get("tensor")
+        options = kwargs or {}
+        target = args[0] if args else options.get("tensor")
         if isinstance(target, nn.Parameter):
             if getattr(func, "__module__", None) == nn.init.__name__:
                 return target
@@ -52,4 +52,4 @@ class _NoStart(TorchFunctionMode):
             # its range: zeros are in any, and whatever the memory held would not be.
             if func in (Tensor.normal_, Tensor.uniform_):
                 return target.zero_()
-        return func(*args, **given)
+        return func(*args, **options)

@@ -1,4 +1,4 @@
-"""Which model a user means who names a run, a task of it or a directory; what to do where there is none."""
+"""Resolve the path of a run, a task's folder or a model to a model; say what to do where there is none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from palm.core.errors import StorageError
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed
 
-BEST, LAST = "best_model", "infer_model"
+BEST = "best_model"
+LAST = "infer_model"
 """A target's model of its best evaluation, and of its last step."""
 
 ON_THE_WAY = f"{LAST}.step"

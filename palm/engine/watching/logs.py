@@ -10,7 +10,7 @@ from palm.core.logging import logger
 from palm.engine.training.events import Completed, Event, Logged, Started
 from palm.engine.training.loop import Step
 from palm.engine.training.task import Task
-from palm.engine.watching.first_rows import readable_rows
+from palm.reader.inspection import readable_rows
 
 FIRST_ROWS = 3
 """Rows of every task's first batch that are shown."""

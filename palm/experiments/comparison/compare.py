@@ -22,9 +22,9 @@ from palm.experiments.grid.folder import ROWS, Grid, GridRun, word_of
 from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
 from palm.report.comparison_plot import plot_comparison
 
-OUTCOME = "compare.json"
-TABLE = "compare.txt"
-PICTURE = "compare.png"
+COMPARE_JSON = "compare.json"
+COMPARE_TABLE = "compare.txt"
+COMPARE_PICTURE = "compare.png"
 
 
 def compare(
@@ -176,10 +176,10 @@ def _outcome(
         for variant, length in ways
     ]
     found = outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways))
-    write_json(grid.path / OUTCOME, found.as_json())
-    write_text(grid.path / TABLE, f"{found}\n")
+    write_json(grid.path / COMPARE_JSON, found.as_json())
+    write_text(grid.path / COMPARE_TABLE, f"{found}\n")
     try:
-        plot_comparison(found.as_json()).savefig(grid.path / PICTURE, dpi=150)
+        plot_comparison(found.as_json()).savefig(grid.path / COMPARE_PICTURE, dpi=150)
     except PalmError as error:  # there is no matplotlib
         logger.info("no picture: %s", error)
     return found

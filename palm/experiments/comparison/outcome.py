@@ -17,8 +17,8 @@ from palm.experiments.comparison.statistics import LEVEL, Difference, Floats, ho
 from palm.experiments.comparison.variants import ALONE, REFERENCE, Budget, Length, Variant
 from palm.metrics import METRICS, Metric
 
-FORMAT = "palm-comparison"
-VERSION = 1
+COMPARE_FORMAT = "palm-comparison"
+COMPARE_VERSION = 1
 RESAMPLES = 2000
 
 
@@ -142,7 +142,7 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """All of it, JSON-ready."""
-        return {"format": FORMAT, "version": VERSION, **json.loads(json.dumps(asdict(self)))}
+        return {"format": COMPARE_FORMAT, "version": COMPARE_VERSION, **json.loads(json.dumps(asdict(self)))}
 
     def __str__(self) -> str:
         head = ["variant", "tasks", "steps", "s/run", *(f"{t}: {self.tests[t].metric}" for t in self.tests)]

@@ -32,7 +32,7 @@ from palm.experiments.comparison.variants import (
 )
 from palm.experiments.grid.folder import GridRun
 
-NAME = re.compile(r"\w[\w.-]{0,40}")
+VARIANT_NAME = re.compile(r"\w[\w.-]{0,40}")
 """Names of further variants; a folder has such a name."""
 
 
@@ -241,7 +241,8 @@ def _changed(setup: Setup, name: str, config: Config) -> Setup:
         ConfigError: its name is another's, or it has other tasks.
     """
     problems = []
-    if not NAME.fullmatch(name) or name in (REFERENCE, STAGED) or name.startswith((f"{ALONE}-", "without-")):
+    is_taken = name in (REFERENCE, STAGED) or name.startswith((f"{ALONE}-", "without-"))
+    if is_taken or not VARIANT_NAME.fullmatch(name):
         problems.append(f"also: {name!r} cannot name a variant; use a word of its own, such as 'each_step'")
     if config.tasks != setup.config.tasks:
         problems.append(f"also: {name} has other tasks; every variant there is of all tasks")

@@ -21,8 +21,8 @@ from palm.engine.run.run_directory import RECORD, STAGES_RECORD
 from palm.engine.watching.history import HISTORY_FILE
 
 DESCRIPTION = "grid.json"
-FORMAT = "palm-grid"
-VERSION = 1
+GRID_FORMAT = "palm-grid"
+GRID_VERSION = 1
 CONFIGURATION = "config.yaml"
 JOB = "job.json"
 RESULT = "result.json"
@@ -31,8 +31,8 @@ OUT = "out"
 ROWS = "rows"
 
 RUN_FILES = (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
-OWN = [CONFIGURATION, JOB, RESULT, LOG, ".worker.lock", f"{ROWS}/*.jsonl"]
-OWN += [f"{OUT}/{place}{name}" for place in ("", "stages/*/") for name in RUN_FILES]
+RUN_PATTERNS = [CONFIGURATION, JOB, RESULT, LOG, ".worker.lock", f"{ROWS}/*.jsonl"]
+RUN_PATTERNS += [f"{OUT}/{place}{name}" for place in ("", "stages/*/") for name in RUN_FILES]
 """The files of a run's folder beside models and checkpoints, which have manifests."""
 
 MOST_DIFFERENCES = 8
@@ -111,7 +111,7 @@ class Grid:
                 )
             for folder in self.folders():
                 clear(folder)
-        description = {"format": FORMAT, "version": VERSION, "kind": kind, "about": about}
+        description = {"format": GRID_FORMAT, "version": GRID_VERSION, "kind": kind, "about": about}
         (self.path / "runs").mkdir(parents=True, exist_ok=True)
         write_json(file, description)
         return True
@@ -149,7 +149,7 @@ def word_of(value: Any) -> str:
 def clear(folder: Path) -> None:
     """Remove what palm wrote into the folder of a run, and nothing else."""
     remove_models(folder)
-    for pattern in OWN:
+    for pattern in RUN_PATTERNS:
         for file in folder.glob(pattern):
             file.unlink()
 

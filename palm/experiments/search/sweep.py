@@ -24,11 +24,11 @@ from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
 from palm.experiments.search.space import Space, Values, first_point, grid_points, json_of_space, space_of
 from palm.experiments.search.study import STUDY_FILE, Study
 
-FOUND = "sweep.json"
-TABLE = "sweep.txt"
-BEST = "best.yaml"
-FORMAT = "palm-sweep"
-VERSION = 1
+SWEEP_JSON = "sweep.json"
+SWEEP_TABLE = "sweep.txt"
+BEST_CONFIG = "best.yaml"
+SWEEP_FORMAT = "palm-sweep"
+SWEEP_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _opened(folder: Path, space: Space, source: _Source, trials: int | None, ove
         "data": data_checksums([planned]),
     }
     if Grid(folder).open("sweep", about, overwrite):
-        for name in (FOUND, TABLE, BEST, STUDY_FILE):
+        for name in (SWEEP_JSON, SWEEP_TABLE, BEST_CONFIG, STUDY_FILE):
             remove(folder / name)
     return None if trials is None else Study(folder, space, planned.settings.get("random_seed", 1))
 
@@ -245,9 +245,9 @@ def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source:
     head = (
         f"# The best of {len(trials)} runs of a sweep: {told}; dev score {best.score:.4f} at step {best.step}"
     )
-    write_text(folder / BEST, f"{head}\n{yaml_text(document)}")
-    found = Sweep(trials, best, folder / BEST)
-    written = {"format": FORMAT, "version": VERSION, "best": best.run}
-    write_json(folder / FOUND, {**written, "trials": [asdict(trial) for trial in trials]})
-    write_text(folder / TABLE, f"{found}\n")
+    write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(document)}")
+    found = Sweep(trials, best, folder / BEST_CONFIG)
+    written = {"format": SWEEP_FORMAT, "version": SWEEP_VERSION, "best": best.run}
+    write_json(folder / SWEEP_JSON, {**written, "trials": [asdict(trial) for trial in trials]})
+    write_text(folder / SWEEP_TABLE, f"{found}\n")
     return found

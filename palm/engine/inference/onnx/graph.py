@@ -92,7 +92,8 @@ class Graph(nn.Module):
             name: inputs[self._names.get(name, name)].to(spec.dtype) for name, spec in self.inputs.items()
         }
         if self.task_id is not None:
-            ids, mask = batch["token_ids"], batch["input_mask"]
+            ids = batch["token_ids"]
+            mask = batch["input_mask"]
             batch["position_ids"] = torch.arange(ids.shape[1], device=ids.device).expand_as(ids) * mask
             batch["task_ids"] = torch.full_like(ids, self.task_id)
             batch["word_mask"] = mask  # only decoding asks which tokens begin a word

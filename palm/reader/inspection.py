@@ -1,0 +1,217 @@
+"""Examples, encoded rows and statistics of a data file, for people."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from palm.core.errors import PalmError
+from palm.core.tensor_specs import Tensors
+from palm.reader.base import Reader
+from palm.reader.match import RankedExample
+from palm.reader.rows.rows import Rows
+from palm.reader.text.labels import Labels
+from palm.reader.text.squad import SquadQuestion
+from palm.reader.text.tokenizer import Tokenizer
+
+Role = Literal["train", "dev", "pred"]
+
+MOST_LETTERS = 100
+"""Letters of a row that is shown."""
+
+BINS = 16
+"""Ranges of a histogram, at most."""
+
+
+def examples_of(reader: Reader, path: Path, role: Role) -> Iterator[Any]:
+    """Read the examples of a file as the run reads it in this role."""
+    return reader.read_true(path) if role == "dev" else reader.read(path, with_targets=role == "train")
+
+
+def named_texts(example: Any) -> list[tuple[str, str]]:
+    """Return the texts of an example with their names; of an unknown class, all but its label and place."""
+    if isinstance(example, SquadQuestion):
+        return [("question", example.question), ("context", example.context)]
+    if isinstance(example, RankedExample):
+        right = example.right
+        return [
+            ("text_a", right.text_a),
+            ("right", right.text_b or ""),
+            ("wrong", example.wrong.text_b or ""),
+        ]
+    if isinstance(words := getattr(example, "words", None), list):
+        return [("text_a", " ".join(words))]
+    if isinstance(getattr(example, "text_a", None), str):
+        texts = [(name, getattr(example, name, None)) for name in ("text_a", "text_b")]
+        return [(name, text) for name, text in texts if text is not None]
+    if dataclasses.is_dataclass(example):
+        skipped = ("label", "labels", "place")
+        names = [each.name for each in dataclasses.fields(example) if each.name not in skipped]
+        return [(name, str(getattr(example, name))) for name in names]
+    return [("example", str(example))]
+
+
+def texts_of(example: Any) -> list[str]:
+    """Return the texts by which examples are the same."""
+    return [text for _, text in named_texts(example)]
+
+
+def truths_of(reader: Reader, chunk: Sequence[Any], role: Role) -> Iterable[dict[str, Any]]:
+    """Return the truth of each example; empty mappings if there is none, or the reader tells none."""
+    if role == "pred" or (chunk and isinstance(chunk[0], RankedExample)):
+        return repeat({}, len(chunk))
+    try:
+        truths = list(reader.truths(chunk))
+    except PalmError:  # a user's own reader need not tell
+        return repeat({}, len(chunk))
+    return [{name: value for name, value in truth.items() if name != "id"} for truth in truths]
+
+
+def place_of(example: Any) -> str:
+    """Return `file:line` without folders, or the question's id."""
+    whole = getattr(example, "right", example)
+    if isinstance(whole, SquadQuestion):
+        return f"question {whole.id!r}"
+    name, colon, line = str(getattr(whole, "place", "")).rpartition(":")
+    return f"{Path(name).name}{colon}{line}"
+
+
+def shown(example: Any) -> str:
+    """Return an example as one short line, with its place."""
+    text = " | ".join(" ".join(each.split()) for each in texts_of(example))
+    return f"{place_of(example)} {shortened(text)}".strip()
+
+
+def shortened(text: str) -> str:
+    """Cut a text that is too long to be shown."""
+    return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…"
+
+
+def label_names(reader: Reader) -> Mapping[int, str]:
+    """Return the names of label ids; empty if the reader has no labels."""
+    return next((value.names for value in vars(reader).values() if isinstance(value, Labels)), {})
+
+
+def tokenizer_of(reader: Reader) -> Tokenizer | None:
+    """Return the reader's tokenizer, if it has one of palm's."""
+    tokenizer = getattr(reader, "tokenizer", None)
+    return tokenizer if isinstance(tokenizer, Tokenizer) else None
+
+
+class FileStatistics:
+    """Counts labels and lengths of a file, chunk by chunk.
+
+    Args:
+        reader: of the file.
+
+    Attributes:
+        examples: their number.
+        labels: label -> how often it occurs.
+        lengths: number of tokens -> how many rows have it.
+        unanswered: questions without an answer.
+        values: the least, the sum and the largest of labels that are numbers; empty if there are none.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self.names = label_names(reader)
+        self.examples = 0
+        self.labels: Counter[str] = Counter()
+        self.lengths: Counter[int] = Counter()
+        self.unanswered = 0
+        self.values: list[float] = []
+
+    def add(self, rows: Rows, truths: Iterable[Mapping[str, Any]]) -> None:
+        """Count a chunk: its rows, and the truth of each of its examples."""
+        for truth in truths:
+            self.examples += 1
+            if isinstance(truth.get("label"), int):
+                self.labels[self.names.get(truth["label"], str(truth["label"]))] += 1
+            elif "labels" in truth:
+                self.labels.update(truth["labels"])
+            elif isinstance(value := truth.get("value"), float):
+                least, total, largest = self.values or (value, 0.0, value)
+                self.values = [min(least, value), total + value, max(largest, value)]
+            elif "answers" in truth:
+                self.unanswered += not truth["answers"]
+        lengths, counts = np.unique(rows.lengths, return_counts=True)
+        for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
+            self.lengths[length] += count
+
+    def sorted_lengths(self) -> npt.NDArray[np.int64]:
+        """Return the length of every row, in order."""
+        sizes = np.array(sorted(self.lengths), dtype=np.int64)
+        return np.repeat(sizes, [self.lengths[size] for size in sizes.tolist()])
+
+
+def quantiles(lengths: npt.NDArray[np.int64], fractions: Sequence[float]) -> list[int]:
+    """Return quantiles of lengths; none of none."""
+    if not len(lengths):
+        return []
+    return [int(np.quantile(lengths, fraction, method="lower")) for fraction in fractions]
+
+
+def histogram(lengths: npt.NDArray[np.int64]) -> list[tuple[str, int]]:
+    """Count whole numbers in up to `BINS` ranges of equal width."""
+    if not len(lengths):
+        return []
+    low = int(lengths.min())
+    high = int(lengths.max())
+    width = -(-(high - low + 1) // BINS)
+    counts = np.bincount((lengths - low) // width)
+    return [
+        (str(start) if width == 1 else f"{start}–{start + width - 1}", int(count))
+        for start, count in zip(range(low, high + 1, width), counts, strict=False)
+    ]
+
+
+def readable_row(tokenizer: Tokenizer, token_ids: Iterable[int], truth: Mapping[str, Any]) -> str:
+    """Return a row as people read it: its tokens, and what is true of it."""
+    words = [*tokenizer.tokens(token_ids), *(f"| {name}: {value}" for name, value in truth.items())]
+    return " ".join(words)
+
+
+def readable_rows(reader: Reader, batch: Tensors, count: int) -> list[str]:
+    """Return the first rows of a batch with targets, a line each; none if the reader has no tokenizer.
+
+    Args:
+        reader: made the batch.
+        batch: on the CPU.
+        count: number of rows.
+    """
+    tokenizer = tokenizer_of(reader)
+    if tokenizer is None or "token_ids" not in batch:
+        return []
+    lines = []
+    for row in range(min(count, len(batch["token_ids"]))):
+        token_ids = batch["token_ids"][row][batch["input_mask"][row]].tolist()
+        lines.append(readable_row(tokenizer, token_ids, _targets(reader, batch, row, tokenizer)))
+    return lines
+
+
+def _targets(reader: Reader, batch: Tensors, row: int, tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the targets of one row of a batch, in words."""
+    tokens = tokenizer.tokens(batch["token_ids"][row][batch["input_mask"][row]].tolist())
+    if {"start_positions", "end_positions"} <= batch.keys():
+        first = int(batch["start_positions"][row])
+        last = int(batch["end_positions"][row])
+        return {"answer": " ".join(tokens[first : last + 1])}
+    if {"mask_pos", "mask_label"} <= batch.keys():
+        here = batch["mask_pos"] // batch["token_ids"].shape[1] == row
+        return {"masked": " ".join(tokenizer.tokens(batch["mask_label"][here].tolist()))}
+    names = label_names(reader)
+    targets = {}
+    for name in reader.targets_attr:
+        if name in batch and batch[name].ndim and len(batch[name]) == len(batch["token_ids"]):
+            value = batch[name][row]
+            # Of labels of tokens, those of the tokens that have one.
+            labels = [n for n in value[: len(tokens)].tolist() if n >= 0] if value.ndim else [value.item()]
+            text = " ".join(names.get(int(label), f"{label}") for label in labels)
+            targets[name.removesuffix("_ids").removesuffix("_values")] = text
+    return targets
