@@ -6,6 +6,7 @@ import argparse
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from palm.cli.command import (
     CONFIG,
@@ -135,6 +136,10 @@ def verify_resume(options: argparse.Namespace, settings: Settings) -> None:
         raise SystemExit(1)
 
 
+def _grid_arguments(options: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in ("workers", "output", "overwrite", "keep_models")}
+
+
 def _train_one(options: argparse.Namespace) -> None:
     """Train the one run of a grid whose configuration is named."""
     from palm.experiments.grid.worker import work
@@ -198,10 +203,7 @@ def compare_tasks(options: argparse.Namespace, settings: Settings) -> None:
         budget=options.budget,
         test=dict(pairs_of(options.test, "--test", "TASK=FILE")),
         model=options.model,
-        workers=options.workers,
-        output=options.output,
-        overwrite=options.overwrite,
-        keep_models=options.keep_models,
+        **_grid_arguments(options),
         also=variants,
         argv=settings,
     )
@@ -242,10 +244,7 @@ def sweep_settings(options: argparse.Namespace, settings: Settings) -> None:
         {**space, **grid_words(options.grid), **range_words(options.range)},
         options.task_dir,
         trials=options.trials,
-        workers=options.workers,
-        output=options.output,
-        overwrite=options.overwrite,
-        keep_models=options.keep_models,
+        **_grid_arguments(options),
         argv=settings,
     )
     write_line(best)

@@ -8,7 +8,6 @@ from typing import Any
 
 from palm.config import yaml_text
 from palm.controller.document import Document
-from palm.controller.merged import merge_stage
 from palm.controller.stages import StagePlan
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
@@ -66,9 +65,7 @@ def train_stages(
         for number, stage in enumerate(stages, start=1):
             is_done = from_first(lambda label=stage.label: directory.is_done(label))  # type: ignore[misc]
             logger.info("stage %d of %d, %s%s", number, len(stages), stage.label, ": done before" * is_done)
-            if not is_done and stage.merges is not None:
-                merge_stage(directory, stage)
-            elif not is_done:
+            if not is_done:
                 _train_stage(directory, stage, train, callbacks)
             if is_first():
                 later = {task for each in stages[number:] for task in each.targets}

@@ -38,7 +38,7 @@ class Head(base.Head):
     @property
     @abstractmethod
     def inputs_attrs(self) -> Declared:
-        """What the head takes from each component."""
+        """The tensors that the head takes from each component."""
 
     @abstractmethod
     def build(self, inputs: dict[str, Tensors], scope_name: str = "") -> Tensors:
@@ -46,17 +46,17 @@ class Head(base.Head):
 
     @property
     def inputs_attr(self) -> Specs:  # type: ignore[override]
-        """What `forward` reads: of the backbone, and in prediction of the reader."""
+        """The inputs of `forward`: from the backbone, and in prediction from the reader."""
         reader = {} if self.phase == "train" else self.inputs_attrs.get("reader", {})
         return specs_of({**self.inputs_attrs.get("backbone", {}), **reader})
 
     @property
     def targets_attr(self) -> Specs:  # type: ignore[override]
-        """What `loss` reads of the reader."""
+        """The inputs of `loss` from the reader."""
         return specs_of(self.inputs_attrs.get("reader", {}) if self.phase == "train" else {})
 
     def forward(self, features: Tensors) -> Tensors:
-        """What `build` gives; in training its inputs, because the loss needs the batch too."""
+        """The outputs of `build`; in training its inputs, because the loss needs the batch too."""
         return features if self.phase == "train" else _built(self, features)
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:

@@ -62,7 +62,7 @@ def treebank_words(text: str) -> list[str]:
 
 
 def longest_common_stretch(ours: Sequence[str], theirs: Sequence[str]) -> int:
-    """How many consecutive segments both have in common at most."""
+    """The length of the longest run of segments that both have."""
     longest = 0
     before = [0] * (len(theirs) + 1)
     for segment in ours:

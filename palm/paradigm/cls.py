@@ -69,7 +69,8 @@ class Classify(Head):
         Raises:
             WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
         """
-        logits, labels = outputs["logits"], targets["label_ids"]
+        logits = outputs["logits"]
+        labels = targets["label_ids"]
         try:
             return F.cross_entropy(logits, labels)
         except IndexError:

@@ -76,7 +76,8 @@ class Match(Classify):
         """
         if not self.is_pairwise:
             return super().loss(outputs, targets)
-        scores, wrong = outputs["probs"][:, 0], targets["is_negative"]
+        scores = outputs["probs"][:, 0]
+        wrong = targets["is_negative"]
         # Half of the rows are wrong pairs; by order, because picking by a mask would wait for a GPU.
         right, others = scores[wrong.byte().argsort(stable=True)].chunk(2)
         return F.relu(self.margin - right + others).mean()

@@ -87,7 +87,8 @@ class MaskLM(Head):
         `mask_pos` are flat positions, `row * seq + column`, row by row; the columns are given back,
         and how many masks each row has.
         """
-        tokens, mask_pos = features["encoder_outputs"], features["mask_pos"]
+        tokens = features["encoder_outputs"]
+        mask_pos = features["mask_pos"]
         masked = tokens.flatten(0, 1).index_select(0, mask_pos)  # [masks, width]
         transformed = self.norm(self.activation(self.transform(masked)))
         batch, seq = tokens.shape[:2]

@@ -1,4 +1,4 @@
-"""What heads of PaddlePALM 2.x do with the results of a prediction: gather, give and write them."""
+"""The methods of PaddlePALM 2.x's heads that gather, return and write the results of a prediction."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Results:
         self._results_buffer = []
 
     def epoch_postprocess(self, post_inputs: Any = None, output_dir: str | Path | None = None) -> Any:  # noqa: ARG002
-        """Give all results, or write them as JSON lines.
+        """Return all results, or write them as JSON lines.
 
         Args:
             post_inputs: what `epoch_inputs_attrs` asks for.
@@ -74,6 +74,6 @@ def _buffer(head: Results) -> list[Any]:
 
 
 def has_own_results(head: Results) -> bool:
-    """Whether its class says what is done with results."""
+    """True if its class overrides one of these methods."""
     names = ("batch_postprocess", "epoch_postprocess", "get_results", "reset")
     return any(getattr(type(head), name) is not getattr(Results, name) for name in names)

@@ -107,7 +107,8 @@ class SequenceLabel(Head):
         Raises:
             WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
         """
-        mask, labels = outputs["word_mask"], targets["label_ids"]
+        mask = outputs["word_mask"]
+        labels = targets["label_ids"]
         count = outputs["logits"].shape[-1]
         # A GPU would have to be waited for.
         if mask.device.type == "cpu" and int(labels[mask].max()) >= count:
@@ -158,7 +159,7 @@ def cross_entropy_of_words(logits: Tensor, labels: Tensor, mask: Tensor) -> Tens
 
 
 def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """What is marked, moved to the front of every row.
+    """Move the marked values to the front of every row.
 
     Args:
         values: [batch, seq, ...].

@@ -17,7 +17,7 @@ from palm.reader.rows.rows import Ints
 
 @dataclass(frozen=True)
 class ContextWindow:
-    """What is known of the tokens of one window.
+    """The tokens of one window.
 
     Args:
         first: the column of its first token in the row.
@@ -87,9 +87,11 @@ def _pieces(window: ContextWindow, spans: Iterable[Sequence[Any]]) -> Iterator[t
     """(first character, character after the last, start logit, end logit) of the spans that count."""
     length = len(window.best)
     for start_column, end_column, start_logit, end_logit in spans:
-        start, end = start_column - window.first, end_column - window.first
+        start = start_column - window.first
+        end = end_column - window.first
         if 0 <= start <= end < length and window.best[start]:
-            first, beyond = int(window.char_starts[start]), int(window.char_ends[end])
+            first = int(window.char_starts[start])
+            beyond = int(window.char_ends[end])
             if first < beyond:  # a blank may be a token
                 yield first, beyond, start_logit, end_logit
 

@@ -100,7 +100,7 @@ class Reader(Methods2x, ABC):
         """
 
     def row_tokens(self, rows: Rows) -> Ints:
-        """How many tokens every row brings into a batch, int64[rows]."""
+        """The number of tokens that every row brings into a batch, int64[rows]."""
         return rows.lengths
 
     def read_true(self, path: Path) -> Iterator[Any]:

@@ -34,7 +34,7 @@ class Reader(base.Reader):
     """The base class of readers in PaddlePALM 2.x.
 
     A subclass has the methods `load_data` and `_iterator` and the properties `outputs_attr` and
-    `num_examples`. Its batches, dicts of numpy arrays with one entry a row, are taken apart into rows once;
+    `num_examples`. Its batches, dicts of numpy arrays with one entry a row, are split into rows once;
     the order of rows and the batches of a training are then drawn as with any reader.
 
     Args:
@@ -55,7 +55,7 @@ class Reader(base.Reader):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "load_data" in cls.__dict__:
-            cls.load_data = _remembering(cls.__dict__["load_data"])  # type: ignore[method-assign]
+            cls.load_data = _recording(cls.__dict__["load_data"])  # type: ignore[method-assign]
 
     @abstractmethod
     def _iterator(self) -> Iterator[Mapping[str, Any]]:
@@ -63,15 +63,15 @@ class Reader(base.Reader):
 
     @classmethod
     def create_register(cls) -> set[str]:
-        """The names of what a reader is asked for, at first none."""
+        """The names of the requested fields, at first none."""
         return set()
 
     def require_attr(self, attr_name: str) -> None:
-        """Ask for a field."""
+        """Request a field."""
         self._register.add(attr_name)
 
     def register_with(self, backbone: HasInputs) -> None:
-        """Ask for all that a backbone takes.
+        """Request all that a backbone takes.
 
         Raises:
             WiringError: it takes tensors that this reader does not give.
@@ -82,10 +82,10 @@ class Reader(base.Reader):
         super().register_with(backbone)
 
     def _get_registed_attrs(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of `attrs` that were asked for.
+        """The requested fields of `attrs`.
 
         Raises:
-            WiringError: a field that was asked for is not among them.
+            WiringError: a requested field is not among them.
         """
         if strange := sorted(self._register - attrs.keys()):
             raise WiringError(f"output attr {', '.join(strange)} is not found in this reader.")
@@ -106,12 +106,13 @@ class Reader(base.Reader):
 
     @property
     def targets_attr(self) -> Specs:  # type: ignore[override]
-        """A reader of 2.x does not tell labels from what else it gives."""
+        """All outputs: a reader of 2.x does not distinguish labels."""
         return self.outputs_attr
 
     def clone(self: R, phase: str = "train") -> R:
         other = super().clone(phase)
-        other._phase, other._register = phase, set(self._register)
+        other._phase = phase
+        other._register = set(self._register)
         return other
 
     def read(self, path: Path, with_targets: bool) -> Iterator[Example]:  # noqa: ARG002
@@ -120,17 +121,17 @@ class Reader(base.Reader):
                 f"{type(self).__name__} reads the file that load_data was given, {self.loaded.path}, "
                 f"not {path}"
             )
-        yield from islice(_taken_apart(self._iterator(), path), self.num_examples)
+        yield from islice(_rows_of(self._iterator(), path), self.num_examples)
 
     def parse(self, texts: Iterable[Any]) -> Iterator[Example]:  # noqa: ARG002
         raise DataError(f"{type(self).__name__} reads files; write the texts into one")
 
     def encode(self, examples: Sequence[Example], with_targets: bool) -> Rows:  # noqa: ARG002
         columns = {"example": Column.scalar(range(len(examples)))}
-        for name in examples[0]:
+        for name, first in examples[0].items():
             values = [example[name] for example in examples]
-            dtype = np.float32 if np.issubdtype(values[0].dtype, np.floating) else np.int64
-            if values[0].ndim:
+            dtype = np.float32 if np.issubdtype(first.dtype, np.floating) else np.int64
+            if first.ndim:
                 offsets = np.cumsum([0, *map(len, values)]).astype(np.int64)
                 columns[name] = Column(np.concatenate(values).astype(dtype), offsets)
             else:
@@ -139,13 +140,11 @@ class Reader(base.Reader):
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
         batch = {}
-        for name, column in rows.columns.items():
-            if name != "example":
-                values = [torch.from_numpy(np.array(column[index])) for index in indices]
-                # Rows of different lengths get zeros behind them.
-                batch[name] = (
-                    pad_sequence(values, batch_first=True) if values[0].ndim else torch.stack(values)
-                )
+        for name in (name for name in rows.columns if name != "example"):
+            values = [torch.from_numpy(np.array(rows[name][index])) for index in indices]
+            # Rows of different lengths get zeros behind them.
+            is_ragged = values[0].ndim > 0
+            batch[name] = pad_sequence(values, batch_first=True) if is_ragged else torch.stack(values)
         lengths = torch.tensor([len(rows["token_ids"][index]) for index in indices])
         return {**batch, "input_mask": torch.arange(int(lengths.max())) < lengths[:, None]}
 
@@ -160,11 +159,11 @@ class Reader(base.Reader):
             yield {"index": index, **value}
 
 
-def _taken_apart(batches: Iterable[Mapping[str, Any]], path: Path) -> Iterator[Example]:
-    """The rows of batches, without their mask and what it says is padding.
+def _rows_of(batches: Iterable[Mapping[str, Any]], path: Path) -> Iterator[Example]:
+    """The rows of batches, without their mask and the padding that it marks.
 
     Raises:
-        WiringError: a field that has not one entry a row.
+        WiringError: a field without one entry a row.
     """
     for batch in batches:
         arrays = {name: np.asarray(value) for name, value in batch.items()}
@@ -173,30 +172,28 @@ def _taken_apart(batches: Iterable[Mapping[str, Any]], path: Path) -> Iterator[E
             raise WiringError(f"{path}: {', '.join(wrong)} should have one entry for each of {size} rows")
         for row in range(size):
             example = {name: array[row] for name, array in arrays.items()}
-            mask = example.pop("input_mask", None)
             width = len(example["token_ids"])
-            length = width if mask is None else int(mask.sum())
+            length = int(example.pop("input_mask", np.ones(width)).sum())
             yield {
                 name: value[:length] if value.ndim and len(value) == width else value
                 for name, value in example.items()
             }
 
 
-def _remembering(load_data: Any) -> Any:
-    """A subclass's `load_data`, which also tells the trainer what it was given."""
+def _recording(load_data: Any) -> Any:
+    """A subclass's `load_data`, which also records its arguments for the trainer."""
     signature = inspect.signature(load_data)
 
     @functools.wraps(load_data)
     def load(self: Reader, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
-        told = bound.arguments
         data = LoadedData(
-            path=Path(told["input_file"]),
-            batch_size=told["batch_size"],
+            path=Path(bound.arguments["input_file"]),
+            batch_size=bound.arguments["batch_size"],
             max_tokens_per_batch=None,
-            num_epochs=told.get("num_epochs"),
-            shuffle=bool(told.get("shuffle_train", True)),
+            num_epochs=bound.arguments.get("num_epochs"),
+            shuffle=bool(bound.arguments.get("shuffle_train", True)),
         )
         load_data(self, *args, **kwargs)
         self.loaded_data = data

@@ -195,7 +195,7 @@ class Methods2x(Component):
 
     @property
     def num_examples(self: _Reader) -> int:
-        """How many rows the loaded file has; a document counts once for each of its windows."""
+        """The number of rows of the loaded file; a document counts once for each of its windows."""
         if self.loaded_rows is not None:
             return len(self.loaded_rows)
         return num_prediction_rows(self, self.loaded.path)

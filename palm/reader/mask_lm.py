@@ -125,7 +125,8 @@ class MaskLMReader(TextReader):
             if not any(map(str.isalnum, f"{example.text_a}{example.text_b or ''}")):
                 rows = super().encode([example], with_targets=False)
                 if not self._has_words([example], rows).all():
-                    wordless, first = wordless + 1, first or example.place
+                    wordless = wordless + 1
+                    first = first or example.place
             yield {}
         if wordless:
             self.warn_once(
@@ -141,7 +142,7 @@ class MaskLMReader(TextReader):
 
 
 def word_mask(lengths: Ids, first_segments: Ids, separators: int) -> npt.NDArray[np.bool_]:
-    """Where rows hold words: not at `[CLS]`, nor at a `[SEP]` after either text, nor in padding.
+    """Mark the words of rows: not `[CLS]`, nor a `[SEP]` after either text, nor padding.
 
     Args:
         lengths: the tokens of every row, int64[batch].
@@ -152,7 +153,8 @@ def word_mask(lengths: Ids, first_segments: Ids, separators: int) -> npt.NDArray
         bool[batch, seq], as long as the longest row.
     """
     columns = np.arange(lengths.max())
-    length, first = lengths[:, None], first_segments[:, None]
+    length = lengths[:, None]
+    first = first_segments[:, None]
     between = np.where(first < length, separators, 1)
     is_separator = (columns >= first - between) & (columns < first)
     words: npt.NDArray[np.bool_] = (columns > 0) & ~is_separator & (columns < length - 1)

@@ -21,7 +21,14 @@ from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, r
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.text.bad_rows import OnBadRow
-from palm.reader.text.squad import QuestionPart, SquadFile, SquadQuestion, answerable, parsed_questions
+from palm.reader.text.squad import (
+    SHOWN_IDS,
+    QuestionPart,
+    SquadFile,
+    SquadQuestion,
+    answerable,
+    parsed_questions,
+)
 from palm.reader.text.tokenizer import Pieces
 from palm.reader.text.windows import Window, best_context, windows_of
 from palm.reader.tokenizing import TokenizingReader
@@ -128,7 +135,7 @@ class MRCReader(TokenizingReader):
 
         yield from self.examples_of(file.path, file.answers != "none", file.parts, example)
         if file.num_empty:
-            ids = ", ".join(map(repr, file.empty)) + (", …" if file.num_empty > len(file.empty) else "")
+            ids = _listed(file.empty, file.num_empty)
             self.warn_once(
                 f"{file.path}: {file.num_empty} questions are empty, or their context is ({ids}); they get "
                 "answers like the others, which mean little"
@@ -151,38 +158,40 @@ class MRCReader(TokenizingReader):
         unheld = []
         for index, example in enumerate(examples):
             document = documents[example.context]
-            answer = None
-            if with_targets and example.answers:
-                try:
-                    answer = _answer_span(example, document)
-                except DataError as error:
-                    self.refuse([error])
-                    continue
+            try:
+                answer = _answer_span(example, document) if with_targets else None
+            except DataError as error:
+                self.refuse([error])
+                continue
             query = queries[index][: self.max_query_len]
-            windows = windows_of(len(document), self._room(query), self.doc_stride)
-            if answer is not None and self.remove_noanswer:
-                windows = [window for window in windows if _holds(window, answer)]
-            if not windows:
-                unheld.append(example.id)
+            windows = self._windows(query, document, answer)
             for window in windows:
                 columns["example"].append(index)
                 self._add_row(columns, query, document, window, answer)
+            if not windows:
+                unheld.append(example.id)
         if unheld:
-            ids = ", ".join(map(repr, unheld[:3])) + (", …" if len(unheld) > 3 else "")
+            ids = _listed(unheld[:SHOWN_IDS], len(unheld))
             self.warn_once(
                 f"{len(unheld)} of {len(examples)} questions are left out of training, because no window "
                 f"holds their whole answer: {ids}; raise max_seq_len or lower doc_stride"
             )
-        positions = ("start_positions", "end_positions") if with_targets else ()
-        scalars = ("first_segment", "example", "window_start", *positions)
-        ragged = ("token_ids", "char_starts", "char_ends")
-        return Rows(
-            {name: Column.scalar(columns[name]) for name in scalars}
-            | {name: Column.ragged(columns[name]) for name in ragged}
-        )
+        rows = {name: Column.scalar(columns[name]) for name in ("first_segment", "example", "window_start")}
+        rows |= {name: Column.ragged(columns[name]) for name in ("token_ids", "char_starts", "char_ends")}
+        if with_targets:
+            rows["start_positions"] = Column.scalar(columns["start_positions"])
+            rows["end_positions"] = Column.scalar(columns["end_positions"])
+        return Rows(rows)
+
+    def _windows(self, query: Sequence[int], document: Pieces, answer: TokenSpan | None) -> list[Window]:
+        """The windows of a document that are rows: all, or those that hold the answer."""
+        windows = windows_of(len(document), self._room(query), self.doc_stride)
+        if answer is None or not self.remove_noanswer:
+            return windows
+        return [window for window in windows if _holds(window, answer)]
 
     def _room(self, query: Sequence[int]) -> int:
-        """How many tokens of a context fit into a row with this question."""
+        """The number of tokens of a context that fit into a row with this question."""
         return self.max_seq_len - len(query) - self.num_special
 
     def _add_row(
@@ -231,7 +240,8 @@ class MRCReader(TokenizingReader):
         owners = rows["example"].values
         bounds = np.searchsorted(owners, np.arange(len(examples) + 1))
         for example, start, end in zip(examples, bounds, bounds[1:], strict=False):
-            indices, values = range(start, end), decoded[start:end]
+            indices = range(start, end)
+            values = decoded[start:end]
             cuts = [Window(int(rows["window_start"][i]), len(rows["char_starts"][i])) for i in indices]
             windows = [
                 ContextWindow(
@@ -275,8 +285,10 @@ class MRCReader(TokenizingReader):
             facts.gaps += sum(len(document) > facts.window for document in documents.values())
 
 
-def _answer_span(example: SquadQuestion, document: Pieces) -> TokenSpan:
-    """The tokens that hold the characters of the example's first answer."""
+def _answer_span(example: SquadQuestion, document: Pieces) -> TokenSpan | None:
+    """The tokens that hold the characters of the example's first answer; None without answers."""
+    if not example.answers:
+        return None
     answer = example.answers[0]
     if answer.start is None:
         raise DataError(f"{example.place}: the answer {answer.text!r} has no answer_start")
@@ -285,6 +297,11 @@ def _answer_span(example: SquadQuestion, document: Pieces) -> TokenSpan:
     if first > last:
         raise DataError(f"{example.place}: the answer {answer.text!r} has no word in it")
     return TokenSpan(first, last)
+
+
+def _listed(ids: Sequence[str], total: int) -> str:
+    """The ids, and a sign that there are more."""
+    return ", ".join(map(repr, ids)) + (", …" if total > len(ids) else "")
 
 
 def _holds(window: Window, answer: TokenSpan) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import padded_batch, row_values
+from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, RealLabels, check_labelled
@@ -124,14 +125,7 @@ class TextReader(TokenizingReader):
             for k, first in enumerate(firsts)
         ]
         if self.facts is not None:
-            texts = [example.text_a for example in examples] + [examples[k].text_b or "" for k in pairs]
-            self.facts.read(self.tokenizer, texts, [*firsts, *seconds.values()])
-            special = 2 + self.tokenizer.separators
-            cut = sum(
-                len(first) + (special + len(seconds[k]) if k in seconds else 2) > self.max_seq_len
-                for k, first in enumerate(firsts)
-            )
-            self.facts.shortened("rows", cut, len(examples), f"max_seq_len (now {self.max_seq_len})")
+            self._count(self.facts, examples, firsts, seconds)
         columns = {
             "token_ids": Column.ragged([sequence.token_ids for sequence in sequences]),
             "first_segment": Column.scalar([sequence.first_segment for sequence in sequences]),
@@ -141,6 +135,23 @@ class TextReader(TokenizingReader):
             dtype = np.float32 if self.labels.dtype.is_floating_point else np.int64
             columns[self.labels.target] = Column.scalar([_label(example) for example in examples], dtype)
         return Rows(columns)
+
+    def _count(
+        self,
+        facts: TextFacts,
+        examples: Sequence[TextExample],
+        firsts: Sequence[list[int]],
+        seconds: Mapping[int, list[int]],
+    ) -> None:
+        """Count what the user should know of these texts."""
+        texts = [example.text_a for example in examples] + [examples[k].text_b or "" for k in seconds]
+        facts.read(self.tokenizer, texts, [*firsts, *seconds.values()])
+        special = 2 + self.tokenizer.separators
+        cut = sum(
+            len(first) + (special + len(seconds[k]) if k in seconds else 2) > self.max_seq_len
+            for k, first in enumerate(firsts)
+        )
+        facts.shortened("rows", cut, len(examples), f"max_seq_len (now {self.max_seq_len})")
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
         batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)

@@ -201,9 +201,9 @@ def test_positions_of_roberta_end_where_its_table_ends() -> None:
     assert set(backbone.inputs_attr) == set(names)
     ids = torch.arange(7)[None]
     assert backbone(dict(zip(names, (ids, ids, ids >= 0), strict=True)))["encoder_outputs"].isfinite().all()
-    with pytest.raises(WiringError, match=r"position_ids: 7 is outside 0\.\.6"):
+    with pytest.raises(WiringError, match=r"position_ids: 7 .*0\.\.6"):
         backbone(dict(zip(names, (ids, ids + 1, ids >= 0), strict=True)))
-    with pytest.raises(ConfigError, match="pad_token_id: 8 leaves no position to a token"):
+    with pytest.raises(ConfigError, match="pad_token_id: 8 "):
         RoBERTa(16, 1, 2, 50, 9, pad_token_id=8)
 
 

@@ -280,7 +280,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(ConfigError, match=r"3 heads cannot share hidden_size 16; .* multiple"):
+    with pytest.raises(ConfigError, match=r"num_attention_heads: 3 .*hidden_size 16"):
         BERT(**{**SIZES, "num_attention_heads": 3})
 
 
@@ -303,13 +303,13 @@ def test_an_id_outside_its_table_is_named(change: dict[str, int], message: str) 
 def test_a_sequence_beyond_the_position_table_is_named() -> None:
     with pytest.raises(
         WiringError,
-        match=r"sequences of 13 tokens .* the 12 that .* max_position_embeddings allows; lower max_seq_len",
+        match=r"13 tokens .* 12 .*max_position_embeddings .*max_seq_len",
     ):
         tiny()(batch((13,)))
 
 
 def test_a_row_of_padding_alone_is_named() -> None:
-    with pytest.raises(WiringError, match="input_mask: row 1 begins with padding"):
+    with pytest.raises(WiringError, match="input_mask: row 1 "):
         tiny()(batch((4, 0, 2)))
 
 
@@ -318,13 +318,13 @@ def test_a_row_of_padding_alone_is_named() -> None:
     [
         (
             {"input_mask": torch.ones(3, 7).long()},
-            r"'input_mask' as bool\[batch, seq\], the batch gives int64\[3, 7\]",
+            r"'input_mask' as bool\[batch, seq\], .*int64\[3, 7\]",
         ),
         (
             {"position_ids": torch.arange(7)},
-            r"'position_ids' as int64\[batch, seq\], the batch gives int64\[7\]",
+            r"'position_ids' as int64\[batch, seq\], .*int64\[7\]",
         ),
-        ({"segment_ids": torch.zeros(1, 7).long()}, r"should have one shape, not .*'segment_ids': \(1, 7\)"),
+        ({"segment_ids": torch.zeros(1, 7).long()}, r"'segment_ids': \(1, 7\)"),
     ],
 )
 def test_an_input_of_another_kind_is_named(change: dict[str, Tensor], message: str) -> None:

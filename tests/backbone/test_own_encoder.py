@@ -154,19 +154,19 @@ def test_it_takes_its_own_settings_and_the_shared_ones_and_no_others() -> None:
     assert settings["layer_norm_eps"].default == 1e-5
     assert own().settings["window"] == 5
     assert list(own().inputs_attr) == ["token_ids", "position_ids", "input_mask"]
-    with pytest.raises(TypeError, match=r"OwnEncoder\(\): got an unexpected keyword argument 'pad_token_id'"):
+    with pytest.raises(TypeError, match=r"OwnEncoder\(\).*'pad_token_id'"):
         OwnEncoder(**SIZES, pad_token_id=3)
     assert str(inspect.signature(BERT)).count("window") == 0
 
 
 def test_what_is_wrong_with_it_is_named() -> None:
-    with pytest.raises(ConfigError, match="max_position_embeddings: 0 should be a whole number, 1 or more"):
+    with pytest.raises(ConfigError, match="max_position_embeddings: 0 "):
         own(max_position_embeddings=0)
-    with pytest.raises(ConfigError, match="rotary positions need heads of even width, not 5"):
+    with pytest.raises(ConfigError, match=r"num_attention_heads: .*not 5"):
         own(hidden_size=10)
-    with pytest.raises(WiringError, match="sequences of 150 tokens are longer than the 149 that"):
+    with pytest.raises(WiringError, match=r"150 tokens .*149"):
         own(max_position_embeddings=149)(batch())
-    with pytest.raises(TypeError, match=r"Misspelt\.defaults: there is no setting 'layer_norm_epsilon'"):
+    with pytest.raises(TypeError, match=r"Misspelt\.defaults: .*'layer_norm_epsilon'"):
 
         class Misspelt(Encoder):
             defaults: ClassVar[dict[str, Any]] = {"layer_norm_epsilon": 1.0}

@@ -102,12 +102,13 @@ def test_auto_is_bf16_where_the_hardware_has_it(folder: Path) -> None:
 
 def test_auto_decides_by_flags_and_measures_only_where_they_do_not_tell() -> None:
     never: Callable[[], float] = lambda: pytest.fail("measured")  # noqa: E731
-    assert choice_of_cpu({"amx_bf16", "avx512_bf16"}, never) == ("bf16", "the CPU has amx_bf16")
-    assert choice_of_cpu(set(), never) == ("fp32", "the CPU has neither amx_bf16 nor avx512_bf16")
-    said = "the CPU has avx512_bf16, and a product in bfloat16 is {} times as fast"
-    assert choice_of_cpu({"avx512_bf16"}, lambda: 2.2) == ("bf16", said.format(2.2))
-    assert choice_of_cpu({"avx512_bf16"}, lambda: 0.6) == ("fp32", said.format(0.6))
-    assert choice("fp32", CPU) == ("fp32", "as the setting says")
+    assert choice_of_cpu({"amx_bf16", "avx512_bf16"}, never).precision == "bf16"
+    assert choice_of_cpu(set(), never).precision == "fp32"
+    for speedup, precision in ((2.2, "bf16"), (0.6, "fp32")):
+        chosen = choice_of_cpu({"avx512_bf16"}, lambda speedup=speedup: speedup)
+        assert chosen.precision == precision
+        assert str(speedup) in chosen.reason
+    assert choice("fp32", CPU).precision == "fp32"
 
 
 def test_an_unknown_precision_is_told_wherever_it_is_given(folder: Path) -> None:

@@ -147,7 +147,7 @@ def test_the_vocabulary_of_roberta_becomes_one_file(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_converted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match="'paddle' should be one of hf, palm"):
+    with pytest.raises(ConfigError, match=r"'paddle' .*hf, palm"):
         palm.convert(minilm(), tmp_path / "out", to="paddle")
     with pytest.raises(StorageError, match="no weights at"):
         palm.convert(tmp_path, tmp_path / "out")

@@ -382,10 +382,10 @@ class OddHead(Classify):
     [
         (
             SequenceLabel(5, 16, use_crf=True),
-            "BertForTokenClassification: transformers has no CRF",
+            "BertForTokenClassification: .*CRF",
         ),
-        (MaskLM(16, 1833, "relu"), "its head has hidden_act 'relu', transformers 'gelu'"),
-        (OddHead(3, 16), f"Hugging Face has no model with '{__name__}.OddHead'; known: cls"),
+        (MaskLM(16, 1833, "relu"), "hidden_act 'relu', transformers 'gelu'"),
+        (OddHead(3, 16), f"'{__name__}.OddHead'; known: cls"),
     ],
     ids=["CRF", "activation", "own class"],
 )
@@ -513,11 +513,11 @@ def test_one_graph_has_all_heads_of_a_checkpoint(run: Path, joint_graph: OnnxMod
 
 
 def test_models_with_different_encoders_are_refused_with_what_to_do(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"'answer' and 'fits' have different encoders.*: .*step_\d+$"):
+    with pytest.raises(StorageError, match=r"'answer' .*'fits' .*step_\d+$"):
         tasks_of_run(run / "out")
     for task in ("answer", "fits"):
         shutil.copytree(saved(run, task), tmp_path / task / "infer_model")
-    with pytest.raises(StorageError, match="train with save_every_n_steps, and export a checkpoint"):
+    with pytest.raises(StorageError, match="save_every_n_steps"):
         tasks_of_run(tmp_path)
     with pytest.raises(StorageError, match="is neither a checkpoint"):
         tasks_of_run(tmp_path / "answer" / "infer_model")
@@ -529,8 +529,8 @@ def test_models_with_equal_encoders_share_it(run: Path, tmp_path: Path) -> None:
     for model in (first, second):
         model.save(tmp_path / model.task / "infer_model")
     one, other = tasks_of_run(tmp_path)
-    assert (one.model.task, other.model.task) == ("answer", "fits")
-    assert one.model.backbone is other.model.backbone
+    assert (one.task, other.task) == ("answer", "fits")
+    assert one.backbone is other.backbone
 
 
 def test_tasks_that_read_texts_otherwise_do_not_share_a_graph(tmp_path: Path) -> None:
@@ -540,9 +540,9 @@ def test_tasks_that_read_texts_otherwise_do_not_share_a_graph(tmp_path: Path) ->
         InferenceModel(task, reader, encoder, Classify(2, 16)).save(tmp_path / "a" / task / "infer_model")
     shutil.copytree(tmp_path / "a" / "two", tmp_path / "b" / "two")
     shutil.copytree(tmp_path / "a" / "three", tmp_path / "b" / "three")
-    with pytest.raises(PalmError, match="'one' and 'three' make other tokens of the same text"):
+    with pytest.raises(PalmError, match=r"'one' and 'three' .*vocab_path"):
         tasks_of_run(tmp_path / "a")
-    with pytest.raises(PalmError, match="'three' and 'two' have the task_id 1 and 0"):
+    with pytest.raises(PalmError, match=r"'three' and 'two' .*task_id 1 and 0"):
         tasks_of_run(tmp_path / "b")
 
 
@@ -596,13 +596,13 @@ def test_a_graph_that_computes_something_else_is_refused(run: Path, pairs_graph:
 @pytest.mark.usefixtures("onnxruntime")
 def test_rows_of_several_tasks_are_given_by_task(run: Path, tmp_path: Path) -> None:
     rows = DATA / "match4mrqa" / "dev.tsv"
-    with pytest.raises(PalmError, match="rows: files for topic, fits, slots, answer, words are given"):
+    with pytest.raises(PalmError, match=r"rows: .*topic, fits, slots, answer, words"):
         to_onnx(run / "out" / "step_50", tmp_path / "onnx", all_heads=True, rows=rows)
 
 
 @pytest.mark.usefixtures("onnxruntime")
 def test_rows_of_an_unknown_task_are_refused(tagger: Path, tmp_path: Path) -> None:
-    with pytest.raises(PalmError, match="rows: there is no task 'fits', but tagger"):
+    with pytest.raises(PalmError, match=r"rows: .*'fits', .*tagger"):
         to_onnx(tagger, tmp_path / "onnx", rows={"fits": DATA / "match4mrqa" / "dev.tsv"})
 
 
@@ -626,8 +626,8 @@ class DataDependentHead(Classify):
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (FixedHead, r"BERT, FixedHead cannot become an ONNX graph of any batch and length: input_ids \[2, "),
-        (DataDependentHead, "BERT, DataDependentHead cannot become an ONNX graph: "),
+        (FixedHead, r"BERT, FixedHead .*input_ids \[2, "),
+        (DataDependentHead, "BERT, DataDependentHead "),
     ],
 )
 def test_a_head_that_no_graph_can_have_is_refused(head: Any, message: str, tmp_path: Path) -> None:
@@ -639,7 +639,5 @@ def test_a_head_that_no_graph_can_have_is_refused(head: Any, message: str, tmp_p
 
 def test_a_missing_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palm.engine.inference.onnx.writing.NEEDED", ("no_such_library",))
-    with pytest.raises(
-        PalmError, match=r"needs no_such_library; install them: pip install 'palm-torch\[onnx\]'"
-    ):
+    with pytest.raises(PalmError, match=r"no_such_library.*'palm-torch\[onnx\]'"):
         to_onnx(saved(run, "fits"), run / "none")

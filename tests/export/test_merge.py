@@ -13,7 +13,7 @@ from helpers import tiny
 from palm.cli import main
 from palm.core.files.manifest import verify
 from palm.core.files.tensors import load_tensors
-from palm.engine.run.merging import mean_of
+from palm.export.merge import mean_of
 
 TEXTS = ["anna has a old red door .", "bert has a new blue boat ."]
 
@@ -84,14 +84,14 @@ def test_checkpoints_and_models_on_the_way_have_a_mean(folder: Path, tmp_path: P
 
 def test_what_is_not_alike_is_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = models(folder)[0]
-    with pytest.raises(palm.ConfigError, match="task is 'cls' and 'match'; paradigm is 'cls' and 'match'"):
+    with pytest.raises(palm.ConfigError, match=r"task .*'cls' .*'match'; paradigm .*'cls' .*'match'"):
         palm.merge([one, folder / "one" / "match" / "infer_model"], tmp_path / "x")
     step = folder / "one" / "step_20"
-    with pytest.raises(palm.StorageError, match=r"of the tasks cls, match; name one with task \(--task\)"):
+    with pytest.raises(palm.StorageError, match=r"cls, match; .*--task"):
         palm.merge([step], tmp_path / "x")
-    with pytest.raises(palm.ConfigError, match="weights: 1 for 2 models; give one for each"):
+    with pytest.raises(palm.ConfigError, match="weights: 1 for 2 models"):
         palm.merge(models(folder), tmp_path / "x", [1])
-    with pytest.raises(palm.ConfigError, match="should be 0 or more, and one of them above 0"):
+    with pytest.raises(palm.ConfigError, match=r"weights.*0 or more"):
         palm.merge(models(folder), tmp_path / "x", [0, 0])
     words = ["merge", str(one), "--output", str(tmp_path / "x"), "--weights", "half"]
     assert main(words) == 2

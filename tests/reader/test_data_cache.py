@@ -307,7 +307,8 @@ def test_a_damaged_entry_is_made_anew_with_one_line(
 
     assert training_rows(classify(folder), folder / "cls.tsv", cache).digest == digest
     [message] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert message.startswith(f"{folder / 'cls.tsv'}: its encoded rows are damaged and made anew: ")
+    assert message.startswith(f"{folder / 'cls.tsv'}: ")
+    assert "damaged" in message
 
     reader = classify(folder)
     forbid_encoding(reader)
@@ -321,7 +322,9 @@ def test_a_folder_that_cannot_be_written_leaves_the_rows_in_memory_and_says_so(
     rows = training_rows(classify(folder), folder / "cls.tsv", DataCache(folder / "taken"))
     assert rows.digest == training_rows(classify(folder), folder / "cls.tsv", None).digest
     [message] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "they stay in memory; set data_cache to a folder that can be written" in message
+    assert message.startswith(f"{folder / 'cls.tsv'}: ")
+    assert str(folder / "taken") in message
+    assert "data_cache" in message
 
 
 def test_entries_that_nobody_used_for_a_month_go_when_a_new_one_comes(folder: Path, cache: DataCache) -> None:
@@ -348,7 +351,7 @@ def test_what_was_warned_of_while_encoding_is_told_at_every_start(
         caplog.clear()
         assert len(training_rows(reader, path, cache)) == 1, start
         [message] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert message.startswith("1 of 2 questions are left out of training")
+        assert message.startswith("1 of 2 questions")
 
 
 class Meddler(ClassifyReader):
@@ -366,7 +369,7 @@ class Meddler(ClassifyReader):
 def test_a_file_that_changes_while_it_is_read_is_an_error(folder: Path, cache: DataCache) -> None:
     reader = Meddler(folder / "vocab.txt", 24, n_classes=4)
     reader.path = folder / "cls.tsv"
-    with pytest.raises(DataError, match=r"cls.tsv: the file has changed while it was read"):
+    with pytest.raises(DataError, match=r"cls.tsv: .*changed"):
         training_rows(reader, reader.path, cache)
     assert entries(cache) == []
 

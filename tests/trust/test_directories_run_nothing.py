@@ -265,15 +265,6 @@ def test_a_checkpoint_runs_nothing_either(folder: Path) -> None:
     assert not (folder / "ran").exists()
 
 
-def test_a_model_that_was_moved_does_not_choose_what_is_read_here(folder: Path) -> None:
-    tiny.write_files(folder)
-    Controller(tiny.config(folder, "cls", num_epochs=1), argv=[]).train()
-    model = folder / "out" / "cls" / "infer_model"
-    assert saved_model(model).data == folder / "cls.tsv"
-    shutil.copytree(model, folder / "moved")
-    assert saved_model(folder / "moved").data is None
-
-
 @pytest.mark.parametrize(
     ("part", "sizes"),
     [

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from palm.core.logging import logger
 from palm.reader.rows.cache_key import key_of
 from palm.reader.rows.chunks import RowEncoder, training_parts
 from palm.reader.rows.rows import Rows
-from palm.reader.rows.stored import RowsWriter, mapped_rows
+from palm.reader.rows.stored import mapped_rows, write_arrays, write_manifest
 from palm.reader.text.bad_rows import BadRows
 
 VARIABLE = "PALM_DATA_CACHE"
@@ -86,10 +86,10 @@ class DataCache:
                 if (rows := _rows_with_messages(entry)) is not None:  # another process has made them by now
                     return rows
             except StorageError as error:
-                logger.warning("%s: its encoded rows are damaged and made anew: %s", path, error)
+                logger.warning("%s: its encoded rows are damaged, so it is encoded again: %s", path, error)
                 remove(entry)
             forget_unused(self.folder)
-            _keep(reader, path, entry)
+            _encode_into(entry, reader, path)
             return mapped_rows(entry)[0]
 
 
@@ -98,9 +98,8 @@ def forget_unused(folder: Path) -> None:
     oldest = time.time() - KEPT_DAYS * 24 * 3600
     for place in folder.iterdir():
         with suppress(OSError):
-            if not _OURS.fullmatch(place.name) or place.stat().st_mtime > oldest:
-                continue
-            remove(place)
+            if _OURS.fullmatch(place.name) and place.stat().st_mtime <= oldest:
+                remove(place)
 
 
 def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Rows:
@@ -115,8 +114,8 @@ def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Ro
             return cache.rows(reader, path, key)
         except (OSError, StorageError) as error:
             logger.warning(
-                "%s: its encoded rows cannot be kept in %s (%s), they stay in memory; "
-                "set data_cache to a folder that can be written",
+                "%s: its encoded rows cannot be written to %s (%s) and stay in memory; "
+                "set data_cache to a writable folder",
                 path,
                 cache.folder,
                 error,
@@ -143,22 +142,16 @@ def _rows_with_messages(entry: Path) -> Rows | None:
     return rows
 
 
-def _keep(reader: RowEncoder, path: Path, entry: Path) -> None:
+def _encode_into(entry: Path, reader: RowEncoder, path: Path) -> None:
     """Encode a file into a new entry."""
     part = entry.with_name(f"{entry.name}.{os.getpid()}.part")
     remove(part)
     part.mkdir()
     try:
-        with RowsWriter(part) as writer, _warnings() as warnings:
-            done, reported = 0, time.monotonic()
-            bad = BadRows(path, reader.on_bad_row)
-            for rows in training_parts(reader, path, bad):
-                writer.append(rows)
-                done += len(rows)
-                if time.monotonic() - reported >= REPORT_SECONDS:
-                    reported = time.monotonic()
-                    logger.info("%s: %d rows encoded, once for this run and later ones", path, done)
-            writer.finish(warnings, (bad.records, bad.count))
+        bad = BadRows(path, reader.on_bad_row)
+        with _warnings() as warnings:
+            columns = write_arrays(part, _with_progress(training_parts(reader, path, bad), path))
+        write_manifest(part, columns, warnings, (bad.records, bad.count))
         if key_of(reader, path) != entry.name:
             raise DataError(f"{path}: the file has changed while it was read; start again")
         try:
@@ -168,6 +161,18 @@ def _keep(reader: RowEncoder, path: Path, entry: Path) -> None:
                 raise
     finally:
         remove(part)
+
+
+def _with_progress(parts: Iterable[Rows], path: Path) -> Iterator[Rows]:
+    """The same parts, with a log line every `REPORT_SECONDS` seconds."""
+    count = 0
+    reported = time.monotonic()
+    for rows in parts:
+        yield rows
+        count += len(rows)
+        if time.monotonic() - reported >= REPORT_SECONDS:
+            reported = time.monotonic()
+            logger.info("%s: %d rows encoded, once for this run and later ones", path, count)
 
 
 @contextmanager

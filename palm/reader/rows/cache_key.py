@@ -1,4 +1,4 @@
-"""What the encoded rows of a file depend on, as one key: equal keys, equal rows."""
+"""The key of encoded rows, made of all that they depend on: equal keys, equal rows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def key_of(reader: RowEncoder, path: Path) -> str | None:
 
 
 def _content(value: object) -> dict[str, str]:
-    """What stands for a setting that JSON has no form for: of a file, its bytes."""
+    """Stand in for a setting that JSON has no form for: of a file, its bytes."""
     if isinstance(value, Path):
         return {_HASH: checksum(value, _HASH)}
     raise TypeError(f"{value!r} has no form on disk")

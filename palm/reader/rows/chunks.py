@@ -18,7 +18,7 @@ CHUNK_EXAMPLES = 4096
 
 
 class RowEncoder(Protocol):
-    """What encoding a file takes of a reader."""
+    """The part of a reader that encodes files."""
 
     vocab_path: Path
     settings: dict[str, Any]
@@ -59,7 +59,8 @@ def training_parts(reader: RowEncoder, path: Path, bad: BadRows) -> Iterator[Row
         DataError: rows that cannot be used, all in one, unless they may be left out; or no rows.
     """
     empty = True
-    facts, reader.bad_rows = TextFacts(), bad
+    facts = TextFacts()
+    reader.bad_rows = bad
     reader.facts = facts
     try:
         for _, rows in encoded_chunks(reader, reader.read(path, with_targets=True), with_targets=True):
@@ -76,6 +77,6 @@ def training_parts(reader: RowEncoder, path: Path, bad: BadRows) -> Iterator[Row
 
 
 def num_prediction_rows(reader: RowEncoder, path: Path) -> int:
-    """How many rows a file has for prediction, in bounded memory."""
+    """Count the rows of a file for prediction, in bounded memory."""
     examples = reader.read(path, with_targets=False)
     return sum(len(rows) for _, rows in encoded_chunks(reader, examples, with_targets=False))

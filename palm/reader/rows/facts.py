@@ -37,7 +37,8 @@ class TextFacts:
     def __init__(self) -> None:
         self.tokens = self.unknown = self.texts = self.capitals = self.empty = 0
         self.cut: dict[str, tuple[int, int, str]] = {}
-        self.gaps, self.window = 0, 0
+        self.gaps = 0
+        self.window = 0
 
     def read(self, tokenizer: Tokenizer, texts: Sequence[str], ids: Iterable[Sequence[int]]) -> None:
         """Count texts and what became of them."""

@@ -14,8 +14,8 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.integer]
 Numbers = npt.NDArray[Any]
 
-Facts = dict[str, str | int]
-"""What tells one array from another: `dtype`, `count` and `blake2b`."""
+ArrayInfo = dict[str, str | int]
+"""The `dtype`, `count` and `blake2b` of an array."""
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,10 @@ class Column:
 
     @property
     def lengths(self) -> Ints:
-        """How many numbers every row has, int64[rows]."""
+        """The number of numbers of every row, int64[rows]."""
         if self.offsets is None:
             return np.ones(len(self), dtype=np.int64)
         return np.diff(self.offsets)
-
-    def part(self, start: int, stop: int) -> Column:
-        """The rows from `start` to before `stop`; their numbers are not copied."""
-        if self.offsets is None:
-            return Column(self.values[start:stop])
-        offsets = np.asarray(self.offsets[start : stop + 1])
-        return Column(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-
-    @property
-    def facts(self) -> dict[str, Facts | None]:
-        """The type, the length and a hash of each of its arrays."""
-        arrays = {"values": self.values, "offsets": self.offsets}
-        return {name: None if array is None else facts_of(array) for name, array in arrays.items()}
 
     @classmethod
     def ragged(cls, rows: Sequence[Sequence[int] | Ints]) -> Column:
@@ -79,7 +66,7 @@ class Rows:
 
     Args:
         columns: name -> column.
-        digest: what `digest` gives, where it is known.
+        digest: the value of `digest`, where it is known.
 
     Attributes:
         bad: the first of the file's rows that were left out or repaired, and how many there were.
@@ -110,18 +97,16 @@ class Rows:
     def digest(self) -> str:
         """A short hash of all columns: equal rows in equal order, equal digest."""
         if self._digest is None:
-            self._digest = digest_of({name: column.facts for name, column in self.columns.items()})
+            self._digest = digest_of(
+                {
+                    name: {
+                        "values": array_info(column.values),
+                        "offsets": None if column.offsets is None else array_info(column.offsets),
+                    }
+                    for name, column in self.columns.items()
+                }
+            )
         return self._digest
-
-    @property
-    def num_bytes(self) -> int:
-        """What its arrays take."""
-        arrays = (array for column in self.columns.values() for array in (column.values, column.offsets))
-        return sum(array.nbytes for array in arrays if array is not None)
-
-    def part(self, start: int, stop: int) -> Rows:
-        """The rows from `start` to before `stop`; their numbers are not copied."""
-        return Rows({name: column.part(start, stop) for name, column in self.columns.items()})
 
     def select(self, indices: Sequence[int]) -> Rows:
         """These rows alone, in this order."""
@@ -153,13 +138,13 @@ class Rows:
         return cls(joined)
 
 
-def facts_of(array: Ints) -> Facts:
+def array_info(array: Ints) -> ArrayInfo:
     """The type, length and hash of an array."""
     content = hashlib.blake2b(np.ascontiguousarray(array).data)
     return {"dtype": array.dtype.str, "count": len(array), "blake2b": content.hexdigest()}
 
 
-def digest_of(columns: Mapping[str, Mapping[str, Facts | None]]) -> str:
-    """A short hash of columns, from the facts about their arrays."""
+def digest_of(columns: Mapping[str, Mapping[str, ArrayInfo | None]]) -> str:
+    """A short hash of columns, from the descriptions of their `values` and `offsets`."""
     header = json.dumps(columns, sort_keys=True).encode()
     return hashlib.blake2b(header, digest_size=8).hexdigest()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,111 +13,110 @@ import numpy as np
 
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.checksum import checksum
-from palm.reader.rows.rows import Column, Facts, Ints, Rows, digest_of
+from palm.reader.rows.rows import ArrayInfo, Column, Ints, Rows, digest_of
 
 MANIFEST = "rows.json"
 
+ColumnInfo = dict[str, ArrayInfo | None]
+"""The descriptions of a column's `values` and `offsets`."""
 
-class RowsWriter:
-    """Writes the rows of a file part by part; only one part is in memory. It is a context.
+
+class _ArrayFile:
+    """One array on its way to the disk."""
+
+    def __init__(self, file: BinaryIO, dtype: np.dtype[Any]) -> None:
+        self._file = file
+        self._dtype = dtype
+        self._hash = hashlib.blake2b()
+        self.count = 0
+
+    def append(self, array: Ints) -> None:
+        part = np.ascontiguousarray(array).data
+        self._hash.update(part)
+        self._file.write(part)
+        self.count += len(array)
+
+    @property
+    def info(self) -> ArrayInfo:
+        return {"dtype": self._dtype.str, "count": self.count, "blake2b": self._hash.hexdigest()}
+
+
+def write_arrays(folder: Path, parts: Iterable[Rows]) -> dict[str, ColumnInfo]:
+    """Write rows part by part; only one part is in memory.
 
     Args:
         folder: an empty folder.
+        parts: every part has the columns of the first.
+
+    Returns:
+        The descriptions of the written arrays, for `write_manifest`.
+
+    Raises:
+        OSError: the folder cannot be written.
+        PalmError: a part has other columns, or numbers of another type.
     """
+    files: dict[str, tuple[_ArrayFile, _ArrayFile | None]] = {}
+    kinds: dict[str, str] = {}
+    with ExitStack() as opened:
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._columns: dict[str, tuple[_ArrayFile, _ArrayFile | None]] = {}
-        self._kinds: dict[str, str] = {}
+        def array_file(name: str, array: Ints) -> _ArrayFile:
+            return _ArrayFile(opened.enter_context((folder / name).open("wb")), array.dtype)
 
-    def append(self, rows: Rows) -> None:
-        """Write the next rows; every part has the columns of the first.
-
-        Raises:
-            OSError: the folder cannot be written.
-            PalmError: the part has other columns, or numbers of another type.
-        """
-        if not self._columns:
-            self._kinds = _kinds(rows)
+        for rows in parts:
+            kinds = kinds or _kinds(rows)
+            if _kinds(rows) != kinds:
+                raise PalmError(
+                    f"the reader encodes some rows as {kinds}, others as {_kinds(rows)}; "
+                    "encode should make the same columns of all examples"
+                )
             for number, (name, column) in enumerate(rows.columns.items()):
-                values = _ArrayFile(self.folder / f"{number}.values", column.values.dtype)
-                offsets = None
-                if column.offsets is not None:
-                    offsets = _ArrayFile(self.folder / f"{number}.offsets", column.offsets.dtype)
-                    offsets.append(column.offsets[:1])
-                self._columns[name] = values, offsets
-        if _kinds(rows) != self._kinds:
-            raise PalmError(
-                f"the reader encodes some rows as {self._kinds}, others as {_kinds(rows)}; "
-                "encode should make the same columns of all examples"
-            )
-        for name, (values, offsets) in self._columns.items():
-            column = rows[name]
-            if offsets is not None and column.offsets is not None:
-                offsets.append(column.offsets[1:] + values.count)
-            values.append(column.values)
+                if name not in files:
+                    offsets = None
+                    if column.offsets is not None:
+                        offsets = array_file(f"{number}.offsets", column.offsets)
+                        offsets.append(column.offsets[:1])
+                    files[name] = (array_file(f"{number}.values", column.values), offsets)
+                values, offsets = files[name]
+                if offsets is not None and column.offsets is not None:
+                    offsets.append(column.offsets[1:] + values.count)
+                values.append(column.values)
+    return {
+        name: {"values": values.info, "offsets": offsets.info if offsets else None}
+        for name, (values, offsets) in files.items()
+    }
 
-    def finish(self, messages: Sequence[str], bad: tuple[Sequence[dict[str, Any]], int] = ((), 0)) -> None:
-        """Close the files and write down what they hold.
 
-        Args:
-            messages: what was logged about the rows, to be logged again.
-            bad: `Rows.bad`.
+def write_manifest(
+    folder: Path,
+    columns: Mapping[str, ColumnInfo],
+    messages: Sequence[str],
+    bad: tuple[Sequence[dict[str, Any]], int],
+) -> None:
+    """Write the description of the rows in a folder.
 
-        Raises:
-            OSError: the folder cannot be written.
-        """
-        columns = {
-            name: {"values": values.close(), "offsets": None if offsets is None else offsets.close()}
-            for name, (values, offsets) in self._columns.items()
-        }
-        manifest = {
-            "digest": digest_of(columns),
-            "columns": columns,
-            "messages": list(messages),
-            "bad": [list(bad[0]), bad[1]],
-        }
-        (self.folder / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+    Args:
+        folder: the folder.
+        columns: the descriptions that `write_arrays` gave.
+        messages: the warnings about the rows, to be logged again.
+        bad: `Rows.bad`.
 
-    def __enter__(self) -> RowsWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for files in self._columns.values():
-            for file in files:
-                if file is not None:
-                    file.close()
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    manifest = {"digest": digest_of(columns), "columns": columns, "messages": list(messages), "bad": bad}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
 
 
 def _kinds(rows: Rows) -> dict[str, str]:
-    """What every column holds, in words."""
+    """The type of every column, in words."""
     return {
         name: f"{'one' if column.offsets is None else 'many'} {column.values.dtype} a row"
         for name, column in rows.columns.items()
     }
 
 
-class _ArrayFile:
-    """One array on its way to the disk."""
-
-    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
-        self.dtype, self.count = dtype, 0
-        self._content = hashlib.blake2b()
-        self._file: BinaryIO = path.open("wb")
-
-    def append(self, array: Ints) -> None:
-        part = np.ascontiguousarray(array).data
-        self._content.update(part)
-        self._file.write(part)
-        self.count += len(array)
-
-    def close(self) -> Facts:
-        self._file.close()
-        return {"dtype": self.dtype.str, "count": self.count, "blake2b": self._content.hexdigest()}
-
-
 def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
-    """The rows of a folder, on the disk until they are used, and what is to be logged about them.
+    """The rows of a folder, on the disk until they are used, and the warnings to be logged about them.
 
     Every file is checked against its size and hash first.
 
@@ -127,27 +127,28 @@ def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         columns = {
             name: Column(
-                _mapped(folder / f"{number}.values", facts["values"]),
-                None if facts["offsets"] is None else _mapped(folder / f"{number}.offsets", facts["offsets"]),
+                _mapped(folder / f"{number}.values", info["values"]),
+                None if info["offsets"] is None else _mapped(folder / f"{number}.offsets", info["offsets"]),
             )
-            for number, (name, facts) in enumerate(manifest["columns"].items())
+            for number, (name, info) in enumerate(manifest["columns"].items())
         }
         if manifest["digest"] != digest_of(manifest["columns"]):
             raise StorageError(f"{MANIFEST} does not fit its own digest")
         rows = Rows(columns, manifest["digest"])
         records, count = manifest["bad"]
-        rows.bad = list(records), int(count)
+        rows.bad = (list(records), int(count))
         return rows, [str(message) for message in manifest["messages"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StorageError(f"{MANIFEST} or a file that it lists cannot be read ({error})") from error
 
 
-def _mapped(path: Path, facts: Facts) -> Ints:
-    dtype, count = np.dtype(str(facts["dtype"])), int(facts["count"])
+def _mapped(path: Path, info: ArrayInfo) -> Ints:
+    dtype = np.dtype(str(info["dtype"]))
+    count = int(info["count"])
     if path.stat().st_size != count * dtype.itemsize:
         raise StorageError(f"{path.name} has {path.stat().st_size} bytes, not {count * dtype.itemsize}")
-    if checksum(path, "blake2b") != facts["blake2b"]:
+    if checksum(path, "blake2b") != info["blake2b"]:
         raise StorageError(f"{path.name} differs from its checksum")
-    if count == 0:  # nothing cannot be mapped
+    if count == 0:  # an empty file cannot be mapped
         return np.empty(0, dtype)
     return np.asarray(np.memmap(path, dtype, mode="r"))

@@ -57,7 +57,7 @@ class BadRows:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the file cannot be used at all."""
+        """True if the file cannot be used at all."""
         return self.mode == "error" and self.count > 0
 
     def add(self, error: DataError) -> Any:

@@ -71,7 +71,8 @@ class _Scanner:
         self._file = file
         self._text = ""
         self._next = 0
-        self._line, self._column = 1, 1  # of the window's first character
+        self._line = 1  # of the window's first character
+        self._column = 1
         self._at_end = False
 
     def peek(self) -> str:
@@ -139,7 +140,8 @@ class _Scanner:
         # As much again as there is: a long value is tried a few times, not once per chunk.
         more = self._file.read(max(CHUNK, len(kept)))
         self._at_end = not more
-        self._text, self._next = kept + more, 0
+        self._text = kept + more
+        self._next = 0
 
     def _place_of(self, position: int) -> tuple[int, int]:
         lines = self._text.count("\n", 0, position)

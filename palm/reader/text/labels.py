@@ -140,7 +140,8 @@ def labels_of(
 
 def _ids_of(label_map: Path | str | Mapping[str, int], n_classes: int | None) -> dict[str, int]:
     if isinstance(label_map, Mapping):
-        where, mapping = "label_map", dict(label_map)
+        where = "label_map"
+        mapping = dict(label_map)
     else:
         where = f"{label_map}"
         with wrap_read_errors(label_map, " the label_map", DataError):

@@ -41,7 +41,7 @@ def sequence_of(
 
 
 def fitting_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
-    """How many of `a` and `b` tokens stay when the longer one (b on ties) gives way to the budget."""
+    """Shorten two lengths to a budget: the longer one (b on ties) loses tokens first."""
     excess = max(0, a + b - budget)
     from_longer = min(excess, abs(a - b))
     a, b = (a - from_longer, b) if a > b else (a, b - from_longer)

@@ -34,7 +34,8 @@ _UNKNOWN = "a A \u1234 \U0001f9ff"
 MAX_GROWTH = 1000
 """How many times as long the steps of a normalizer may make a text; those that are published, twice."""
 
-MERGES, SETTINGS = "merges.txt", "tokenizer_config.json"
+MERGES = "merges.txt"
+SETTINGS = "tokenizer_config.json"
 
 
 _TOKENIZERS: WeakValueDictionary[tuple[str, ...], WordPieceTokenizer | JsonTokenizer | ByteLevelTokenizer]
@@ -93,7 +94,8 @@ class ByteLevelTokenizer(Tokenizer):
     is_lower_case = False
 
     def __init__(self, vocab_path: Path) -> None:
-        merges, settings = vocab_path.with_name(MERGES), vocab_path.with_name(SETTINGS)
+        merges = vocab_path.with_name(MERGES)
+        settings = vocab_path.with_name(SETTINGS)
         if not merges.is_file():
             raise DataError(f"{vocab_path}: the vocabulary needs {MERGES} beside it")
         found = _read(settings) if settings.is_file() else {}
@@ -241,7 +243,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _check_growth(normalizer: Any) -> None:
     """Refuse steps that make texts ever longer: one that doubles them is harmless, and twenty are not."""
-    growth, left = 1, [normalizer]
+    growth = 1
+    left = [normalizer]
     while left:
         step = left.pop()
         if isinstance(step, dict):

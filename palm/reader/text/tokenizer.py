@@ -38,7 +38,8 @@ class SpecialTokens(NamedTuple):
 
 
 SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MAX_VOCABULARY, MAX_TOKENS = 1 << 26, 1 << 20
+MAX_VOCABULARY = 1 << 26
+MAX_TOKENS = 1 << 20
 """64 MiB and a million tokens: more than any vocabulary file has, and few enough for a moment's memory."""
 
 MAX_ID = 1 << 24
@@ -127,7 +128,7 @@ class Tokenizer:
 
     @property
     def lacks_capitals(self) -> bool:
-        """Whether texts keep their capitals and no token has one, though some have letters in lower case."""
+        """True if texts keep their capitals and no token has one, though some have letters in lower case."""
         return False
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -254,7 +255,7 @@ def _entries(path: Path) -> Iterator[tuple[str, int, str]]:
 
 
 def _encoding() -> AbstractContextManager[None]:
-    """What the library says of a vocabulary that turns out not to fit together, as an error of palm."""
+    """Turn the library's errors about an inconsistent vocabulary into palm's."""
     return wrap_read_errors("a text", " with this vocabulary", DataError)
 
 

@@ -39,7 +39,8 @@ def read_table(
     refuse = _raise if refuse is None else refuse
     lines = _lines(path)
     header = _header(_text(next(lines, b""), f"{path}:1"), columns, path)
-    number, blank = 1, 0
+    number = 1
+    blank = 0
     for number, content in enumerate(lines, start=2):
         if not content.strip() and b"\t" not in content:  # an editor's blank line at the end is no row
             blank = blank or number
