@@ -1,4 +1,4 @@
-"""Ending a run between two steps because a signal asks for it."""
+"""Stop of a run between two steps, on a signal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from palm.engine.training.loop import Step, Training
 
 
 class StopOnSignal:
-    """The last observer of a run: a signal ends it after the step that is under way, with a checkpoint.
+    """The last observer of a run: on a signal, it saves a checkpoint after the current step and stops.
 
     Args:
         training: the run.
-        request: whether a signal came.
+        request: the signal that came, if any.
         saver: writes the checkpoint.
-        directory: tells how to go on from it.
+        directory: for the command that resumes from it.
 
     Raises:
         Stopped: a signal asked for it; the checkpoint is written, and all observers know of it.
@@ -29,7 +29,10 @@ class StopOnSignal:
     def __init__(
         self, training: Training, request: StopRequest, saver: PeriodicSaver, directory: RunDirectory
     ) -> None:
-        self.training, self.request, self.saver, self.directory = training, request, saver, directory
+        self.training = training
+        self.request = request
+        self.saver = saver
+        self.directory = directory
         self._is_saved = False
         training.stop_request = request
 
@@ -48,7 +51,8 @@ class StopOnSignal:
         number = self.request.number or signal.SIGTERM
         if is_first():
             name = signal.Signals(number).name
-            step, how = self.training.step, self.directory.how_to_go_on()
+            step = self.training.step
+            how = self.directory.how_to_go_on()
             logger.warning("%s: stopped after global step %d; %s", name, step, how)
         barrier()
         raise Stopped(number)
