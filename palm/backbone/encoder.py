@@ -18,14 +18,14 @@ from palm.backbone.constructor import constructor_of
 from palm.backbone.embeddings import Embeddings
 from palm.backbone.layer import PostNorm, casting
 from palm.backbone.packed_attention import attend
-from palm.backbone.packing import Packing
+from palm.backbone.packing import Packing, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.shape import Shape, Table
 from palm.backbone.single_sequence import encode_single
 from palm.core.checks import choice_problems, raise_any
-from palm.core.errors import ConfigError, WiringError
+from palm.core.errors import ConfigError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
-from palm.core.tensor_specs import Tensors, TensorSpec, mismatches
+from palm.core.tensor_specs import Tensors, TensorSpec
 
 E = TypeVar("E", bound="Encoder")
 
@@ -214,7 +214,7 @@ class Encoder(Backbone):
             WiringError: if an input is missing, of another shape or dtype or too long, if a row begins
                 with padding, or (on a CPU) if an id lies outside its table.
         """
-        return self.features(inputs, self._checked_layout(inputs), wanted)
+        return self.features(inputs, checked_layout(inputs, self.inputs_attr, self.max_tokens), wanted)
 
     def branched(self, inputs: Tensors, branches: Sequence[Branch], depth: int) -> list[Tensors]:
         """Run several encoders that have the embeddings and the lowest `depth` layers in common.
@@ -242,7 +242,7 @@ class Encoder(Backbone):
         Raises:
             WiringError: as `forward`.
         """
-        packing = self._checked_layout(inputs)
+        packing = checked_layout(inputs, self.inputs_attr, self.max_tokens)
         tokens = self.embeddings(inputs, packing)
         if self._is_rotary:
             packing = replace(packing, position_ids=packing.pack(inputs["position_ids"]))
@@ -258,21 +258,6 @@ class Encoder(Backbone):
             outputs = self._encode(tokens, packing, set(wanted), depth)
         table = {"embedding_table": self.embeddings.word_table}
         return outputs | (table if "embedding_table" in wanted else {})
-
-    def _checked_layout(self, inputs: Tensors) -> Packing:
-        given = {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in inputs.items()}
-        if problems := list(mismatches("backbone", self.inputs_attr, "batch", given)):
-            raise WiringError("\n".join(problems))
-        shapes = {name: given[name].shape for name in self.inputs_attr}
-        if len(set(shapes.values())) > 1:
-            raise WiringError(f"the inputs of one batch should have one shape, not {shapes}")
-        longest = inputs["input_mask"].shape[1]
-        if longest > self.max_tokens:
-            raise WiringError(
-                f"token_ids: sequences of {longest} tokens are longer than the {self.max_tokens} that the "
-                "backbone's max_position_embeddings allows; lower max_seq_len"
-            )
-        return Packing.of(inputs["input_mask"], inputs)
 
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
         """Compute `forward` without its checks, on a given layout of the batch."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.core.errors import WiringError
+from palm.core.tensor_specs import Specs, Tensors, TensorSpec, mismatches
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +154,33 @@ def layout_of(mask: Tensor) -> dict[str, Tensor]:
     """
     packing = Packing.of(mask)
     return {POSITIONS: packing.positions, OFFSETS: packing.sequences.offsets}
+
+
+def checked_layout(inputs: Tensors, specs: Specs, max_tokens: int | None) -> Packing:
+    """Check an encoder's inputs, and return their layout.
+
+    Args:
+        inputs: a batch.
+        specs: the tensors that the encoder takes, `input_mask` among them.
+        max_tokens: length of the longest sequence that it takes; None for any.
+
+    Raises:
+        WiringError: an input is missing or of another shape or dtype; sequences are too long; or as
+            `Packing.of`.
+    """
+    present = {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in inputs.items()}
+    if problems := list(mismatches("backbone", specs, "batch", present)):
+        raise WiringError("\n".join(problems))
+    shapes = {name: present[name].shape for name in specs}
+    if len(set(shapes.values())) > 1:
+        raise WiringError(f"the inputs of one batch should have one shape, not {shapes}")
+    longest = inputs["input_mask"].shape[1]
+    if max_tokens is not None and longest > max_tokens:
+        raise WiringError(
+            f"token_ids: sequences of {longest} tokens are longer than the {max_tokens} that the "
+            "backbone's max_position_embeddings allows; lower max_seq_len"
+        )
+    return Packing.of(inputs["input_mask"], inputs)
 
 
 class Padded(Packing):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from palm.backbone.base import BACKBONES, Backbone
-from palm.backbone.packing import Packing
+from palm.backbone.packing import Packing, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.transformers_attention import NAME, register
 from palm.backbone.transformers_config import PACKED, library, read_encoder_config
@@ -20,7 +20,7 @@ from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, WiringError
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
-from palm.core.tensor_specs import Tensors, TensorSpec, mismatches
+from palm.core.tensor_specs import Tensors, TensorSpec
 
 SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
 
@@ -172,22 +172,14 @@ class Transformers(Backbone):
         )
 
     def _checked_layout(self, inputs: Tensors) -> Packing:
-        given = {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in inputs.items()}
-        if problems := list(mismatches("backbone", self.inputs_attr, "batch", given)):
-            raise WiringError("\n".join(problems))
-        longest = inputs["input_mask"].shape[1]
-        if self.max_tokens is not None and longest > self.max_tokens:
-            raise WiringError(
-                f"token_ids: sequences of {longest} tokens are longer than the {self.max_tokens} that the "
-                "encoder's max_position_embeddings allows; lower max_seq_len"
-            )
+        layout = checked_layout(inputs, self.inputs_attr, self.max_tokens)
         ids = inputs["token_ids"]
-        rows = self.model.get_input_embeddings().num_embeddings
+        rows = self.model.get_input_embeddings().weight.shape[0]
         if not ids.is_cuda and not bool(((ids >= 0) & (ids < rows)).all()):
             raise WiringError(
                 f"token_ids: {int(ids.max())} is outside 0..{rows - 1}; the vocabulary is another one"
             )
-        return Packing.of(inputs["input_mask"], inputs)
+        return layout
 
     def checkpoint_activations(self) -> None:
         """Keep only what goes into each layer for the backward pass, and compute the rest there again."""

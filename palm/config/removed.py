@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-REMOVED: dict[str, str] = {"compile: graphs": "set compile: True, or leave it out"}
+_MERGE = "train the stages one after the other, and take the mean of their models with `palm merge`"
+
+REMOVED: dict[str, str] = {
+    "compile: graphs": "set compile: True, or leave it out",
+    "fork_merge": _MERGE,
+    "merge": _MERGE,
+    "shares": _MERGE,
+}
 """The setting (`fork_merge`), or the setting with one of its values (`compile: graphs`) -> the remedy.
 
 To remove a setting, delete its declaration and enter it here; to remove a choice of a setting, delete it from

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from palm.balance import BALANCES
 from palm.config import Config, read_config, settings_of
-from palm.config.layers import json_ready
 from palm.controller.build import build, open_data
 from palm.controller.document import Document, document, that_count
 from palm.controller.plan import Plan, place_of, plan
@@ -32,14 +31,8 @@ OF_THE_RUN = (
 )
 """Settings that a stage cannot have: they are those of the whole run."""
 
-OWN = ("name", "tasks", "start_from", "reset", "fork_merge", "merge", "shares")
+OWN = ("name", "tasks", "start_from", "reset")
 """What a stage says beside settings."""
-
-SAME_START = "same_start"
-"""What a fork says that starts where the fork before it did."""
-
-SHARES = [0.0, 0.25, 0.5, 0.75, 1.0]
-"""The part of the way from one model to another that a stage which merges them tries."""
 
 NAME = re.compile(r"\w[\w.+-]{0,80}")
 
@@ -53,12 +46,10 @@ class StagePlan:
 
     Args:
         label: its number and name, and the name of its folder.
-        tasks: that it trains, or whose models it merges.
+        tasks: that it trains.
         targets: those of them that get models.
         settings: its configuration, but for where it is saved.
         source: the label of the stage whose weights it starts from; None where its settings say that.
-        merges: the labels of two stages whose weights it merges; then it trains nothing.
-        shares: of the way from the first to the second, of which dev scores choose one.
     """
 
     label: str
@@ -66,17 +57,14 @@ class StagePlan:
     targets: Sequence[str]
     settings: Document
     source: str | None = None
-    merges: tuple[str, str] | None = None
-    shares: Sequence[float] = field(default=())
 
     def about(self) -> dict[str, Any]:
         """Everything that its weights depend on, but for the data."""
-        told = {"from": self.source, "merge": self.merges, "shares": self.shares}
         own = that_count(self.settings)
         if self.source is not None:
-            del own["start_from"]  # where it lies is no matter
-        given: dict[str, Any] = json_ready({name: value for name, value in told.items() if value})
-        return own | given
+            del own["start_from"]  # its place does not matter
+            own["from"] = self.source
+        return own
 
 
 def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
@@ -93,12 +81,12 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
     tags = planned.settings.get("target_tag") or [1] * len(config.tasks)
     targets = [task for task, tag in zip(config.tasks, tags, strict=False) if tag]
     found: list[StagePlan] = []
-    for number, said in enumerate(_expanded(given, targets), start=1):
+    for number, said in enumerate(given, start=1):
         tasks = said.get("tasks") or config.tasks
         tasks = [tasks] if isinstance(tasks, str) else tasks
         name = said.get("name") or ("all" if tasks == config.tasks else "+".join(map(str, tasks)))
         label = f"{number}-{name}"
-        wrong = list(_problems(said, str(name), tasks, config.tasks, found))
+        wrong = list(_problems(said, str(name), tasks, config.tasks))
         if not wrong:
             try:
                 stage = _stage(config, planned, said, label, tasks, found)
@@ -131,7 +119,7 @@ def absolute_stages(config: Config, planned: Plan, stages: Sequence[StagePlan]) 
 
 
 def steps_of(stages: Sequence[StagePlan], devices: int | None = None) -> dict[str, StepPlan]:
-    """Stage -> the plan of its steps, of stages that train; reads their data.
+    """Stage -> the plan of its steps; reads their data.
 
     Args:
         stages: of a run.
@@ -142,10 +130,9 @@ def steps_of(stages: Sequence[StagePlan], devices: int | None = None) -> dict[st
     """
     found = {}
     for stage in stages:
-        if stage.merges is None:
-            config = read_config(stage.settings, argv=[])
-            parts = build(plan(config, for_train=True), config.place)
-            found[stage.label] = open_data(parts, devices)
+        config = read_config(stage.settings, argv=[])
+        parts = build(plan(config, for_train=True), config.place)
+        found[stage.label] = open_data(parts, devices)
     return found
 
 
@@ -164,29 +151,7 @@ def _of_all(planned: Plan) -> Iterator[str]:
         yield "resume: a run in stages goes on from the newest checkpoint of its stage; set resume: auto"
 
 
-def _expanded(stages: Sequence[Mapping[str, Any]], targets: Sequence[str]) -> list[dict[str, Any]]:
-    """The same with `fork_merge` as the stages that it is made of, three for every round."""
-    found: list[dict[str, Any]] = []
-    for said in stages:
-        rounds = said.get("fork_merge")
-        if not isinstance(rounds, int) or rounds < 1 or not isinstance(said.get("tasks", []), list):
-            found.append(dict(said))
-            continue
-        forks = {name: value for name, value in said.items() if name not in ("fork_merge", "shares", "name")}
-        merging = {name: said[name] for name in ("tasks", "shares") if name in said}
-        own = [task for task in targets if task in said.get("tasks", targets)]
-        for turn in range(1, rounds + 1):
-            name = f"{said.get('name', 'forks')}.{turn}"
-            found.append({**forks, "name": f"{name}.alone", "tasks": own})
-            found.append({**forks, "name": f"{name}.together", SAME_START: True})
-            found.append({**merging, "name": name, "merge": [f"{name}.alone", f"{name}.together"]})
-            forks = {key: value for key, value in forks.items() if key not in ("start_from", "reset")}
-    return found
-
-
-def _problems(
-    said: Mapping[str, Any], name: str, tasks: Any, known: Sequence[str], before: Sequence[StagePlan]
-) -> Iterator[str]:
+def _problems(said: Mapping[str, Any], name: str, tasks: Any, known: Sequence[str]) -> Iterator[str]:
     """What is wrong with what a stage says of itself; its settings are checked when it is planned."""
     if not NAME.fullmatch(name):
         yield f"name should be of letters, digits, '_', '-', '+' and '.', not {name!r}"
@@ -200,24 +165,6 @@ def _problems(
     for setting in said:
         if setting in OF_THE_RUN:
             yield f"{setting} is a setting of the whole run; write it outside of stages"
-    if "fork_merge" in said:
-        yield f"fork_merge should be a number of rounds, 1 or more, not {said['fork_merge']!r}"
-    if "shares" in said and "merge" not in said:
-        yield "shares goes with merge, or with fork_merge"
-    if "merge" in said:
-        yield from _merge_problems(said, before)
-
-
-def _merge_problems(said: Mapping[str, Any], before: Sequence[StagePlan]) -> Iterator[str]:
-    """The same of a stage that merges the weights of two others."""
-    names, shares = said["merge"], said.get("shares", SHARES)
-    if not isinstance(names, list) or len(names) != 2 or None in [_label(each, before) for each in names]:
-        yield f"merge should name two earlier stages, not {names!r}"
-    is_list = isinstance(shares, list) and shares and all(isinstance(each, int | float) for each in shares)
-    if not is_list or not all(0 <= each <= 1 for each in shares):
-        yield f"shares should be a list of numbers from 0 to 1, not {shares!r}"
-    if strange := [setting for setting in said if setting not in ("name", "tasks", "merge", "shares")]:
-        yield f"{', '.join(strange)}: a stage that merges trains nothing; leave it out"
 
 
 def _label(name: Any, stages: Sequence[StagePlan]) -> str | None:
@@ -241,25 +188,14 @@ def _stage(
         changes.setdefault("target_tag", [1] * len(tasks))  # somebody's epochs have to be counted
     folder = planned.settings["save_path"] / STAGES
     changes["save_path"] = folder / label
-    source, start = None, {}
-    if changes.pop(SAME_START, False):
-        source, run = before[-1].source, before[-1].settings["global"]
-        start = {name: run.get(name) for name in ("start_from", "reset")}
-    elif "merge" not in said:
-        source, start = _start(said.get("start_from"), config, before, folder)
-        start |= {"reset": said["reset"]} if "reset" in said else {}
+    source, start = _start(said.get("start_from"), config, before, folder)
+    if "reset" in said:
+        start["reset"] = said["reset"]
     settings = _document(config, planned, tasks, {**changes, **start})
     run = settings["global"]
     own = run.get("target_tag") or [1] * len(tasks)
     targets = [task for task, tag in zip(tasks, own, strict=False) if tag]
-    if "merge" not in said:
-        return StagePlan(label, tasks, targets, settings, source)
-    if lacking := [task for task in targets if "dev_file" not in settings["tasks"][task]]:
-        raise ConfigError([f"dev scores choose the share; give a dev_file to {', '.join(lacking)}"])
-    one, other = (_label(name, before) for name in said["merge"])
-    assert one is not None
-    assert other is not None
-    return StagePlan(label, tasks, targets, settings, None, (one, other), said.get("shares", SHARES))
+    return StagePlan(label, tasks, targets, settings, source)
 
 
 def _document(config: Config, planned: Plan, tasks: Sequence[str], changes: Mapping[str, Any]) -> Document:

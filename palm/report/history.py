@@ -13,7 +13,6 @@ from palm.engine.training.events import (
     Evaluated,
     Event,
     Logged,
-    MergeTried,
     Planned,
     Saved,
     StageStarted,
@@ -35,7 +34,6 @@ class History:
     evaluations: Sequence[Evaluated] = ()
     transfers: Sequence[Transferred] = ()
     stages: Sequence[StageStarted] = ()
-    merges: Sequence[MergeTried] = ()
     saved: Sequence[Saved] = ()
     warnings: Sequence[Warned] = ()
     end: Ended | None = None
@@ -83,7 +81,6 @@ def read_history(run: str | Path) -> History:
         of_kind(Evaluated),
         of_kind(Transferred),
         of_kind(StageStarted),
-        of_kind(MergeTried),
         of_kind(Saved),
         of_kind(Warned),
         # Steps after an end: an interrupted run was resumed.

@@ -17,6 +17,7 @@ from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.tensors import load_tensors
 from palm.core.signals import Stopped
+from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.training.events import Observer, Started
 from palm.engine.training.loop import Step, Training
 
@@ -150,7 +151,12 @@ def test_the_weights_of_a_stage_are_inspected_and_checked(folder: Path) -> None:
     Controller(config(folder, stages=STAGES[:2]), argv=[]).train()
     place = folder / "out" / "stages" / "1-joint" / "weights"
     facts = palm.inspect_directory(place)
-    assert facts["format"] == "palm-weights, version 1"
+    assert facts["format"].startswith("palm-checkpoint")
+    assert facts["resumable"] is False
+    with pytest.raises(StorageError) as caught:
+        load_checkpoint(Controller(config(folder), argv=[]).training(), place)
+    assert str(place) in str(caught.value)
+    assert "start_from" in str(caught.value)
     assert list(facts["parameters"]) == ["backbone", "cls", "match"]
     with (place / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
@@ -216,7 +222,6 @@ def test_everything_wrong_with_all_stages_is_one_report(folder: Path) -> None:
         {"tasks": ["cls"], "start_from": "jiont"},
         {"name": "joint", "freeze": 7},
         {"reset": ["mrc"]},
-        {"merge": ["joint", "nobody"], "shares": [2]},
     ]
     with pytest.raises(ConfigError) as error:
         Controller(config(folder, stages=stages), argv=[])
@@ -228,8 +233,6 @@ def test_everything_wrong_with_all_stages_is_one_report(folder: Path) -> None:
         "config: stages: stage 3-cls: start_from: no earlier stage and no folder is called 'jiont'",
         "config: stages: stage 4-joint: freeze: there are 2 layers, not 7",
         "config: stages: stage 5-all: reset names mrc; it takes heads, or of cls, match",
-        "config: stages: stage 6-all: merge should name two earlier stages, not ['joint', 'nobody']",
-        "config: stages: stage 6-all: shares should be a list of numbers from 0 to 1, not [2]",
     ]
 
 
@@ -276,49 +279,11 @@ def test_a_helper_may_have_a_stage_of_its_own(folder: Path) -> None:
     assert "optimizer: lamb" in resolved
 
 
-def test_fork_merge_is_two_forks_and_their_merge_by_dev_scores(folder: Path) -> None:
-    stages = [{"fork_merge": 2, "shares": [0, 0.5, 1]}]
-    given = config(folder, "cls", "mlm", target_tag=[1, 0], stages=stages)
-    del given["tasks"]["mlm"]["dev_file"]
-    result = Controller(given, argv=[]).train()
-    out = folder / "out" / "stages"
-    names = ["1-forks.1.alone", "2-forks.1.together", "3-forks.1", "4-forks.2.alone", "5-forks.2.together"]
-    assert sorted(path.name for path in out.iterdir()) == [*names, "6-forks.2"]
-    assert result.steps["cls"] == 40
-    merges = [line for line in told(folder / "out") if line["event"] == "merge"]
-    page = palm.write_report(folder / "out", predict=False).read_text(encoding="utf-8")
-    first = merges[0]["scores"]["cls"]["accuracy"]
-    assert f'<th scope="row">3-forks.1</th><td class="n">0</td><td>cls: accuracy {first:.4f}</td>' in page
-    assert [line["share"] for line in merges] == [0, 0.5, 1] * 2
-    scores = {line["share"]: line["scores"]["cls"]["accuracy"] for line in merges[3:]}
-    share = max(scores, key=lambda share: (scores[share], -share))
-    alone, together, merged = (weights(out, name, "weights") for name in (names[3], names[4], "6-forks.2"))
-    heads = {"cls": "heads.@0", "mlm": "heads.@1"}
-    for name, value in merged.items():
-        if name.startswith(heads["mlm"]):
-            assert torch.equal(value, together[name])
-        else:
-            mean = (1 - share) * alone[name].double() + share * together[name].double()
-            assert torch.equal(value, mean.float())
-    final = weights(folder / "out" / "cls" / "infer_model")
-    assert torch.equal(final["backbone.pooler.weight"], merged["backbone.pooler.weight"])
-    assert result.stages["cls"] == "6-forks.2"
-    again = Controller(given, for_train=False, argv=[]).evaluate("cls")
-    assert again["accuracy"] == scores[share]
-
-
-def test_share_0_is_the_first_model_to_the_bit(folder: Path) -> None:
-    stages = [
-        {"name": "alone", "tasks": ["cls"]},
-        {"name": "joint", "start_from": "pretrained"},
-        {"name": "merged", "merge": ["alone", "joint"], "tasks": ["cls"], "shares": [0]},
-    ]
-    Controller(config(folder, "cls", "match", stages=stages), argv=[]).train()
-    out = folder / "out"
-    first, merged = (
-        weights(out / "stages" / label / "cls" / "infer_model") for label in ("1-alone", "3-merged")
-    )
-    assert equal(first, merged)
-    assert equal(first, weights(out / "cls" / "infer_model"))
-    card = (out / "cls" / "infer_model" / "README.md").read_text(encoding="utf-8")
-    assert "| 1-alone | 1 |" in card
+@pytest.mark.parametrize("setting", ["fork_merge", "merge", "shares"])
+def test_a_removed_setting_of_stages_is_refused_with_a_remedy(folder: Path, setting: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Controller(config(folder, stages=[{setting: 1}]), argv=[])
+    (problem,) = caught.value.problems
+    assert "stage 1-all" in problem
+    assert setting in problem
+    assert "`palm merge`" in problem

@@ -186,12 +186,12 @@ def assert_same_model(folder: Path, other: Path) -> None:
 
 
 def test_stages_on_two_processes_are_those_of_one(one: Path, two: Path) -> None:
-    """Joint, alone, merged and from the merge: equal weights after every stage, and one history."""
+    """Joint, alone and from another stage: equal weights after every stage, and one history."""
     stages = sorted(place.name for place in (one / "staged" / "stages").iterdir())
-    assert stages == ["1-joint", "2-cls", "3-mean", "4-last"]
+    assert stages == ["1-joint", "2-cls", "3-last"]
     for stage in stages:
         folders = [place / "staged" / "stages" / stage / "weights" for place in (two, one)]
-        heads = [json.loads((place / "weights.json").read_text("utf-8"))["heads"] for place in folders]
+        heads = [json.loads((place / "state.json").read_text("utf-8"))["heads"] for place in folders]
         assert heads[0] == heads[1]
         ours, theirs = (load_file(place / "model.safetensors") for place in folders)
         assert ours.keys() == theirs.keys()
@@ -208,7 +208,7 @@ def test_stages_on_two_processes_are_those_of_one(one: Path, two: Path) -> None:
         [[(line["step"], line["stage"]) for line in lines if line["event"] == "stage"] for lines in told],
     )
     assert drawn[0] == drawn[1]
-    assert begun[0] == begun[1] == [(0, "1-joint"), (8, "2-cls"), (13, "3-mean"), (13, "4-last")]
+    assert begun[0] == begun[1] == [(0, "1-joint"), (8, "2-cls"), (13, "3-last")]
 
 
 def test_gradients_that_are_accumulated_are_exchanged_once(two: Path) -> None:

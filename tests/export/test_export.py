@@ -529,8 +529,8 @@ def test_models_with_equal_encoders_share_it(run: Path, tmp_path: Path) -> None:
     for model in (first, second):
         model.save(tmp_path / model.task / "infer_model")
     one, other = tasks_of_run(tmp_path)
-    assert (one.model.task, other.model.task) == ("answer", "fits")
-    assert one.model.backbone is other.model.backbone
+    assert (one.task, other.task) == ("answer", "fits")
+    assert one.backbone is other.backbone
 
 
 def test_tasks_that_read_texts_otherwise_do_not_share_a_graph(tmp_path: Path) -> None:

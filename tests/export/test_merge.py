@@ -13,7 +13,7 @@ from helpers import tiny
 from palm.cli import main
 from palm.core.files.manifest import verify
 from palm.core.files.tensors import load_tensors
-from palm.engine.run.merging import mean_of
+from palm.export.merge import mean_of
 
 TEXTS = ["anna has a old red door .", "bert has a new blue boat ."]
 

@@ -173,8 +173,7 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
 STAGES: list[dict[str, Any]] = [
     {"name": "joint", "tasks_per_step": 2, "num_epochs": 1},
     {"tasks": ["cls"], "num_epochs": 1, "learning_rate": 5e-4, "freeze": 1},
-    {"name": "mean", "tasks": ["cls"], "merge": ["joint", "cls"], "shares": [0.5]},
-    {"name": "last", "tasks": ["mrc", "mlm"], "start_from": "mean", "reset": ["mlm"], "num_epochs": 1},
+    {"name": "last", "tasks": ["mrc", "mlm"], "start_from": "cls", "reset": ["mlm"], "num_epochs": 1},
 ]
 
 VARIANTS: dict[str, dict[str, Any]] = {

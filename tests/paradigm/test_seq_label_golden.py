@@ -143,7 +143,7 @@ def test_tokens_and_labels_of_first_pieces_equal_the_originals(lower: bool, tmp_
 def test_the_originals_unknown_label_is_refused_with_its_place() -> None:
     folder = RECORDED_2 / "seqlabel_reader"
     reader = SequenceLabelReader(minilm() / "vocab.txt", 32, folder / "label_map.json")
-    with pytest.raises(DataError, match=r"data.tsv:12: the label 'B-MISC' is not in the label_map"):
+    with pytest.raises(DataError, match=r"data.tsv:12: .*'B-MISC'"):
         list(reader.read(folder / "data.tsv", with_targets=True))
 
 

@@ -109,9 +109,9 @@ def test_a_setting_of_the_later_version_is_accepted_by_its_name(vocab: Path) -> 
 
 
 def test_a_length_without_room_for_text_is_refused(vocab: Path) -> None:
-    with pytest.raises(ConfigError, match="max_seq_len should be at least 3, not 2"):
+    with pytest.raises(ConfigError, match=r"max_seq_len .*at least 3, not 2"):
         ClassifyReader(vocab, 2)
-    with pytest.raises(ConfigError, match="max_seq_len should be at least 5, not 4"):
+    with pytest.raises(ConfigError, match=r"max_seq_len .*at least 5, not 4"):
         MatchReader(vocab, 4)
 
 
@@ -151,30 +151,29 @@ def test_prediction_needs_no_label_and_reads_none(vocab: Path, tmp_path: Path, l
     [
         (
             "label\ttext_a\ttext_b\n1\ta\tb\n1\twhere is it",
-            r"^\S*train.tsv:3: 2 columns, expected 3 \(label, text_a, text_b\); "
-            r"the line starts with '1\\twhere is it'$",
+            r"^\S*train.tsv:3: 2 columns, expected 3 \(label, text_a, text_b\); .*'1\\twhere is it'$",
         ),
         ("label\ttext_a\ttext_b\n1\n", r"train.tsv:2: 1 column, expected 3"),
         ("label\ttext_a\ttext_b\n1\ta\tb\n\n1\ta\tb\n", r"train.tsv:3: a blank line, expected 3 .*remove it"),
-        ("", r"train.tsv:1: expected a header that names the columns \(label, text_a, text_b\)"),
-        ("label\ttext_a\ttext_b\n", r"train.tsv: the file ends after its header"),
+        ("", r"train.tsv:1: expected .*header.*\(label, text_a, text_b\)"),
+        ("label\ttext_a\ttext_b\n", r"train.tsv: .*header"),
         (
             "label\ttext_a\ttextb\n1\ta\tb\n",
-            r"the header lacks 'text_b'; it names label, text_a, textb; rename 'textb' to 'text_b'",
+            r"train.tsv:1: .*'text_b'; .*label, text_a, textb; rename 'textb' to 'text_b'",
         ),
-        ("label\ttext_a\ttext_b\ttext_a\n1\ta\tb\tc\n", r"train.tsv:1: the header names 'text_a' twice"),
-        ("label\ttext_a\ttext_b\n1\t \tb\n", r"train.tsv:2: text_a is empty; every row needs its text"),
+        ("label\ttext_a\ttext_b\ttext_a\n1\ta\tb\tc\n", r"train.tsv:1: .*'text_a' twice"),
+        ("label\ttext_a\ttext_b\n1\t \tb\n", r"train.tsv:2: text_a is empty"),
         ("label\ttext_a\ttext_b\n1\ta\t\n", r"train.tsv:2: text_b is empty"),
         (
             "label\ttext_a\ttext_b\nyes\ta\tb\n",
-            r"train.tsv:2: the label 'yes' is not a whole number from 0 to 1",
+            r"train.tsv:2: .*'yes'.* 0 to 1",
         ),
         (
             "label\ttext_a\ttext_b\n2\ta\tb\n",
-            r"train.tsv:2: the label '2' should be a whole number from 0 to 1",
+            r"train.tsv:2: .*'2'.* 0 to 1",
         ),
-        ("label\ttext_a\ttext_b\n-1\ta\tb\n", r"train.tsv:2: the label '-1' should be a whole number from 0"),
-        ("label\ttext_a\ttext_b\n1.0\ta\tb\n", r"train.tsv:2: the label '1.0' is not a whole number"),
+        ("label\ttext_a\ttext_b\n-1\ta\tb\n", r"train.tsv:2: .*'-1'.* 0 to 1"),
+        ("label\ttext_a\ttext_b\n1.0\ta\tb\n", r"train.tsv:2: .*'1.0'.*whole number"),
     ],
 )
 def test_a_mistake_in_a_file_is_told_with_its_line(
@@ -188,12 +187,12 @@ def test_a_mistake_in_a_file_is_told_with_its_line(
 def test_bytes_that_are_not_text_are_told_with_their_line(vocab: Path, tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     path.write_bytes(b"label\ttext_a\n1\tgood\n0\tcaf\xe9\n")
-    with pytest.raises(DataError, match=r"train.tsv:3: b'\\xe9' is not UTF-8 text; save the file as UTF-8"):
+    with pytest.raises(DataError, match=r"train.tsv:3: b'\\xe9' .*UTF-8"):
         list(ClassifyReader(vocab, 16).read(path, with_targets=True))
 
 
 def test_a_missing_file_is_told(vocab: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere.tsv: cannot read the data file"):
+    with pytest.raises(DataError, match=r"nowhere.tsv: cannot read"):
         list(ClassifyReader(vocab, 16).read(tmp_path / "nowhere.tsv", with_targets=True))
 
 
@@ -214,23 +213,20 @@ def test_labels_may_be_names(vocab: Path, tmp_path: Path, label_map: Path) -> No
 
 def test_a_label_outside_the_map_is_told_with_its_line(vocab: Path, tmp_path: Path, label_map: Path) -> None:
     path = table(tmp_path, "label\ttext_a", "positiv\tthe boat")
-    message = (
-        r"train.tsv:2: the label 'positiv' is not in the label_map \(negative, positive\); did you mean 'pos"
-    )
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=r"train.tsv:2: .*'positiv' .*\(negative, positive\).* 'positive'"):
         list(ClassifyReader(vocab, 8, label_map=label_map).read(path, with_targets=True))
 
 
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({}, "label_map: expected a mapping from label to id"),
+        ({}, "label_map: .*mapping"),
         (
             {"no": 0, "yes": "1"},
-            "label_map: the id of 'yes' should be a whole number from 0 to 2147483647, not '1'",
+            "label_map: .*'yes' .* 0 to 2147483647, not '1'",
         ),
-        ({"no": 0, "nein": 0}, "label_map: 'no' and 'nein' have the same id 0"),
-        ({"no": 0, "yes": 2}, "label_map: the id 2 of 'yes' does not fit n_classes 2"),
+        ({"no": 0, "nein": 0}, "label_map: 'no' and 'nein' .* 0"),
+        ({"no": 0, "yes": 2}, "label_map: .*2 of 'yes' .*n_classes 2"),
     ],
 )
 def test_a_label_map_that_makes_no_sense_is_refused(
@@ -242,7 +238,7 @@ def test_a_label_map_that_makes_no_sense_is_refused(
 
 def test_a_label_map_that_is_not_json_is_told_with_its_place(vocab: Path, tmp_path: Path) -> None:
     path = write_text(tmp_path, "labels.json", '{"no": 0,\n "yes" 1}')
-    with pytest.raises(DataError, match=r"labels.json:2:8: the label_map is not JSON: Expecting ':'"):
+    with pytest.raises(DataError, match=r"labels.json:2:8: .*':'"):
         ClassifyReader(vocab, 8, label_map=path)
 
 
@@ -274,14 +270,14 @@ def test_a_record_of_a_numbered_label_has_no_name(vocab: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
-        (ClassifyReader, 5, r"text 1: expected a string or \{'text_a': …\} \(and 'text_b'\), not 5"),
-        (ClassifyReader, {"text": "x"}, r"text 1: expected a string or"),
-        (ClassifyReader, {"text_a": 3}, r"text 1: text_a should be a string, not 3"),
+        (ClassifyReader, 5, r"text 1: expected .*\{'text_a': …\}.*, not 5"),
+        (ClassifyReader, {"text": "x"}, r"text 1: expected "),
+        (ClassifyReader, {"text_a": 3}, r"text 1: text_a .*not 3"),
         (ClassifyReader, "  ", r"text 1: text_a is empty"),
-        (MatchReader, "x", r"text 1: expected a pair of strings or \{'text_a': …, 'text_b': …\}, not 'x'"),
+        (MatchReader, "x", r"text 1: expected a pair .*\{'text_a': …, 'text_b': …\}, not 'x'"),
         (MatchReader, ("x",), r"text 1: expected a pair"),
         (MatchReader, {"text_a": "x"}, r"text 1: expected a pair"),
-        (MatchReader, ("x", None), r"text 1: text_b should be a string, not None"),
+        (MatchReader, ("x", None), r"text 1: text_b .*not None"),
     ],
 )
 def test_a_value_that_is_no_example_is_told_by_its_number(

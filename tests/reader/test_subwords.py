@@ -137,7 +137,7 @@ def test_a_blank_before_every_text_is_as_the_settings_beside_the_vocabulary_say(
 def test_a_tokenizer_in_one_file_is_the_same_tokenizer(vocabularies: dict[str, Path], tmp_path: Path) -> None:
     reader = ClassifyReader(vocabularies["byte level"], 20)
     reader.write_file("vocab_path", tmp_path / "vocab.json")
-    with pytest.raises(StorageError, match=r"cannot write .*absent/vocab\.json: No such file or directory"):
+    with pytest.raises(StorageError, match=r"absent/vocab\.json: "):
         reader.write_file("vocab_path", tmp_path / "absent" / "vocab.json")
     again = load_tokenizer(tmp_path / "vocab.json")
     assert again.companions == ()
@@ -147,19 +147,19 @@ def test_a_tokenizer_in_one_file_is_the_same_tokenizer(vocabularies: dict[str, P
 
 
 def test_lower_case_for_a_vocabulary_with_capitals_is_refused(vocabularies: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match=r"do_lower_case: the vocabulary .*vocab\.json' keeps capitals"):
+    with pytest.raises(ConfigError, match=r"do_lower_case: .*vocab\.json'"):
         load_tokenizer(vocabularies["byte level"], do_lower_case=True)
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"vocab.json": "{}"}, r"vocab\.json: the vocabulary needs merges\.txt beside it"),
-        ({"vocab.json": "[]"}, "expected a JSON object, not list"),
-        ({"vocab.json": "{"}, r"vocab\.json: cannot read the vocabulary: it is not JSON: .*line 1 column 2"),
+        ({"vocab.json": "{}"}, r"vocab\.json: .*merges\.txt"),
+        ({"vocab.json": "[]"}, "JSON object, not list"),
+        ({"vocab.json": "{"}, r"vocab\.json: .*line 1 column 2"),
         ({"vocab.json": '{"a": 0}', "merges.txt": ""}, r"\[PAD\], \[UNK\]"),
-        ({"vocab.json": '{"a": 0}', "merges.txt": "x y\n"}, r"cannot read the vocabulary with its merges"),
-        ({"vocab.json": '{"model": {"type": "None"}}'}, "cannot read the tokenizer"),
+        ({"vocab.json": '{"a": 0}', "merges.txt": "x y\n"}, r"vocab\.json: cannot read .*merges"),
+        ({"vocab.json": '{"model": {"type": "None"}}'}, r"vocab\.json: cannot read"),
     ],
 )
 def test_a_vocabulary_that_cannot_be_used_is_named(
@@ -182,7 +182,7 @@ def test_a_pair_has_two_separators_between_its_texts(vocabularies: dict[str, Pat
         int(rows["first_segment"][0]) - 2,
         int(rows["first_segment"][0]) - 1,
     ]
-    with pytest.raises(ConfigError, match="max_seq_len should be at least 6, not 5"):
+    with pytest.raises(ConfigError, match=r"max_seq_len .*at least 6, not 5"):
         MatchReader(vocabularies["byte level"], 5)
 
 
@@ -261,7 +261,7 @@ def test_a_vocabulary_that_fails_on_a_text_is_an_error_of_palm(tmp_path: Path) -
     tokenizer = load_tokenizer(tmp_path / "vocab.txt")
     tokenizer._pipeline.model = models.WordPiece({"a": 5}, unk_token="[UNK]")
     assert tokenizer.encode(["a"]) == [[5]]
-    with pytest.raises(DataError, match=r"a text: cannot read with this vocabulary: .*Missing \[UNK\]"):
+    with pytest.raises(DataError, match=r"a text: .*vocabulary.*Missing \[UNK\]"):
         tokenizer.encode(["b"])
 
 

@@ -138,8 +138,8 @@ def test_the_size_of_a_vocabulary_is_its_largest_id_and_one(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["boat", "door", "boat"], r"vocab.txt:8: the token 'boat' stands in line 6 already; remove one"),
-        (["boat\t7", "door", "red"], r"vocab.txt:8: id 7 is taken by line 6"),
+        (["boat", "door", "boat"], r"vocab.txt:8: .*'boat' .*line 6"),
+        (["boat\t7", "door", "red"], r"vocab.txt:8: id 7 .*line 6"),
         (["boat\t7\t1"], r"vocab.txt:6: expected 'token' or 'token<TAB>id', not 'boat\\t7\\t1'"),
         (["boat\tx"], r"vocab.txt:6: expected 'token' or 'token<TAB>id'"),
     ],
@@ -152,15 +152,15 @@ def test_a_broken_vocabulary_names_the_line(tmp_path: Path, lines: list[str], me
 
 def test_missing_special_tokens_are_named_together(tmp_path: Path) -> None:
     path = write_text(tmp_path, "vocab.txt", "[PAD]\n[UNK]\n[CLS]\nboat\n")
-    with pytest.raises(DataError, match=r"vocab.txt: the vocabulary lacks \[SEP\], \[MASK\]; is it a BERT"):
+    with pytest.raises(DataError, match=r"vocab.txt: .*\[SEP\], \[MASK\]"):
         WordPieceTokenizer(path)
 
 
 def test_a_vocabulary_that_is_not_text_or_not_there_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"[PAD]\n\xff\xfe")
-    with pytest.raises(DataError, match="binary: cannot read the vocabulary: it is not UTF-8 text"):
+    with pytest.raises(DataError, match=r"binary: cannot read.*UTF-8"):
         WordPieceTokenizer(tmp_path / "binary")
-    with pytest.raises(DataError, match="nowhere: cannot read the vocabulary"):
+    with pytest.raises(DataError, match="nowhere: cannot read"):
         WordPieceTokenizer(tmp_path / "nowhere")
 
 

@@ -328,17 +328,6 @@ class Transferred(Event, recorded_as="transfer"):
 
 
 @dataclass(frozen=True)
-class MergeTried(Event, recorded_as="merge"):
-    """Dev scores of a merge of two models, with a fraction of the second."""
-
-    step: int
-    share: float
-    scores: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    seconds: float = 0.0
-    stage: str = ""
-
-
-@dataclass(frozen=True)
 class Saved(Event, recorded_as="saved"):
     """A model or a checkpoint was saved.
 
