@@ -102,7 +102,7 @@ class Replica:
     def loss_factors(
         self, counts: Sequence[Sequence[int]], others: Sequence[int] = ()
     ) -> tuple[list[list[float]], list[int]]:
-        """Compute the factors with which the sum of mean losses, averaged over ranks, is the mean of all rows.
+        """Compute the factors with which the sum of mean losses, averaged over ranks, is that of all rows.
 
         Args:
             counts: per task, over how many terms each of this rank's losses of one step is the mean, see
