@@ -111,14 +111,14 @@ def observed(config: dict[str, Any], **kwargs: Any) -> list[float]:
     class Watched(palm.Controller):
         def training(self) -> Training:
             training = super().training()
-            step_on_several = training.step_on_several
+            step_on = training.step_on
 
             def step(*args: Any) -> Any:
-                done = step_on_several(*args)
+                done = step_on(*args)
                 losses.append(done.loss.item())
                 return done
 
-            training.step_on_several = step  # type: ignore[method-assign]
+            training.step_on = step  # type: ignore[method-assign]
             return training
 
     Watched(config, argv=[], **kwargs).train()

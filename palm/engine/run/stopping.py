@@ -8,7 +8,7 @@ from palm.core.logging import logger
 from palm.core.signals import Stopped, StopRequest
 from palm.distributed import barrier, is_first
 from palm.engine.run.run_directory import RunDirectory
-from palm.engine.run.saving import CheckpointSaver
+from palm.engine.run.saving import PeriodicSaver
 from palm.engine.training.events import Event, Saved
 from palm.engine.training.loop import Step, Training
 
@@ -27,7 +27,7 @@ class StopOnSignal:
     """
 
     def __init__(
-        self, training: Training, request: StopRequest, saver: CheckpointSaver, directory: RunDirectory
+        self, training: Training, request: StopRequest, saver: PeriodicSaver, directory: RunDirectory
     ) -> None:
         self.training = training
         self.request = request
@@ -36,15 +36,15 @@ class StopOnSignal:
         self._is_saved = False
         training.stop_request = request
 
-    def __call__(self, event: Event) -> Saved | None:
+    def __call__(self, event: Event) -> list[Saved]:
         if isinstance(event, Step) and self.training.is_stopping:
             self._is_saved = True
-            if (saved := self.saver.save()) is not None:
+            if saved := self.saver.save(event.number):
                 return saved  # this observer is told of it last, and stops then
             self._stop()
         elif isinstance(event, Saved) and self._is_saved:
             self._stop()
-        return None
+        return []
 
     def _stop(self) -> None:
         # Of several ranks, some may have heard of it from another one alone.
