@@ -151,7 +151,7 @@ def evaluate(options: argparse.Namespace, settings: Settings) -> None:
         repeated(
             "--rows",
             "FILE",
-            "the data whose first rows are compared; what the run predicts or trains on where absent",
+            "the data whose first rows are compared; made-up tokens where absent",
         ),
         TRUST,
     ],

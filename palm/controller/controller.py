@@ -39,9 +39,9 @@ from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
 from palm.engine.run.run_directory import CONFIGURATION, RunDirectory
 from palm.engine.run.run_lock import only_run_in
-from palm.engine.run.saving import CheckpointSaver, TargetSaver, evaluation_observers, models_table
+from palm.engine.run.saving import TargetSaver, checkpoint_saver, evaluation_observers, models_table
 from palm.engine.run.stopping import StopOnSignal
-from palm.engine.run.weights import start_from
+from palm.engine.run.warm_start import start_from
 from palm.engine.training.build import start
 from palm.engine.training.events import Observer
 from palm.engine.training.loop import Training
@@ -189,7 +189,7 @@ class Controller:
             path, keep = settings.save_path, settings.keep_last_n
             compared = settings.transfer_every_n_steps
             targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
-            saver = CheckpointSaver(training, path, settings.save_every_n_steps, keep, start.run_id)
+            saver = checkpoint_saver(training, path, settings.save_every_n_steps, keep, start.run_id)
             patience, stop_by = settings.early_stopping_patience, settings.early_stopping_by
             probes = [TransferProbe(training, compared)] if compared == "auto" or compared > 0 else []
             acting = evaluation_observers(evaluator, path, resolved, patience, stop_by)

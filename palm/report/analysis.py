@@ -1,4 +1,4 @@
-"""Where a saved model is wrong on its dev data, computed once and kept beside the run."""
+"""Errors of a saved model on its dev data, computed once and kept beside the run."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ from palm.report.data import DataFile, statistics
 from palm.report.losses import example_losses, has_row_losses, record_loss
 from palm.report.run import Model, Run
 
-FILE, VERSION = "report_data.json", 1
+FILE = "report_data.json"
+VERSION = 1
 
 MOST_ROWS = 25
-"""With the largest loss that are shown."""
+"""Rows that are shown, those with the largest loss."""
 
 MOST_LETTERS = 400
-"""Of a text that is shown."""
+"""Letters of a text that is shown."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What was found of one task's model.
+    """The errors of one task's model.
 
     Args:
         task: its name.
@@ -139,7 +140,8 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
 def _analysis(
     run: Run, task: str, known: Analysis | None, predict: bool, trust: str | Sequence[str]
 ) -> Analysis | str:
-    model, dev_file = run.model(task), run.setting(task, "dev_file")
+    model = run.model(task)
+    dev_file = run.setting(task, "dev_file")
     if model is None:
         return "No model of this task is saved, so nothing was predicted."
     if dev_file is None:
@@ -220,10 +222,10 @@ def analyse(
 
 
 def counts_of(reader: Reader) -> Counts:
-    """What adds up predictions of the kind that a reader tells truths of.
+    """Return an empty count for predictions of the kind that a reader has truths of.
 
     Raises:
-        PalmError: a reader of somebody's own, with truths of another form.
+        PalmError: a user's own reader, with truths of another form.
     """
     names = dict(label_names(reader))
     kinds: dict[str, Callable[[], Counts]] = {

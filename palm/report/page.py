@@ -99,7 +99,8 @@ def environment(*packages: str) -> Environment:
 
 def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
     """The page's HTML; every text of the run is escaped."""
-    history, end = run.history, run.history.end
+    history = run.history
+    end = run.history.end
     stages = [(stage.step, stage.stage) for stage in history.stages]
 
     def staged(charts: Iterator[Chart]) -> Iterator[Chart]:
@@ -150,7 +151,7 @@ def _cosines(history: History) -> Iterator[tuple[str, str, list[tuple[str, float
 
 @dataclass(frozen=True)
 class TaskOnPage:
-    """What the page tells of one task.
+    """The part of the page about one task.
 
     Args:
         name: its name.
@@ -272,7 +273,8 @@ def _score_charts(history: History) -> Iterator[Chart]:
 
 
 def _update_charts(history: History) -> Iterator[Chart]:
-    rates, norms = curves.learning_rates(history), curves.gradient_norms(history)
+    rates = curves.learning_rates(history)
+    norms = curves.gradient_norms(history)
     if rates.points:
         yield Chart("Learning rate", "rate", [Line(rates, 7)])
     if norms.points:
@@ -288,7 +290,8 @@ def _pace_charts(history: History) -> Iterator[Chart]:
 
 
 def _mix_charts(history: History) -> Iterator[Chart]:
-    realised, planned = curves.realised_steps(history), curves.planned_steps(history)
+    realised = curves.realised_steps(history)
+    planned = curves.planned_steps(history)
     lines = []
     for number, task in enumerate(history.tasks):
         if len(realised[task].points) > 1:
@@ -305,25 +308,26 @@ def _mix(history: History) -> Iterator[tuple[str, int, int, float, float]]:
     steps = {task: _last_task_step(history, task) for task in history.tasks}
     if history.draws:
         steps |= dict(history.draws[-1].steps)
-    total, planned = max(1, sum(steps.values())), max(1, history.start.total_steps)
+    total = max(1, sum(steps.values()))
+    planned = max(1, history.start.total_steps)
     for task, plan in history.start.tasks.items():
         shares = (100 * steps[task] / total, 100 * plan.expected_steps / planned)
         yield task, steps[task], plan.expected_steps, *shares
 
 
 def _commands(run: Run) -> Iterator[tuple[str, str]]:
-    """What can be done with the run, and the command for it."""
+    """Yield what can be done with the run, and the command for it."""
     folder = quote(str(run.folder))
     if run.is_configured:
         again = quote(str(run.folder / CONFIGURATION))
         yield "Repeat the run", f"palm train {again} --save_path NEW_FOLDER"
         if run.checkpoints and (run.history.end is None or run.history.end.reason != "finished"):
-            yield "Go on with the run", f"palm train {again} --resume auto"
+            yield "Resume the run", f"palm train {again} --resume auto"
     for task in run.history.tasks:
         if (model := run.model(task)) is not None:
             place = quote(str(model.folder))
             yield f"Evaluate {task} on other data", f"palm evaluate --model {place} --input FILE"
-    yield "Make this page anew", f"palm report {folder}"
+    yield "Make this page again", f"palm report {folder}"
 
 
 def versions_of(run: Run) -> dict[str, str]:

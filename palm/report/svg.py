@@ -10,8 +10,12 @@ from itertools import pairwise
 
 from palm.report.curves import Curve, Point
 
-WIDTH, HEIGHT = 420, 236
-LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 38
+WIDTH = 420
+HEIGHT = 236
+LEFT = 52
+RIGHT = 10
+TOP = 10
+BOTTOM = 38
 """The margins that hold the axes' numbers and names."""
 
 MOST_POINTS = 400
@@ -23,7 +27,8 @@ MOST_MARKS = 120
 MOST_ROWS = 120
 """Of the table behind a chart."""
 
-NAME_WIDTH, NAME_LENGTH = 15, 28
+NAME_WIDTH = 15
+NAME_LENGTH = 28
 """What the name of a stage needs beside its line, where it runs downwards, and its letters at most."""
 
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
@@ -92,7 +97,7 @@ class Chart:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the table leaves points out."""
+        """True if the table leaves points out."""
         return len(self.rows) < len({step for line in self._told for step, _ in line.curve.points})
 
     @property
@@ -116,7 +121,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Bars:
-    """How often something falls into each of some ranges.
+    """A histogram.
 
     Args:
         title: what is counted.
@@ -151,14 +156,17 @@ class Bars:
         parts = list(_axes(frame, [], ys, self.x_name, self.unit))
         every = -(-len(self.bars) // 6)
         for number, (name, count) in enumerate(self.bars):
-            left, right = frame.x(number + 0.08), frame.x(number + 0.92)
-            top, bottom = frame.y(count), frame.y(0)
+            left = frame.x(number + 0.08)
+            right = frame.x(number + 0.92)
+            top = frame.y(count)
+            bottom = frame.y(0)
             parts.append(
                 f'<rect x="{left}" y="{top}" width="{right - left:.1f}" height="{bottom - top:.1f}" '
                 f'class="bar c0"><title>{escape(name)}: {count:,}</title></rect>'
             )
             if number % every == 0:
-                middle, below = frame.x(number + 0.5), HEIGHT - BOTTOM + 16
+                middle = frame.x(number + 0.5)
+                below = HEIGHT - BOTTOM + 16
                 parts.append(f'<text x="{middle}" y="{below}" text-anchor="middle">{escape(name)}</text>')
         return _picture(self.title, parts)
 
@@ -173,12 +181,12 @@ class Frame:
     y_high: float
 
     def x(self, value: float) -> float:
-        """Where a step is, in the units of the picture."""
+        """Return the place of a step, in the units of the picture."""
         share = (value - self.x_low) / (self.x_high - self.x_low)
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        """Where a number is."""
+        """Return the place of a number."""
         share = (value - self.y_low) / (self.y_high - self.y_low)
         return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
@@ -194,18 +202,21 @@ def ticks(low: float, high: float, about: int) -> list[float]:
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
     return [round(number * step, 12) for number in range(first, last + 1)]
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
     """The least and the largest, with 0 where that is near, and some width where all are equal."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     if 0 < low < high / 2:
         low = 0.0
     widest = max(abs(low), abs(high))
     if high - low <= 1e-6 * widest:  # all equal, but for how numbers are rounded
-        low, high = low - (widest / 10 or 0.5), high + (widest / 10 or 0.5)
+        low = low - (widest / 10 or 0.5)
+        high = high + (widest / 10 or 0.5)
     return low, high
 
 
@@ -229,7 +240,8 @@ def _tick(value: float, step: float) -> str:
 
 
 def _axes(frame: Frame, xs: Sequence[float], ys: Sequence[float], x_name: str, unit: str) -> Iterator[str]:
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    right = WIDTH - RIGHT
+    bottom = HEIGHT - BOTTOM
     for value in ys:
         y = frame.y(value)
         yield f'<line x1="{LEFT}" x2="{right}" y1="{y}" y2="{y}" class="grid"/>'
@@ -285,5 +297,6 @@ def _line(line: Line, frame: Frame) -> Iterator[str]:
 
 
 def _circle(frame: Frame, point: Point, radius: float, kind: str, told: str) -> str:
-    x, y = frame.x(point[0]), frame.y(point[1])
+    x = frame.x(point[0])
+    y = frame.y(point[1])
     return f'<circle cx="{x}" cy="{y}" r="{radius}" class="{kind}"><title>{told}</title></circle>'

@@ -17,6 +17,7 @@ from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.tensors import load_tensors
 from palm.core.signals import Stopped
+from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.training.events import Observer, Started
 from palm.engine.training.loop import Step, Training
 
@@ -150,7 +151,12 @@ def test_the_weights_of_a_stage_are_inspected_and_checked(folder: Path) -> None:
     Controller(config(folder, stages=STAGES[:2]), argv=[]).train()
     place = folder / "out" / "stages" / "1-joint" / "weights"
     facts = palm.inspect_directory(place)
-    assert facts["format"] == "palm-weights, version 1"
+    assert facts["format"].startswith("palm-checkpoint")
+    assert facts["resumable"] is False
+    with pytest.raises(StorageError) as caught:
+        load_checkpoint(Controller(config(folder), argv=[]).training(), place)
+    assert str(place) in str(caught.value)
+    assert "start_from" in str(caught.value)
     assert list(facts["parameters"]) == ["backbone", "cls", "match"]
     with (place / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)

@@ -191,7 +191,7 @@ def test_stages_on_two_processes_are_those_of_one(one: Path, two: Path) -> None:
     assert stages == ["1-joint", "2-cls", "3-last"]
     for stage in stages:
         folders = [place / "staged" / "stages" / stage / "weights" for place in (two, one)]
-        heads = [json.loads((place / "weights.json").read_text("utf-8"))["heads"] for place in folders]
+        heads = [json.loads((place / "state.json").read_text("utf-8"))["heads"] for place in folders]
         assert heads[0] == heads[1]
         ours, theirs = (load_file(place / "model.safetensors") for place in folders)
         assert ours.keys() == theirs.keys()

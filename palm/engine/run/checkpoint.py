@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,33 +32,43 @@ from palm.reader import READERS
 
 FORMAT, VERSION = "palm-checkpoint", 2
 STATE = "state.json"
-NEEDED = (STATE, "model.safetensors", "optimizer.safetensors")
+WEIGHTS_NEEDED = (STATE, "model.safetensors")
+NEEDED = (*WEIGHTS_NEEDED, "optimizer.safetensors")
 
 
-def save_checkpoint(training: Training, folder: Path, run_id: str | None = None) -> None:
+def save_checkpoint(
+    training: Training, folder: Path, run_id: str | None = None, *, resumable: bool = True
+) -> None:
     """Write a run's weights, optimizer, averages and position to `folder`.
 
     Args:
         training: between two steps.
         folder: appears whole or not at all; of several ranks, which must all call this, rank 0 writes it.
         run_id: which run it belongs to, where several may use one folder.
+        resumable: False for a checkpoint without optimizer, to start other runs from; its weights are the
+            averaged ones where the run keeps averages.
 
     Raises:
         TrainingError: a tensor holds what is no finite number; nothing was saved.
         StorageError: the place cannot be written; nothing is left half-written.
     """
-    names = {parameter: name for name, parameter in training.model.named_parameters()}
-    files = {
-        "model": training.model.state_dict(),
-        "optimizer": optimizer_tensors(training.optimizer, lambda parameter: names[parameter]),  # type: ignore[index]
-    }
-    if training.ema is not None:
-        files["ema"] = training.ema.state_dict()
-    for name, tensors in files.items():
-        check_finite(tensors, f"{name} at global step {training.step}")
-    contents = {name: full_tensors(tensors) for name, tensors in files.items()}
-    if not is_first():
-        return
+    with nullcontext() if resumable else training.averaged():
+        files = {"model": training.model.state_dict()}
+        if resumable:
+            names = {parameter: name for name, parameter in training.model.named_parameters()}
+            files["optimizer"] = optimizer_tensors(training.optimizer, lambda parameter: names[parameter])  # type: ignore[index]
+            if training.ema is not None:
+                files["ema"] = training.ema.state_dict()
+        for name, tensors in files.items():
+            check_finite(tensors, f"{name} at global step {training.step}")
+        contents = {name: full_tensors(tensors) for name, tensors in files.items()}
+        if is_first():
+            _write(training, folder, run_id, contents)
+
+
+def _write(
+    training: Training, folder: Path, run_id: str | None, contents: Mapping[str, dict[str, Tensor]]
+) -> None:
     move_foreign_aside(folder)
     with new_directory(folder, overwrite=True) as part:
         for name, tensors in contents.items():
@@ -95,7 +106,14 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         StorageError: missing, damaged, of another version, or of a run with another identity; nothing was
             changed.
     """
-    verify(folder, (*NEEDED, *(["ema.safetensors"] if training.ema is not None else [])))
+    files = verify(folder, WEIGHTS_NEEDED)
+    if "optimizer.safetensors" not in files:
+        raise StorageError(
+            f"{folder} is a checkpoint without optimizer, so no run can resume from it; "
+            "start a new run from its weights with start_from"
+        )
+    if training.ema is not None:
+        verify(folder, ("ema.safetensors",))
     state = _of_this_version(read_object(folder / STATE), folder)
     now = identity(training.recipe)
     with wrap_read_errors(folder / STATE):
@@ -199,7 +217,7 @@ def trained_weights(folder: Path) -> TrainedWeights:
     Raises:
         StorageError: missing or damaged.
     """
-    files = verify(folder, NEEDED)
+    files = verify(folder, WEIGHTS_NEEDED)
     weights = load_tensors(folder / "model.safetensors")
     if any(name.startswith(PRIVATE) for name in weights):
         raise StorageError(
