@@ -51,7 +51,7 @@ class Replica:
     one process. With one rank nothing is wrapped and nothing is exchanged.
 
     Args:
-        model: called with a task's name and a batch, gives the mean loss of the batch, a scalar.
+        model: called with tasks' names and a batch of each, gives the mean loss of each, [tasks].
         parallel: `fsdp` replaces the parameters; build optimizers afterwards. Layers that stand in lists
             are gathered one at a time, what lies in none of them for the whole step.
         gradient_exchange: bf16 halves what is sent, and rounds every rank's gradient to 8 bits.
@@ -99,10 +99,10 @@ class Replica:
         """The model's parameters."""
         return self._model.parameters()
 
-    def shares(
+    def loss_factors(
         self, counts: Sequence[Sequence[int]], others: Sequence[int] = ()
     ) -> tuple[list[list[float]], list[int]]:
-        """What to multiply this rank's mean losses by, so that their sum, averaged over ranks, is the mean.
+        """Compute the factors with which the sum of mean losses, averaged over ranks, is that of all rows.
 
         Args:
             counts: per task, over how many terms each of this rank's losses of one step is the mean, see
@@ -114,24 +114,19 @@ class Replica:
             a term; and the sums of the other counts over all ranks.
         """
         totals = all_reduce_sum(torch.tensor([*map(sum, counts), *others])).tolist()
-        shares = [
+        factors = [
             [count * num_ranks() / max(total, 1) for count in own]
             for own, total in zip(counts, totals, strict=False)
         ]
-        return shares, totals[len(counts) :]
-
-    def loss(self, task: str, batch: Tensors) -> Tensor:
-        """The mean loss of this rank's batch, to be multiplied by its share before `backward`."""
-        loss: Tensor = self._form.called(task, batch)
-        return loss
+        return factors, totals[len(counts) :]
 
     def losses(self, tasks: Sequence[str], batches: Sequence[Tensors]) -> Tensor:
-        """The same of several tasks' batches, encoded together: [tasks]."""
+        """Compute the mean losses of this rank's batches, [tasks], before their factors."""
         losses: Tensor = self._form.called(tasks, batches)
         return losses
 
     def mean(self, loss: Tensor) -> Tensor:
-        """The average over the ranks of detached losses that were multiplied by their shares."""
+        """Average detached losses, multiplied by their factors, over the ranks."""
         return all_reduce_sum(loss) / num_ranks()
 
     @contextmanager

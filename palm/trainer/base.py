@@ -234,7 +234,7 @@ class TrainerBase(Assembly):
 
     def _train_on(self, task: Task, batch: Tensors) -> Tensors:
         self._check_single([task], "train_one_step")
-        step = self._training("train_one_step").step_on(task, [batch])
+        step = self._training("train_one_step").step_on([(task, [batch])])
         self._tell_finish(step)
         if self._saver is not None:
             self._saver(step)

@@ -14,8 +14,8 @@ from torch import Tensor
 from helpers import tiny
 from palm.balance import BALANCES, DWA, FAMO, GradNorm, NashMTL, Uncertainty
 from palm.controller import Controller
-from palm.engine.training.joint_step import Shared, balanced_gradients, gramian, sum_of_losses
 from palm.engine.training.loop import Training
+from palm.engine.training.train_step import balanced_gradients, gramian, sum_of_losses
 
 OPPOSED = torch.tensor([[1.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
 TASKS = ["a", "b"]
@@ -116,8 +116,7 @@ def still(folder: Path, **settings: Any) -> Training:
 
 def test_factors_multiply_the_gradients_of_the_shared_encoder_alone(tmp_path: Path) -> None:
     training = still(tmp_path)
-    parts = training._parts([(task, task.batches(0)) for task in training.tasks])
-    drawn = [Shared(task.name, own, 1.0) for task, own in zip(training.tasks, parts, strict=True)]
+    drawn = training.task_batches([(task, task.batches(0)) for task in training.tasks])
     training.model.train()
     names, alone = [name for name, _ in training.model.named_parameters()], []
     for each in drawn:

@@ -16,9 +16,9 @@ import palm
 from helpers import article, tiny
 from palm.controller import Controller
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
-from palm.engine.training.joint_step import Shared, sum_of_losses
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import identity, loss_scale
+from palm.engine.training.train_step import sum_of_losses
 from palm.mixing import MixRatio, TaskProgress
 from palm.mixing.draws import draw_tasks, inclusion_probabilities, planned_updates
 
@@ -47,9 +47,7 @@ def gradients(training: Training, *names: str) -> tuple[dict[str, Tensor], Tenso
     drawn = [(task, task.batches(task.step)) for task in tasks]
     training.model.train()
     training.optimizer.zero_grad()
-    parts = training._parts(drawn)
-    shared = [Shared(t.name, p, t.loss_weight) for t, p in zip(tasks, parts, strict=True)]
-    losses = sum_of_losses(training.replica, shared)
+    losses = sum_of_losses(training.replica, training.task_batches(drawn))
     found = {n: p.grad.clone() for n, p in training.model.named_parameters() if p.grad is not None}
     return found, losses
 
@@ -87,7 +85,7 @@ def test_all_tasks_of_a_step_are_encoded_in_one_pass(folder: Path) -> None:
     assert [task.step for task in training.tasks] == [1, 1, 1, 1]
 
 
-def test_one_task_a_step_goes_the_way_that_it_went_before_there_were_several(folder: Path) -> None:
+def test_one_task_a_step_is_the_default(folder: Path) -> None:
     plain, told = run(folder), run(folder, tasks_per_step=1)
     assert identity(plain.recipe) == identity(told.recipe)
     assert {"tasks_per_step", "loss_scale", "balance"}.isdisjoint(identity(plain.recipe))
@@ -96,8 +94,8 @@ def test_one_task_a_step_goes_the_way_that_it_went_before_there_were_several(fol
     for number, (step, other) in enumerate(zip(plain.steps(), islice(told.steps(), 12), strict=False)):
         progress = [task.progress(task.step - (task is step.task)) for task in plain.tasks]
         assert plain.recipe.mixing.draw(1, number, progress) == plain.tasks.index(step.task)
-        assert called[number] == (step.task.name, torch.Size([]))
-        assert (step.others, step.loss.item()) == ((), other.loss.item())
+        assert called[number] == ([step.task.name], torch.Size([1]))
+        assert (len(step.parts), step.loss.item()) == (1, other.loss.item())
 
 
 @pytest.mark.parametrize(
