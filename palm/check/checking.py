@@ -19,9 +19,9 @@ from palm.check.result import Check, Computing, Wiring
 from palm.check.saving import Saving, saving_of, saving_problems
 from palm.controller import Controller
 from palm.controller.plan import TaskPlan
-from palm.controller.program import configured
 from palm.controller.settings import RunSettings
-from palm.controller.stages import steps_of
+from palm.controller.stage_planning import steps_of
+from palm.controller.startup import configured
 from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.logging import only_collected
 from palm.core.numerics.precision import choice
@@ -105,7 +105,7 @@ def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[d
         if settings.pretrain_path is not None:
             controller.load_pretrain()
         training = controller.training(devices)
-        stages = steps_of(controller.stages, devices)
+        stages = steps_of(controller.stage_planning, devices)
     except PalmError as error:
         code = "data" if isinstance(error, DataError) else "run"
         return {}, [Problem("error", code, "", str(error))]
