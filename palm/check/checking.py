@@ -105,7 +105,7 @@ def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[d
         if settings.pretrain_path is not None:
             controller.load_pretrain()
         training = controller.training(devices)
-        stages = steps_of(controller.stage_planning, devices)
+        stages = steps_of(controller.stages, devices)
     except PalmError as error:
         code = "data" if isinstance(error, DataError) else "run"
         return {}, [Problem("error", code, "", str(error))]

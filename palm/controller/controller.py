@@ -246,7 +246,7 @@ class Controller:
         )
 
     def _evaluator(self, training: Training) -> Evaluator | None:
-        """What evaluates the run, where a task has dev data."""
+        """Return the evaluator of the run; None if no task has dev data."""
         settings = self._trainable().settings
         if all(task.dev_file is None for task in training.tasks):
             return None
@@ -263,7 +263,7 @@ class Controller:
         inference_model_dir: str | Path | None = None,
         dev_file: str | Path | None = None,
     ) -> dict[str, float]:
-        """How good a task's saved model is on data with labels.
+        """Evaluate a task's saved model on data with labels.
 
         Args:
             task: the task's name.

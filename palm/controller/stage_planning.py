@@ -133,7 +133,7 @@ def steps_of(stages: Sequence[StagePlan], devices: int | None = None) -> dict[st
 
 
 def _of_all(planned: Plan) -> Iterator[str]:
-    """What makes stages impossible."""
+    """Problems that rule stages out altogether."""
     if not planned.settings["stages"]:
         yield "stages: names none; give a list of mappings, or leave it out"
     if planned.given:
@@ -148,7 +148,7 @@ def _of_all(planned: Plan) -> Iterator[str]:
 
 
 def _problems(said: Mapping[str, Any], name: str, tasks: Any, known: Sequence[str]) -> Iterator[str]:
-    """What is wrong with what a stage says of itself; its settings are checked when it is planned."""
+    """Problems of a stage's name, tasks and places; its settings are checked when it is planned."""
     if not NAME.fullmatch(name):
         yield f"name should be of letters, digits, '_', '-', '+' and '.', not {name!r}"
     if not isinstance(tasks, list) or not tasks:
