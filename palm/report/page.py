@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
@@ -149,79 +149,43 @@ def _cosines(history: History) -> Iterator[tuple[str, str, list[tuple[str, float
                 yield task, other, [(layer, fmean(own) if own else None) for layer, own in found.items()]
 
 
-@dataclass(frozen=True)
-class TaskOnPage:
-    """The part of the page about one task.
-
-    Args:
-        name: its name.
-        colour: number of its colour in all charts.
-        is_target: whether it is a target.
-        rows: its training rows.
-        steps: that it had.
-        planned: steps.
-        epochs: passes over its rows.
-        scores: metric, last score, best score; empty where it was not evaluated.
-        best_step: the global step of the best evaluation.
-        models: kind and path of its saved models.
-        analysis: of its model; None where there is none.
-        missing: why not.
-        length_charts: of its data files.
-    """
-
-    name: str
-    colour: int
-    is_target: bool
-    rows: int
-    steps: int
-    planned: int
-    epochs: float
-    scores: Sequence[tuple[str, float | None, float | None]]
-    best_step: int
-    models: Sequence[tuple[str, str]]
-    analysis: Analysis | None
-    missing: str
-    length_charts: Sequence[Bars]
-
-
-def _task(run: Run, task: str, analysis: Analysis | str) -> TaskOnPage:
+def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
+    """Return the values of a task for the template."""
     history = run.history
     plan = history.start.tasks[task]
     realised = curves.realised_steps(history)[task].points
     steps = int(realised[-1][1]) if len(realised) > 1 else _last_task_step(history, task)
     evaluated = [each for each in history.evaluations if each.scores.get(task)]
     best = _best(evaluated, task)
-    scores = []
-    if best is not None:
-        last = evaluated[-1].scores[task]
-        scores = [(name, value, best.scores[task].get(name)) for name, value in last.items()]
-    found, missing = (analysis, "") if isinstance(analysis, Analysis) else (None, analysis)
-    lengths = []
-    for file in () if found is None else found.data:
-        if file.histogram:
-            low, median, most, high = file.tokens
-            title = f"Lengths of {'training' if file.role == 'train' else 'dev'} rows"
-            note = f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}"
-            lengths.append(Bars(title, "rows", "tokens", file.histogram, note))
-    return TaskOnPage(
-        task,
-        history.tasks.index(task),
-        plan.is_target,
-        plan.rows,
-        steps,
-        plan.expected_steps,
-        steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
-        scores,
-        0 if best is None else best.step,
-        [
+    last = {} if best is None else evaluated[-1].scores[task]
+    return {
+        "name": task,
+        "colour": history.tasks.index(task),
+        "is_target": plan.is_target,
+        "rows": plan.rows,
+        "steps": steps,
+        "planned": plan.expected_steps,
+        "epochs": steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
+        "scores": [(name, value, best.scores[task].get(name)) for name, value in last.items() if best],
+        "best_step": 0 if best is None else best.step,
+        "models": [
             (each.kind, each.folder.relative_to(run.folder).as_posix())
             for each in run.models
             if each.task == task
         ],
-        found,
-        missing,
-        lengths,
-    )
+        "analysis": analysis if isinstance(analysis, Analysis) else None,
+        "missing": analysis if isinstance(analysis, str) else "",
+        "length_charts": list(_length_charts(analysis)) if isinstance(analysis, Analysis) else [],
+    }
+
+
+def _length_charts(analysis: Analysis) -> Iterator[Bars]:
+    for file in analysis.data:
+        if file.histogram:
+            low, median, most, high = file.tokens
+            title = f"Lengths of {'training' if file.role == 'train' else 'dev'} rows"
+            note = f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}"
+            yield Bars(title, "rows", "tokens", file.histogram, note)
 
 
 def _last_task_step(history: History, task: str) -> int:

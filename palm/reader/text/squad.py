@@ -123,9 +123,10 @@ class SquadFile:
         if name in self._seen:
             raise DataError(f"{place}: a question of this id came before; ids must be unique")
         self._seen.add(name)
-        text = _field(part.qa, "question", str, place)
         if self.answers == "positions":
             _check_not_empty(part.context, "context", part.place)
+        text = _field(part.qa, "question", str, place)
+        if self.answers == "positions":
             _check_not_empty(text, "question", place)
         elif not text.strip() or not part.context.strip():
             self.num_empty += 1
