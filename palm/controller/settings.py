@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -63,7 +63,7 @@ class RunSettings:
         optimizer: adam (or adamw), adamwdl or lamb, or the dotted path of a class.
         lr_scheduler: how the learning rate goes: linear_warmup_decay, linear, cosine, polynomial, constant,
             noam or slanted_triangular, or the dotted path of a class.
-        warmup_proportion: share of all steps in which the learning rate rises from 0.
+        warmup_proportion: fraction of all steps in which the learning rate rises from 0.
         use_ema: save, evaluate and predict with moving averages of the weights.
         ema_decay: decay of these averages, below 1; at 0 they are the weights themselves.
         print_every_n_steps: a log line every so many global steps.
@@ -196,32 +196,41 @@ Problem = tuple[str, str]
 """A setting's name, and what is wrong with it; together they are a sentence."""
 
 
-def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Problem]:
-    """List problems of global settings: lists of a wrong length, values outside their range."""
-    found = []
-    for name in marked(PER_TASK):
-        values = settings.get(name)
-        if isinstance(values, list) and len(values) != len(tasks):
-            found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
-    ratios = settings.get("mix_ratio")
+def setting_problems(settings: Mapping[str, Any], tasks: Sequence[str]) -> list[Problem]:
+    """Return conflicts between global settings: lists of another length, values outside their range."""
+    lengths = {name: len(settings[name]) for name in marked(PER_TASK) if isinstance(settings.get(name), list)}
+    found = [
+        (name, f"has {length} entries for {len(tasks)} tasks ({', '.join(tasks)})")
+        for name, length in lengths.items()
+        if length != len(tasks)
+    ]
     tags = settings.get("target_tag")
     if isinstance(tags, list):
-        if set(tags) - {0, 1}:
-            found.append(("target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}"))
-        elif 1 not in tags:
-            found.append(("target_tag", "marks no target task; give at least one task the tag 1"))
+        found += _tag_problems(tags)
+    ratios = settings.get("mix_ratio")
     if isinstance(ratios, list):
-        targets = tags if isinstance(tags, list) else [1] * len(tasks)
-        for task, ratio, tag in zip(tasks, ratios, targets, strict=False):
-            if not 0 <= ratio < math.inf or (tag == 1 and ratio == 0):
-                least = "above 0 for a target task" if tag == 1 else "0 or more"
-                found.append(("mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"))
+        found += _ratio_problems(ratios, tags if isinstance(tags, list) else [1] * len(tasks), tasks)
     found += [
         (name, f"should be {expected}, not {settings[name]!r}")
         for name, (fits, expected) in RANGES.items()
         if settings.get(name) is not None and not fits(settings[name])
     ]
     return found
+
+
+def _tag_problems(tags: Sequence[int]) -> list[Problem]:
+    if set(tags) - {0, 1}:
+        return [("target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}")]
+    if 1 not in tags:
+        return [("target_tag", "marks no target task; give at least one task the tag 1")]
+    return []
+
+
+def _ratio_problems(ratios: Sequence[float], tags: Sequence[int], tasks: Sequence[str]) -> Iterator[Problem]:
+    for task, ratio, tag in zip(tasks, ratios, tags, strict=False):
+        if not 0 <= ratio < math.inf or (tag == 1 and ratio == 0):
+            least = "above 0 for a target task" if tag == 1 else "0 or more"
+            yield "mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"
 
 
 def reset_problems(reset: Sequence[str] | None, start_from: Path | None, tasks: list[str]) -> list[Problem]:

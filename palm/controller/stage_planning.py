@@ -75,11 +75,10 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
     problems = list(_of_all(planned))
     found: list[StagePlan] = []
     for number, said in enumerate(given, start=1):
-        tasks = said.get("tasks") or config.tasks
-        tasks = [tasks] if isinstance(tasks, str) else tasks
-        name = said.get("name") or ("all" if tasks == config.tasks else "+".join(map(str, tasks)))
+        tasks = _tasks_of(said, config.tasks)
+        name = _name_of(said, tasks, config.tasks)
         label = f"{number}-{name}"
-        wrong = list(_problems(said, str(name), tasks, config.tasks))
+        wrong = list(_problems(said, name, tasks, config.tasks))
         if not wrong:
             try:
                 found.append(_stage(config, planned, said, label, tasks, found))
@@ -95,6 +94,19 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
         )
     raise_any(dict.fromkeys(problems))
     return found
+
+
+def _tasks_of(said: Mapping[str, Any], known: Sequence[str]) -> Any:
+    """Return the tasks that a stage names, unchecked; all tasks of the run if it names none."""
+    tasks = said.get("tasks") or known
+    return [tasks] if isinstance(tasks, str) else tasks
+
+
+def _name_of(said: Mapping[str, Any], tasks: Sequence[str], known: Sequence[str]) -> str:
+    """Return the name of a stage, which defaults to those of its tasks."""
+    if given := said.get("name"):
+        return str(given)
+    return "all" if tasks == known else "+".join(map(str, tasks))
 
 
 def _targets(tasks: Sequence[str], settings: Mapping[str, Any]) -> list[str]:

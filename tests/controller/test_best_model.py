@@ -125,9 +125,9 @@ def test_a_model_that_is_missing_says_why(run: tuple[Path, list[str]], tmp_path:
     folder, _ = run
     out = folder / "out"
     words = {
-        out: "is a run with models of several tasks (cls, match); give one",
-        out / "step_9": "is a checkpoint, not a task's model: --resume",
-        folder / "nowhere": "there is no such folder; train first",
+        out: "(cls, match)",
+        out / "step_9": "--resume",
+        folder / "nowhere": str(folder / "nowhere"),
         Path("google-bert/bert-base-uncased"): "`palm download google-bert/bert-base-uncased`",
     }
     for path, expected in words.items():
@@ -135,13 +135,13 @@ def test_a_model_that_is_missing_says_why(run: tuple[Path, list[str]], tmp_path:
             palm.load_model(path)
         assert expected in str(caught.value)
     controller = Controller(with_dev(folder), for_train=False, argv=[])
-    with pytest.raises(StorageError, match="it is auxiliary, and only targets are saved"):
+    with pytest.raises(StorageError, match=r"\bmlm\b.*auxiliary"):
         controller.pred("mlm")
     elsewhere = Controller(with_dev(folder, save_path=str(tmp_path)), for_train=False, argv=[])
-    with pytest.raises(StorageError, match="it is not trained yet; train first, or set save_path"):
+    with pytest.raises(StorageError, match=r"\bcls\b.*not trained.*save_path"):
         elsewhere.pred("cls")
     shutil.copytree(out / "step_9", tmp_path / "step_9")
-    with pytest.raises(StorageError, match="its training has not finished; go on with --resume"):
+    with pytest.raises(StorageError, match=r"\bcls\b.*--resume"):
         elsewhere.pred("cls")
 
 
@@ -150,18 +150,20 @@ def test_the_model_of_another_task_is_told(
 ) -> None:
     folder, _ = run
     controller = Controller(with_dev(folder), for_train=False, argv=[])
-    with pytest.raises(StorageError, match="is that of task 'match', with reader match and paradigm match"):
+    with pytest.raises(StorageError, match=r"infer_model.*'match'.*'cls'"):
         controller.pred("cls", folder / "out" / "match" / "infer_model")
     config = with_dev(folder)
     config["tasks"]["other"] = config["tasks"].pop("cls")
     config |= {"task_instance": ["other", "match", "mlm"]}
     Controller(config, for_train=False, argv=[]).pred("other", folder / "out" / "cls" / "infer_model")
-    assert "other: the model at" in caplog.text
-    assert "is that of task 'cls'; if that is not meant" in caplog.text
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith("other: ")
+    assert str(folder / "out" / "cls" / "infer_model") in warning
+    assert "'cls'" in warning
 
 
 @pytest.mark.parametrize("texts", ["one string", None, 7, {"text_a": "red"}, b"bytes"])
 def test_predict_takes_a_list(run: tuple[Path, list[str]], texts: Any) -> None:
     model = palm.load_model(run[0] / "out" / "cls")
-    with pytest.raises(DataError, match=r"predict takes a list of texts, not .*; for one text"):
+    with pytest.raises(DataError, match=r"predict.*\blist\b"):
         model.predict(texts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,59 +40,59 @@ def test_an_unknown_reader_is_the_only_complaint(folder: Path) -> None:
     config = tiny.config(folder, "cls")
     config["tasks"]["cls"]["reader"] = "clss"
     (line,) = told(config)
-    assert line.startswith("cls.yaml:3: reader: no reader is called 'clss'; known: ")
-    assert line.endswith("did you mean 'cls'?")
+    assert line.startswith("cls.yaml:3: reader: ")
+    assert "'clss'" in line
+    assert line.endswith("'cls'?")
 
 
 def test_a_missing_reader_is_the_only_complaint(folder: Path) -> None:
     config = tiny.config(folder, "cls")
     del config["tasks"]["cls"]["reader"]
     (line,) = told(config)
-    assert line.startswith("cls.yaml: reader is missing (reads its data: cls")
+    assert line.startswith("cls.yaml: reader is missing")
 
 
 def test_the_owner_of_a_setting_is_named(folder: Path) -> None:
     config = tiny.config(folder, "cls", doc_stride=8, lr_power=2)
     config["tasks"]["cls"]["max_query_len"] = 8
-    assert told(config) == [
-        "config.yaml:15: doc_stride belongs to reader mrc; this run has reader cls",
-        "config.yaml:16: lr_power belongs to lr_scheduler polynomial; this run has lr_scheduler "
-        "linear_warmup_decay",
-        "cls.yaml:6: max_query_len belongs to reader mrc; task 'cls' has reader cls",
+    expected = [
+        ("config.yaml:15: doc_stride ", "reader mrc", "reader cls"),
+        ("config.yaml:16: lr_power ", "lr_scheduler polynomial", "lr_scheduler linear_warmup_decay"),
+        ("cls.yaml:6: max_query_len ", "reader mrc", "reader cls"),
     ]
+    for line, (place, owner, present) in zip(told(config), expected, strict=True):
+        assert line.startswith(place)
+        assert line.index(owner) < line.index(present)
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"learning_rate": -1}, "config.yaml:10: learning_rate should be above 0, not -1.0"),
-        ({"freeze": 0}, "config.yaml:15: freeze should be embeddings, backbone or a number of layers, not 0"),
-        ({"freeze": 9}, "config.yaml:15: freeze: there are 2 layers, not 9"),
-        ({"random_seed": 10**30}, "random_seed should be a whole number of at most 64 bits"),
-        ({"mix_ratio": [float("nan")]}, "mix_ratio should be a list of numbers, not [nan]"),
-        ({"mix_ratio": [float("inf")]}, "mix_ratio of task 'cls' should be above 0 for a target task"),
-        ({"num_epochs": float("inf")}, "config.yaml:8: num_epochs should be above 0, not inf"),
-        ({"keep_last_n": 0}, "config.yaml:15: keep_last_n should be 1 or more, or -1 for all, not 0"),
-        ({"dropout_prob": 2}, "config.yaml:15: dropout_prob: 2.0 should be a probability, from 0 to below 1"),
-        ({"batch_size": 0}, "config.yaml:7: batch_size: 0 should be a whole number, 1 or more"),
-        ({"max_seq_len": 2}, "config.yaml:6: max_seq_len should be at least 3, not 2"),
+        ({"learning_rate": -1}, r"config\.yaml:10: learning_rate\b.* above 0.*-1\.0"),
+        ({"freeze": 0}, r"config\.yaml:15: freeze\b.*embeddings.*backbone.*\b0\b"),
+        ({"freeze": 9}, r"config\.yaml:15: freeze\b.*\b2 layers.*\b9\b"),
+        ({"random_seed": 10**30}, r"config\.yaml:15: random_seed\b.*\b64 bits"),
+        ({"mix_ratio": [float("nan")]}, r"config\.yaml:15: mix_ratio\b.*\[nan\]"),
+        ({"mix_ratio": [float("inf")]}, r"config\.yaml:15: mix_ratio\b.*'cls'.* above 0.*\binf\b"),
+        ({"num_epochs": float("inf")}, r"config\.yaml:8: num_epochs\b.* above 0.*\binf\b"),
+        ({"keep_last_n": 0}, r"config\.yaml:15: keep_last_n\b.*\b1 or more.*\b0\b"),
+        ({"dropout_prob": 2}, r"config\.yaml:15: dropout_prob\b.*\b2\.0\b.*\b0 to below 1"),
+        ({"batch_size": 0}, r"config\.yaml:7: batch_size\b.*\b0\b.*\b1 or more"),
+        ({"max_seq_len": 2}, r"config\.yaml:6: max_seq_len\b.* 3\b.*\b2\b"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_refused_value_has_its_place(folder: Path, change: dict[str, Any], expected: str) -> None:
-    lines = told(tiny.config(folder, "cls", **change))
-    assert any(expected in line for line in lines), lines
-    assert len(lines) == 1
+    (line,) = told(tiny.config(folder, "cls", **change))
+    assert re.match(expected, line), line
 
 
 def test_a_value_of_the_backbones_file_has_its_place_too(folder: Path) -> None:
     wrong = tiny.BACKBONE | {"num_attention_heads": 5, "hidden_dropout_prob": 1.5}
     (folder / "backbone.json").write_text(json.dumps(wrong, indent=0), encoding="utf-8")
-    assert told(tiny.config(folder, "cls")) == [
-        "backbone.json:4: num_attention_heads: 5 heads cannot share hidden_size 32; hidden_size must be a "
-        "multiple of the number of heads",
-        "backbone.json:10: hidden_dropout_prob: 1.5 should be a probability, from 0 to below 1",
-    ]
+    heads, dropout = told(tiny.config(folder, "cls"))
+    assert re.match(r"backbone\.json:4: num_attention_heads\b.*\b5\b.*hidden_size 32\b", heads), heads
+    assert re.match(r"backbone\.json:10: hidden_dropout_prob\b.*\b1\.5\b", dropout), dropout
 
 
 def test_a_module_of_the_users_that_fails_is_named_with_its_line(
@@ -102,9 +103,9 @@ def test_a_module_of_the_users_that_fails_is_named_with_its_line(
     (folder / "mine_other.py").write_text("class Strange: ...\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
     expected = {
-        "mine_broken.R": "cannot be imported: SyntaxError: invalid syntax (mine_broken.py, line 1)",
+        "mine_broken.R": "SyntaxError: invalid syntax (mine_broken.py, line 1)",
         "mine_failing.R": "mine_failing.py:2: division by zero",
-        "mine_other.Strange": "'mine_other.Strange' is no reader: that would be a subclass of palm.reader",
+        "mine_other.Strange": "'mine_other.Strange'",
     }
     for path, words in expected.items():
         config = tiny.config(folder, "cls")
@@ -155,8 +156,10 @@ def test_a_header_is_quoted_in_part_and_the_users_name_is_the_one_to_change(fold
     with pytest.raises(palm.DataError) as caught:
         Controller(tiny.config(folder, "cls"), argv=[]).train()
     message = str(caught.value)
-    assert "cls.tsv:1: the header lacks 'text_a'; it names label, text, column_0" in message
-    assert message.endswith("…; rename 'text' to 'text_a'")
+    assert "cls.tsv:1: " in message
+    assert "label, text, column_0" in message
+    assert "column_29" not in message
+    assert message.endswith("'text' to 'text_a'")
 
 
 def test_weights_of_another_size_are_told_without_torchs_words(folder: Path) -> None:
@@ -166,21 +169,22 @@ def test_weights_of_another_size_are_told_without_torchs_words(folder: Path) -> 
     with pytest.raises(StorageError) as caught:
         Controller(other, for_train=False, argv=[]).pred("cls")
     assert "loading state_dict" not in str(caught.value)
-    assert "out.weight is [4, 32], the settings ask for [3, 32]" in str(caught.value)
+    message = str(caught.value)
+    assert message.index("out.weight") < message.index("[4, 32]") < message.index("[3, 32]")
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
         (lambda folder: Controller(tiny.config(folder), argv=[], tsk_dir="x"), "tsk_dir"),
-        (lambda _: palm.optimizer.Adam(None, "1e-3"), "learning_rate should be a number, not '1e-3'"),
-        (lambda _: palm.optimizer.AdamW("fast"), "learning_rate should be a number, not 'fast'"),
+        (lambda _: palm.optimizer.Adam(None, "1e-3"), "'1e-3'"),
+        (lambda _: palm.optimizer.AdamW("fast"), "'fast'"),
         (
             lambda _: palm.optimizer.AdamW(1e-3, weight_decay=None),
-            "weight_decay should be a number, not None",
+            "weight_decay",
         ),
-        (lambda _: Controller(None, argv=[]), "config should be a YAML file or a mapping, not None"),
-        (lambda _: Controller(7, argv=[]), "config should be a YAML file or a mapping, not 7"),
+        (lambda _: Controller(None, argv=[]), "None"),
+        (lambda _: Controller(7, argv=[]), "7"),
     ],
 )
 def test_wrong_arguments_from_python_are_palms_errors(folder: Path, call: Any, words: str) -> None:
@@ -212,7 +216,5 @@ def test_palm_train_finds_components_beside_the_configuration(
 
 @pytest.mark.parametrize("value", [".inf", ".nan", "inf"])
 def test_a_learning_rate_must_be_finite(folder: Path, value: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"learning_rate should be a (finite number, not inf|number, not \.nan)"
-    ):
+    with pytest.raises(ConfigError, match=r"learning_rate\b.*(\binf|\.nan)\b"):
         Controller(tiny.config(folder, "cls"), argv=["--learning_rate", value])

@@ -147,11 +147,9 @@ def test_predicting_takes_memory_for_a_chunk_not_for_the_file(trained: Path, tmp
 def test_a_damaged_model_is_named(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(model_of(trained, "cls"), tmp_path / "m")
     (tmp_path / "m" / "vocab.txt").write_text("[PAD]\n", encoding="utf-8")
-    with pytest.raises(palm.StorageError, match=r"m is damaged: vocab.txt differs from its checksum"):
+    with pytest.raises(palm.StorageError, match=r"m is damaged: vocab\.txt\b"):
         palm.load_model(tmp_path / "m")
-    with pytest.raises(
-        palm.StorageError, match=r"is not a directory that palm saved: it has no manifest.json"
-    ):
+    with pytest.raises(palm.StorageError, match=r"manifest\.json"):
         palm.load_model(tmp_path)
 
 

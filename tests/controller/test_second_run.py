@@ -59,8 +59,9 @@ def test_a_changed_setting_is_named_and_the_record_of_the_old_run_stays(folder: 
     (folder / "cls.tsv").write_text(lines, encoding="utf-8")
     with pytest.raises(StorageError) as caught:
         controller(folder, "cls", num_epochs=1, learning_rate=2e-3, resume="auto").train()
-    assert "learning_rate: 0.001 in the checkpoint, 0.002 in this run" in str(caught.value)
-    assert "cls.train_file has changed: as many rows, with other contents" in str(caught.value)
+    assert "learning_rate: 0.001 " in str(caught.value)
+    assert " 0.002 " in str(caught.value)
+    assert "cls.train_file has changed" in str(caught.value)
     assert (folder / "out" / "resolved_config.yaml").read_bytes() == before
 
 
@@ -76,7 +77,7 @@ def test_resume_auto_at_the_beginning_loads_the_pretrained_weights(folder: Path)
 def test_a_task_cannot_take_the_place_of_a_checkpoint(folder: Path, name: str) -> None:
     config = tiny.config(folder, "cls")
     config["tasks"] = {name: config["tasks"]["cls"]}
-    with pytest.raises(ConfigError, match=rf"task '{name}': its folder under save_path would be one that"):
+    with pytest.raises(ConfigError, match=rf"task '{name}': .*save_path"):
         Controller({**config, "task_instance": name}, argv=[])
 
 

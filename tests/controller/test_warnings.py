@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,9 @@ def test_capitals_for_a_vocabulary_without_are_told(folder: Path, caplog: pytest
     count = text.count("Anna")
     (line,) = warnings(caplog, tiny.config(folder, "cls"), reads_data=True)
     share = f"{count} of 40 ({100 * count / 40:.1f} %)"
-    vocabulary = f"{folder / 'vocab.txt'} has words in lower case only"
-    assert line == (
-        f"{folder / 'cls.tsv'}: {share} texts have capital letters, and the vocabulary {vocabulary}; "
-        "set do_lower_case: True"
-    )
+    assert line.startswith(f"{folder / 'cls.tsv'}: {share} ")
+    assert str(folder / "vocab.txt") in line
+    assert line.endswith("do_lower_case: True")
     caplog.clear()
     assert warnings(caplog, tiny.config(folder, "cls", do_lower_case=True), reads_data=True) == []
 
@@ -53,8 +52,9 @@ def test_unknown_words_and_cut_rows_are_told_by_their_share(
     rows = ["label\ttext_a", *["0\tred qqq door"] * 10, *["1\tred"] * 30]
     (folder / "cls.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     unknown, cut = warnings(caplog, tiny.config(folder, "cls", max_seq_len=4), reads_data=True)
-    assert "cls.tsv: 10 of 60 (16.7 %) tokens are unknown to the vocabulary" in unknown
-    assert "10 of 40 (25.0 %) rows are too long and lose their end; raise max_seq_len (now 4)" in cut
+    assert "cls.tsv: 10 of 60 (16.7 %) tokens" in unknown
+    assert "10 of 40 (25.0 %) rows" in cut
+    assert "max_seq_len (now 4)" in cut
 
 
 def test_what_is_told_of_a_file_is_told_again_where_its_rows_are_kept(
@@ -73,9 +73,8 @@ def test_cut_questions_and_windows_without_overlap_are_told(
     config = tiny.config(folder, "mrc", max_seq_len=12, max_query_len=3, doc_stride=9)
     config["tasks"]["mrc"] |= {"max_query_len": 3, "doc_stride": 9}
     told = warnings(caplog, config, reads_data=True)
-    cut = "40 of 40 (100.0 %) questions are too long and lose their end; raise max_query_len"
-    assert any(cut in line for line in told)
-    assert any("doc_stride is above the window of 6 tokens" in line for line in told)
+    assert any("40 of 40 (100.0 %) questions" in line and "max_query_len" in line for line in told)
+    assert any("doc_stride" in line and "6 tokens" in line for line in told)
 
 
 # Weights
@@ -95,10 +94,10 @@ SIZES = {
     [
         (
             BERT(**SIZES, type_vocab_size=1),
-            "roberta there, bert here; set backbone: roberta, or auto",
+            "backbone: roberta",
         ),
-        (RoBERTa(**SIZES | {"num_attention_heads": 2}), "num_attention_heads: 4 there, 2 here"),
-        (RoBERTa(**SIZES, hidden_act="relu"), "hidden_act: 'gelu' there, 'relu' here; set hidden_act: gelu"),
+        (RoBERTa(**SIZES | {"num_attention_heads": 2}), "num_attention_heads: 4 "),
+        (RoBERTa(**SIZES, hidden_act="relu"), "set hidden_act: gelu"),
     ],
     ids=["family", "heads", "activation"],
 )
@@ -107,7 +106,7 @@ def test_weights_that_are_computed_otherwise_are_refused(tmp_path: Path, here: A
     write_hugging_face(there.state_dict(), there, tmp_path)
     with pytest.raises(StorageError) as caught:
         load_pretrain(here, tmp_path)
-    assert f"are not those of this encoder, says {tmp_path / 'config.json'}:" in str(caught.value)
+    assert str(tmp_path / "config.json") in str(caught.value)
     assert words in str(caught.value)
     load_pretrain(RoBERTa(**SIZES), tmp_path)
 
@@ -126,32 +125,34 @@ def test_another_vocabulary_than_that_of_the_weights_is_told(
     with caplog.at_level(logging.WARNING, "palm"):
         controller.load_pretrain(weights)
     (line,) = caplog.messages
-    assert line.startswith(f"2 tokens of {folder / 'vocab.txt'} have another id in {weights / 'vocab.txt'}")
-    assert line.endswith(f"set vocab_path: {weights / 'vocab.txt'}")
+    assert line.startswith(f"2 tokens of {folder / 'vocab.txt'} ")
+    assert line.endswith(f"vocab_path: {weights / 'vocab.txt'}")
 
 
 # Settings
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "values"),
     [
-        ({"eval_every_n_steps": 5}, "eval_every_n_steps has no effect: no task has a dev_file"),
-        ({"cls.metrics": ["mcc"]}, "metrics has no effect: task 'cls' has no dev_file"),
-        ({"ema_decay": 0.9}, "ema_decay has no effect: use_ema is off; set use_ema: True"),
-        ({"keep_last_n": 2}, "keep_last_n has no effect: nothing is saved on the way"),
-        ({"early_stopping_by": "all"}, "early_stopping_by has no effect: early_stopping_patience is off"),
-        ({"cls.pred_file": "nowhere.tsv"}, "pred_file is not there"),
-        ({"cls.label_map": {"0": 0, "1": 1}}, "names 2 labels, n_classes of task 'cls' is 4"),
-        ({"data_cache": "x", "use_data_cache": False}, "data_cache has no effect: use_data_cache is off"),
+        ({"eval_every_n_steps": 5}, ["dev_file"]),
+        ({"cls.metrics": ["mcc"]}, ["'cls'", "dev_file"]),
+        ({"ema_decay": 0.9}, ["use_ema: True"]),
+        ({"use_ema": True}, ["ema_decay"]),
+        ({"keep_last_n": 2}, ["save_every_n_steps"]),
+        ({"early_stopping_by": "all"}, ["early_stopping_patience"]),
+        ({"cls.pred_file": "nowhere.tsv"}, ["nowhere.tsv"]),
+        ({"cls.label_map": {"0": 0, "1": 1}}, ["names 2 labels", "n_classes", "'cls' is 4"]),
+        ({"data_cache": "x", "use_data_cache": False}, ["use_data_cache"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_setting_without_effect_is_told(
-    folder: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], words: str
+    folder: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], values: list[str]
 ) -> None:
     (line,) = warnings(caplog, tiny.config(folder, "cls", **settings))
-    assert words in line
+    assert re.search(rf"\b{next(iter(settings)).removeprefix('cls.')} ", line)
+    assert all(value in line for value in values)
 
 
 def test_for_cn_is_accepted_with_a_warning_where_it_has_no_effect(
@@ -169,17 +170,18 @@ def test_n_classes_of_a_regression_is_told(folder: Path, caplog: pytest.LogCaptu
     config = tiny.config(folder, "cls")
     config["tasks"]["cls"]["paradigm"] = "regression"
     (line,) = warnings(caplog, config)
-    assert "n_classes has no effect: labels of task 'cls' are real numbers; leave it out" in line
+    assert "n_classes " in line
+    assert "'cls'" in line
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"mixing": "dev_score"}, "mixing: dev_score follows dev scores; give a task a dev_file"),
-        ({"early_stopping_patience": 2}, "early_stopping_patience needs a task with a dev_file"),
+        ({"mixing": "dev_score"}, "mixing: dev_score "),
+        ({"early_stopping_patience": 2}, "early_stopping_patience needs"),
         (
             {"early_stopping_patience": 2, "eval_every_epoch": False, "cls.dev_file": "cls.tsv"},
-            "early_stopping_patience waits for evaluations, and there is none before the end",
+            "early_stopping_patience waits",
         ),
     ],
 )
