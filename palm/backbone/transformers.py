@@ -96,6 +96,12 @@ class Transformers(Backbone):
         content = self.config.to_diff_dict() | {"model_type": self.config.model_type}
         write_text(target, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
+    def sizes(self) -> dict[str, int]:
+        """Return the settings that heads need, which the library may have under other names."""
+        rows, width = self.model.get_input_embeddings().weight.shape
+        sizes = {"hidden_size": int(self.config.hidden_size), "vocab_size": int(rows)}
+        return sizes if width == self.config.hidden_size else sizes | {"embedding_size": int(width)}
+
     def set_pooling(self, pooling: str) -> None:
         """Replace `pooling: model` by what a directory of weights says."""
         super().set_pooling(pooling)
