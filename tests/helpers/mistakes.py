@@ -413,7 +413,12 @@ def data() -> Iterator[Mistake]:
         ('{"data": [{"paragraphs": 7}]}', "'paragraphs' should be a list, not 7"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', "paragraph 1: no 'context'; there is 'qas'"),
         ('{"data": [{"paragraphs": [{"context": "a"}]}]}', "paragraph 1: no 'qas'; there is 'context'"),
-        ('{"data": [{"paragraphs": [{"context": "", "qas": [{"id": 1}]}]}]}', "question"),
+        (
+            '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": 1}]}]}]}',
+            "article 1, paragraph 1: ",
+            "context",
+            "empty",
+        ),
     ):
         rows.append(("mrc", text, tuple(told)))
     for task, text, told in rows:
