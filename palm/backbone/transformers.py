@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from palm.backbone.base import BACKBONES, Backbone
-from palm.backbone.packing import Packing, checked_layout
+from palm.backbone.packing import Packing, Padded, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.transformers_attention import NAME, register
 from palm.backbone.transformers_config import PACKED, library, read_encoder_config
@@ -139,13 +139,10 @@ class Transformers(Backbone):
             return_dict=True,
         )
         tokens = computed.last_hidden_state
-        tokens = tokens[0] if self.is_packed else packing.pack(tokens)  # [tokens, width]
+        tokens = self._flat(tokens, packing)  # [tokens, width]
         outputs: Tensors = {}
         if "word_embedding" in wanted:
-            embedded = computed.hidden_states[0]
-            outputs["word_embedding"] = packing.unpack(
-                embedded[0] if self.is_packed else packing.pack(embedded)
-            )
+            outputs["word_embedding"] = packing.unpack(self._flat(computed.hidden_states[0], packing))
         if "encoder_outputs" in wanted:
             outputs["encoder_outputs"] = packing.unpack(tokens)
         if wanted & set(SENTENCE):
@@ -156,16 +153,21 @@ class Transformers(Backbone):
             outputs |= {name: sentence for name in SENTENCE if name in wanted}
         return outputs
 
+    def _flat(self, tokens: Tensor, packing: Packing) -> Tensor:
+        return tokens.flatten(0, 1) if self.is_packed else packing.pack(tokens)
+
     def _packed(self, inputs: Tensors, packing: Packing) -> dict[str, Any]:
+        rows = packing.mask.shape if isinstance(packing, Padded) else (1, -1)
         given: dict[str, Any] = {
-            "input_ids": packing.pack(inputs["token_ids"])[None],
+            "input_ids": packing.pack(inputs["token_ids"]).view(rows),
             "palm_packing": packing,
         }
         if "segment_ids" in self.inputs_attr:
-            given["token_type_ids"] = packing.pack(inputs["segment_ids"])[None]
+            given["token_type_ids"] = packing.pack(inputs["segment_ids"]).view(rows)
         if self._takes_positions:
-            columns = packing.positions % packing.mask.shape[1]
-            given["position_ids"] = (columns + self._first_position)[None]
+            columns = torch.arange(packing.mask.shape[1], device=packing.mask.device)
+            positions = (columns + self._first_position).expand(packing.mask.shape)
+            given["position_ids"] = packing.pack(positions).view(rows)
         return given
 
     def _padded(self, inputs: Tensors) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from helpers.library_encoders import config_of
 from palm import Controller
 from palm.backbone.transformers import Transformers
 from palm.core.errors import ConfigError, PalmError
+from palm.export.onnx_model import to_onnx
 from palm.pretrained import load_backbone
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
@@ -215,3 +216,36 @@ def reached(model: Any, compute: Callable[[], torch.Tensor]) -> list[bool]:
     (gradient,) = torch.autograd.grad(compute()[0, 15].sum(), seen)
     handle.remove()
     return (gradient.reshape(30, -1).abs().sum(1) > 0).tolist()
+
+
+@pytest.mark.parametrize("family", ["modernbert", "deberta-v2", "albert", "nomic_bert"])
+def test_a_converted_encoder_has_the_keys_and_the_bits_of_the_original(family: str, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    directory = model_directory(tmp_path, family, "")
+    palm.convert(directory, tmp_path / "back")
+    original = load_file(directory / "model.safetensors")
+    written = load_file(tmp_path / "back" / "model.safetensors")
+    assert written.keys() == original.keys()
+    assert all(np.array_equal(written[name], value) for name, value in original.items())
+    again = transformers.AutoModel.from_pretrained(tmp_path / "back")
+    assert again.config.model_type == family
+
+
+@pytest.mark.parametrize("family", ["modernbert", "eurobert", "roberta-prelayernorm"])
+def test_an_onnx_graph_computes_what_the_packed_encoder_computes(family: str, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    directory = model_directory(tmp_path, family)
+    Controller(run_of(tmp_path, directory, "cls", num_epochs=1), argv=[]).train()
+    to_onnx(tmp_path / "out" / "cls" / "infer_model", tmp_path / "graph")
+    session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")
+    model = palm.load_model(tmp_path / "out" / "cls" / "infer_model", precision="fp32")
+    texts = ["Anna has a new red boat .", "a ball", "Ben has an old blue ball , and a new red boat ."]
+    expected = [row["probs"] for row in model.predict(texts)]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "graph")
+    rows = tokenizer(texts, padding=True, return_tensors="np")
+    given = {spec.name: rows[spec.name] for spec in session.get_inputs()}
+    (logits,) = session.run(["logits"], given)
+    found = torch.from_numpy(logits).softmax(-1).tolist()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
