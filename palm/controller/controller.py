@@ -387,7 +387,6 @@ class Controller:
                 precision=settings.precision,
                 tf32=settings.tf32,
                 parallel=settings.parallel,
-                gradient_exchange=settings.gradient_exchange,
                 compile=settings.compile,
                 activation_checkpointing=settings.activation_checkpointing,
                 eval_every_n_steps=settings.eval_every_n_steps,

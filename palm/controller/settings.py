@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from palm.config import ModelPath
 from palm.core.numerics import precision
 from palm.core.numerics.device import DeviceName
-from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
+from palm.distributed import DEFAULT_TIMEOUT, Parallel
 from palm.engine.training.planning import TasksPerStep
 from palm.engine.training.recipe import LossScale
 from palm.engine.watching.progress import Progress
@@ -41,8 +41,7 @@ class RunSettings:
         loss_scale: classes divides the loss of every task by the logarithm of the number of its classes;
             none leaves losses as they are.
         balance: how the tasks of one step are weighed against each other: uncertainty, dwa, famo, pcgrad,
-            cagrad, mgda, upgrad, nash_mtl or gradnorm, or the dotted path of a class; where absent, their
-            losses are summed up.
+            cagrad, mgda or upgrad, or the dotted path of a class; where absent, their losses are added up.
         transfer_every_n_steps: how often the tasks' gradients, and what a step on one does to the losses of
             the others, are compared; auto for as often as costs some 2 % of the time; -1: never.
         mix_ratio: how often each task is drawn, relative to the others; 1.0 each where absent.
@@ -94,7 +93,6 @@ class RunSettings:
         device: cpu, cuda, or auto for what use_gpu says.
         num_devices: how many devices train together, one process each; auto for all visible GPUs, or one CPU.
         parallel: ddp to have all parameters on every device, fsdp to have a part of each.
-        gradient_exchange: the dtype in which gradients travel between devices; bf16 halves the traffic.
         process_group_timeout: seconds after which a process gives up waiting for another one.
         precision: compute in fp32 or bf16; auto is bf16 where it is clearly faster, otherwise fp32.
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32, faster and with 10 bits behind the
@@ -152,7 +150,6 @@ class RunSettings:
     device: DeviceName = field(default="auto", metadata=OF_WHOLE_RUN)
     num_devices: int | Literal["auto"] = field(default="auto", metadata=OF_WHOLE_RUN)
     parallel: Parallel = field(default="ddp", metadata=OF_WHOLE_RUN)
-    gradient_exchange: GradientExchange = "fp32"
     process_group_timeout: float = field(default=DEFAULT_TIMEOUT, metadata=OF_WHOLE_RUN)
     precision: precision.Setting = "auto"
     tf32: bool | None = None
