@@ -60,8 +60,8 @@ def attend_packed(
         query = query * (scaling * query.shape[-1] ** 0.5)
     window = None if sliding_window is None else sliding_window - 1
     if isinstance(palm_packing, Padded):
-        rows = (part.transpose(1, 2).flatten(0, 1) for part in (query, key, value))
-        gathered = attend_in_graph(*rows, palm_packing.keys_bias, window)  # [batch * seq, heads, head_dim]
+        q, k, v = (part.transpose(1, 2).flatten(0, 1) for part in (query, key, value))
+        gathered = attend_in_graph(q, k, v, palm_packing.keys_bias, window)  # [batch * seq, heads, head_dim]
         return gathered.view(query.shape[0], -1, *gathered.shape[1:]), None
     q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))  # [tokens, heads, head_dim]
     return attend(q, k, v, palm_packing.scope(False, window), dropout)[None], None
