@@ -9,25 +9,14 @@ from typing import Any
 from palm.config import Config
 from palm.config.layers import json_ready
 from palm.controller.plan import Plan
+from palm.controller.settings import NO_RESULT, OF_SEVERAL, PER_TASK, marked
 from palm.core.files.checksum import checksum
 
 Document = dict[str, dict[str, Any]]
 """A configuration in itself: its sections `global`, `tasks` and `backbone`, JSON-ready, paths absolute."""
 
-PER_TASK = ("mix_ratio", "target_tag", "task_reuse_tag")
-"""Global settings with a value for every task, in their order."""
-
-OF_SEVERAL = ("mixing", "mix_ratio", "balance", "tasks_per_step", "transfer_every_n_steps")
-"""Global settings that a task by itself has no use for."""
-
-NO_RESULT = (
-    *("save_path", "resume", "overwrite", "progress", "quiet", "verbose", "print_every_n_steps", "trackers"),
-    *("data_cache", "use_data_cache", "save_every_n_steps", "save_infermodel_every_n_steps", "keep_last_n"),
-)
-"""Global settings that change nothing in what a run learns."""
-
-UNREAD = ("pred_file", "pred_output_path", "pred_batch_size", "print_first_n")
-"""The same of a task."""
+UNREAD_BY_TRAINING = ("pred_file", "pred_output_path", "pred_batch_size", "print_first_n")
+"""Settings of a task that change nothing in what a run learns."""
 
 
 def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -> Document:
@@ -47,11 +36,11 @@ def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -
         own |= {**plan.mixing[1], **(plan.balance[1] if plan.balance is not None else {})}
     run = {**plan.settings, **own, "stages": None, "task_instance": list(tasks)}
     places = [config.tasks.index(task) for task in tasks]
-    for name in PER_TASK:
+    for name in marked(PER_TASK):
         if run.get(name) is not None:
             run[name] = [run[name][place] for place in places]
     if len(tasks) == 1:
-        run |= dict.fromkeys(OF_SEVERAL)
+        run |= dict.fromkeys(marked(OF_SEVERAL))
     for name in ("best_by", "mixing_references"):
         # Of a list of tasks, or a mapping from tasks, what is about those that stay; None if nothing is.
         if isinstance(value := run.get(name), dict):
@@ -80,9 +69,10 @@ def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -
 
 def that_count(settings: Document) -> dict[str, Any]:
     """The settings on which the scores of a run depend; with another of them it is another run."""
-    kept = {name: value for name, value in settings["global"].items() if name not in NO_RESULT}
+    no_result = marked(NO_RESULT)
+    kept = {name: value for name, value in settings["global"].items() if name not in no_result}
     tasks = {
-        task: {name: value for name, value in own.items() if name not in UNREAD}
+        task: {name: value for name, value in own.items() if name not in UNREAD_BY_TRAINING}
         for task, own in settings["tasks"].items()
     }
     return {**kept, "tasks": tasks, "backbone": settings["backbone"]}

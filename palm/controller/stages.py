@@ -13,6 +13,7 @@ from palm.config import Config, read_config, settings_of
 from palm.controller.build import build, open_data
 from palm.controller.document import Document, document, that_count
 from palm.controller.plan import Plan, place_of, plan
+from palm.controller.settings import OF_WHOLE_RUN, marked
 from palm.core.errors import ConfigError
 from palm.core.registry import Registry, did_you_mean
 from palm.engine.run.run_directory import STAGE_WEIGHTS, STAGES
@@ -23,13 +24,6 @@ from palm.optimizer import OPTIMIZERS
 
 PRETRAINED = "pretrained"
 """What `start_from` of a stage calls the weights that the whole run starts from."""
-
-OF_THE_RUN = (
-    *("task_instance", "stages", "save_path", "resume", "overwrite", "backbone", "backbone_config_path"),
-    *("pretrain_path", "use_gpu", "device", "num_devices", "parallel", "process_group_timeout", "progress"),
-    *("quiet", "verbose", "data_cache", "use_data_cache"),
-)
-"""Settings that a stage cannot have: they are those of the whole run."""
 
 OWN = ("name", "tasks", "start_from", "reset")
 """What a stage says beside settings."""
@@ -162,8 +156,9 @@ def _problems(said: Mapping[str, Any], name: str, tasks: Any, known: Sequence[st
             if task not in known or tasks.count(task) > 1:
                 hint = did_you_mean(str(task), known) or f"; there are {', '.join(known)}"
                 yield f"tasks names {task!r}{' twice' if task in known else hint}"
+    of_whole_run = marked(OF_WHOLE_RUN)
     for setting in said:
-        if setting in OF_THE_RUN:
+        if setting in of_whole_run:
             yield f"{setting} is a setting of the whole run; write it outside of stages"
 
 

@@ -26,11 +26,11 @@ from palm.engine.training.events import Evaluated
 from palm.engine.watching.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
+from palm.report.charts import Bars, Chart, Line, shown
 from palm.report.comparison_page import COMPARISON, comparison_page
 from palm.report.curves import Curve
 from palm.report.history import History
 from palm.report.run import Run, read_run
-from palm.report.svg import Bars, Chart, Line, shown
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -258,8 +258,6 @@ def owners() -> Iterator[Mistake]:
         ("set_param_lr_fun", "optimizer adamwdl", "optimizer adam"),
         ("lr_power", "lr_scheduler polynomial", "lr_scheduler linear_warmup_decay"),
         ("lr_end_factor", "lr_scheduler ", "lr_scheduler linear_warmup_decay"),
-        ("lr_cut_fraction", "lr_scheduler slanted_triangular", "lr_scheduler linear_warmup_decay"),
-        ("lr_ratio", "lr_scheduler slanted_triangular", "lr_scheduler linear_warmup_decay"),
         ("mixing_temperature", "mixing temperature", "mixing mix_ratio"),
         ("mixing_cap", "mixing temperature", "mixing mix_ratio"),
         ("mixing_decay", "mixing annealed", "mixing mix_ratio"),
