@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from palm.config import yaml_text
 from palm.controller.build import Parts, build, open_data
-from palm.controller.effects import without_effect
 from palm.controller.plan import TaskPlan, plan
-from palm.controller.program import argument_problems, configured, joined
 from palm.controller.saved_model import save_path_of, saved_model
-from palm.controller.staged import train_stages
-from palm.controller.stages import stages_of
+from palm.controller.stage_planning import stages_of
+from palm.controller.stage_training import train_stages
+from palm.controller.startup import argument_problems, configured, joined
+from palm.controller.unused_settings import without_effect
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.fs import write_text
@@ -246,7 +246,7 @@ class Controller:
         )
 
     def _evaluator(self, training: Training) -> Evaluator | None:
-        """What evaluates the run, where a task has dev data."""
+        """Return the evaluator of the run; None if no task has dev data."""
         settings = self._trainable().settings
         if all(task.dev_file is None for task in training.tasks):
             return None
@@ -263,7 +263,7 @@ class Controller:
         inference_model_dir: str | Path | None = None,
         dev_file: str | Path | None = None,
     ) -> dict[str, float]:
-        """How good a task's saved model is on data with labels.
+        """Evaluate a task's saved model on data with labels.
 
         Args:
             task: the task's name.
