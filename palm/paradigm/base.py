@@ -37,7 +37,7 @@ class Head(Component, Results, nn.Module):
         inputs_attr: tensors that `forward` reads, from the backbone or, where it lacks them, from the batch.
         targets_attr: tensors that `loss` reads, from the batch.
         outputs_attr: tensors that `forward` gives.
-        metrics: names of the metrics that a task with this layer is evaluated by where it names none itself;
+        metrics: names of the metrics of a task with this head that names none;
             the first one decides which model is best.
         rate_factors: parameter's name -> factor of the learning rate that it would have.
         l2_decays: parameter's name -> the fraction of it added to its clipped gradient: the older kind of

@@ -82,7 +82,7 @@ class MaskLM(Head):
     def forward(self, features: Tensors) -> Tensors:
         """`logits` [masks, vocab_size] of all masks, `mask_columns` [masks] and `mask_counts` [batch].
 
-        `mask_pos` are flat positions, `row * seq + column`, row by row; the columns are given back,
+        `mask_pos` are flat positions, `row * seq + column`, row by row; the columns are outputs, too,
         and how many masks each row has.
         """
         tokens = features["encoder_outputs"]

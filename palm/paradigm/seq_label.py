@@ -113,7 +113,7 @@ class SequenceLabel(Head):
             if mask.is_cuda:
                 return cross_entropy_of_words(outputs["logits"], labels, mask)
             return F.cross_entropy(outputs["logits"][mask], labels[mask])
-        # Where a row has no labels, those of padding stand in; what comes of it is left out of the mean.
+        # A row without labels is computed with label 0, and left out of the mean.
         known = (labels != NO_LABEL).any(1)
         emissions, words = words_first(outputs["logits"], mask)
         labels = words_first(labels.clamp(min=0), mask)[0]

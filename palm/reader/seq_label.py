@@ -59,7 +59,7 @@ class SequenceLabelReader(TokenizingReader):
         max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
         label_map: label name -> id, or a JSON file with it.
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file does so by itself.
+            vocabulary in a JSON file decides this for itself.
         for_cn: accepted for PaddlePALM's files; it has no effect, because blanks separate the words.
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; the `label_map` must name all of them.

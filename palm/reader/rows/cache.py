@@ -29,7 +29,7 @@ from palm.reader.text.bad_rows import BadRows
 
 VARIABLE = "PALM_DATA_CACHE"
 KEPT_DAYS = 30
-"""How long rows are kept that nobody uses."""
+"""Days until unused rows are removed."""
 
 REPORT_SECONDS = 10.0
 """Time between two lines about how far the encoding of a file has come."""
@@ -115,8 +115,8 @@ def key_of(reader: RowEncoder, path: Path) -> str | None:
     have no form on disk, and where one of the files cannot be read.
     """
     # Whatever a row may depend on is in the key, by its content: a stale entry would train on wrong rows and
-    # nothing would tell, an entry too many costs one more encoding. So a user's class says itself that its
-    # module and settings are all (`cacheable` is not inherited), and a change to palm's readers encodes anew.
+    # nothing would show it, an entry too many costs one more encoding. So a user's class declares that its
+    # module and settings are all (`cacheable` is not inherited); a change to palm's readers encodes again.
     kind = type(reader)
     if not kind.__dict__.get("cacheable", False):
         return None
@@ -146,7 +146,7 @@ def _content(value: object) -> dict[str, str]:
 
 
 def forget_unused(folder: Path) -> None:
-    """Remove the entries of a folder of the cache that nobody has used for `KEPT_DAYS` days."""
+    """Remove the entries of a cache folder that were not used for `KEPT_DAYS` days."""
     oldest = time.time() - KEPT_DAYS * 24 * 3600
     for place in folder.iterdir():
         with suppress(OSError):
@@ -187,7 +187,7 @@ def _rows_with_messages(entry: Path) -> Rows | None:
     if not entry.is_dir():
         return None
     rows, warnings = mapped_rows(entry)
-    with suppress(OSError):  # an entry of somebody else
+    with suppress(OSError):  # an entry of another user
         os.utime(entry)
     for warning in warnings:
         logger.warning("%s", warning)

@@ -94,7 +94,7 @@ class RealLabels:
     names: ClassVar[dict[int, str]] = {}
 
     def value_of(self, text: str, place: str) -> float:
-        """The number that a file's label stands for.
+        """The number of a file's label.
 
         Raises:
             DataError: not a finite number; the message begins with `place`.

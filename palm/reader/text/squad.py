@@ -190,14 +190,14 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
     if not question.answers:
         raise DataError(f"{question.place}: no answers; training needs one for every question")
     context = question.context
-    standing = tuple(
+    in_place = tuple(
         answer
         for answer in question.answers
         if answer.text and answer.start is not None and answer.start >= 0
         if context.startswith(answer.text, answer.start)
     )
-    if standing:
-        return replace(question, answers=standing)
+    if in_place:
+        return replace(question, answers=in_place)
     text = question.answers[0].text
     start = question.answers[0].start
     if not text:
