@@ -18,6 +18,7 @@ from palm.core.files.fs import (
     hard_link,
     is_plain,
     is_temporary,
+    is_written,
     recover,
     remove,
     replace_directory,
@@ -177,18 +178,19 @@ def foreign_files(folder: Path) -> list[str]:
 
 
 def move_foreign_aside(path: Path) -> None:
-    """Give a folder another name where `new_directory` would refuse to replace it; nothing of it is lost.
+    """Give a folder or a file another name where palm would refuse to replace it; nothing of it is lost.
 
     For folders that a run must write after hours: a checkpoint of palm whose manifest is damaged, or files
     that somebody put there since the run began.
     """
-    if not path.is_dir() or path.is_symlink() or not foreign_files(path):
+    is_folder = path.is_dir() and not path.is_symlink()
+    if not (foreign_files(path) if is_folder else is_plain(path) and not is_written(path)):
         return
     places = (path.with_name(f"{path.name}.kept{number or ''}") for number in count())
-    kept = next(place for place in places if not place.exists())
+    kept = next(place for place in places if not os.path.lexists(place))
     with wrap_write_errors(kept):
         path.rename(kept)
-    logger.warning("%s holds files that palm did not write; it was renamed to %s", path, kept.name)
+    logger.warning("%s is not as palm wrote it; it was renamed to %s", path, kept.name)
 
 
 def remove_directory(folder: Path) -> None:
