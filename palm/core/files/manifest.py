@@ -114,7 +114,7 @@ def _is_unchanged(folder: Path, name: str, entry: Any) -> bool:
     if not is_plain(file) or has_link(file, folder):
         return False
     with wrap_read_errors(file):
-        return file.stat().st_size == entry["size"] and checksum(file) == entry["sha256"]
+        return bool(file.stat().st_size == entry["size"] and checksum(file) == entry["sha256"])
 
 
 def _check_files(folder: Path, entries: Mapping[str, Any], names: Iterable[str]) -> None:

@@ -139,7 +139,7 @@ class PredictionLog:
                 self._lock.acquire(blocking=False)
             except Timeout:
                 raise StorageError(
-                    f"{self.path.parent}: another process writes predictions there; wait for its end, or give "
+                    f"{self.path.parent}: another process writes predictions there; wait for it, or give "
                     "another folder"
                 ) from None
             except NotImplementedError:
