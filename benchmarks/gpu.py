@@ -126,7 +126,7 @@ def alternating(training: Training, case: Case, steps: int) -> Callable[[], None
     def act() -> None:
         for k in range(steps):
             task = training.tasks[training.step % len(training.tasks)]
-            training.step_on(task, [case.batches[k % len(case.batches)]])
+            training.step_on([(task, [case.batches[k % len(case.batches)]])])
 
     return act
 
@@ -141,7 +141,7 @@ def all_at_once(training: Training, case: Case, steps: int) -> Callable[[], None
             batch = case.batches[k % len(case.batches)]
             cuts = [slice(n * part, (n + 1) * part) for n in range(count)]
             own = [{name: value[cut] for name, value in batch.items()} for cut in cuts]
-            training.step_on_several([(task, [each]) for task, each in zip(training.tasks, own, strict=True)])
+            training.step_on([(task, [each]) for task, each in zip(training.tasks, own, strict=True)])
 
     return act
 

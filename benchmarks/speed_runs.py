@@ -118,7 +118,7 @@ class Palm:
         seconds = []
         for k in range(first, first + count):
             started = clock(self.device)
-            self.training.step_on(self.task, [self.case.batches[k % len(self.case.batches)]])
+            self.training.step_on([(self.task, [self.case.batches[k % len(self.case.batches)]])])
             seconds.append(clock(self.device) - started)
         return seconds
 

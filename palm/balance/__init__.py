@@ -1,21 +1,9 @@
-"""How the tasks of one step are weighed against each other, by name; a run sums up their losses without."""
+"""Methods that weigh the tasks of one step against each other, by name; without one, losses are added up."""
 
 from __future__ import annotations
 
 from palm.balance.base import BALANCES, Balance
-from palm.balance.gradients import MGDA, CAGrad, GradNorm, NashMTL, PCGrad, UPGrad
+from palm.balance.gradients import MGDA, CAGrad, PCGrad, UPGrad
 from palm.balance.losses import DWA, FAMO, Uncertainty
 
-__all__ = [
-    "BALANCES",
-    "DWA",
-    "FAMO",
-    "MGDA",
-    "Balance",
-    "CAGrad",
-    "GradNorm",
-    "NashMTL",
-    "PCGrad",
-    "UPGrad",
-    "Uncertainty",
-]
+__all__ = ["BALANCES", "DWA", "FAMO", "MGDA", "Balance", "CAGrad", "PCGrad", "UPGrad", "Uncertainty"]

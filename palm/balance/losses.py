@@ -1,4 +1,4 @@
-"""Methods that weigh losses by what they have been so far; a step costs nothing more."""
+"""Methods that weigh losses by those of earlier steps, which costs a step nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from palm.balance.base import BALANCES, Balance
-from palm.core.checks import count_problems, positive_problems, raise_any
+from palm.core.checks import positive_problems, raise_any
 
 
 @BALANCES.register("uncertainty")
@@ -42,20 +42,14 @@ class Uncertainty(Balance):
 class DWA(Balance):
     """Dynamic weight average: a task counts more, the more slowly its loss falls.
 
-    The factor is `K exp(r / T) / Σ exp(r / T)` over the K tasks of the step, where r is the mean loss of the
-    task's last `dwa_steps` steps, divided by that of the ones before; 1 until both are known.
-
-    Args:
-        dwa_temperature: of dwa, T; the larger, the more equal.
-        dwa_steps: of dwa, how many steps of a task make one mean; the paper takes an epoch.
+    The factor is `K exp(r / T) / Σ exp(r / T)` over the K tasks of the step, with T = 2, where r is
+    the mean loss of the task's last 100 steps, divided by that of the 100 before; 1 until both are known.
 
     Source: Liu et al., 2019, arXiv:1803.10704, equation 7.
     """
 
-    def __init__(self, dwa_temperature: float = 2.0, dwa_steps: int = 100) -> None:
-        super().__init__()
-        raise_any([*positive_problems(dwa_temperature=dwa_temperature), *count_problems(dwa_steps=dwa_steps)])
-        self.temperature, self.steps = dwa_temperature, dwa_steps
+    TEMPERATURE = 2.0
+    STEPS = 100  # the paper takes an epoch
 
     def of_losses(self, tasks: Sequence[str]) -> list[float]:
         """Those of the last two whole means."""
@@ -63,17 +57,18 @@ class DWA(Balance):
         known = {task: means[task] for task in tasks if len(means.get(task, ())) == 2 and means[task][0] > 0}
         if len(known) < len(tasks):
             return [1.0] * len(tasks)
-        heights = [math.exp(known[task][1] / known[task][0] / self.temperature) for task in tasks]
+        heights = [math.exp(known[task][1] / known[task][0] / self.TEMPERATURE) for task in tasks]
         return [len(tasks) * height / sum(heights) for height in heights]
 
     def observe(self, tasks: Sequence[str], losses: Sequence[float]) -> None:
         """Add to the running sums, and make a mean of them when they are full."""
-        sums, means = self.table("sums"), self.table("means")
+        sums = self.table("sums")
+        means = self.table("means")
         for task, loss in zip(tasks, losses, strict=True):
             total, count = sums.get(task, (0.0, 0))
             sums[task] = [total + loss, count + 1]
-            if count + 1 == self.steps:
-                means[task] = [*means.get(task, []), (total + loss) / self.steps][-2:]
+            if count + 1 == self.STEPS:
+                means[task] = [*means.get(task, []), (total + loss) / self.STEPS][-2:]
                 sums[task] = [0.0, 0]
 
 
@@ -86,16 +81,17 @@ class FAMO(Balance):
 
     Args:
         balance_rate: of uncertainty and famo, the learning rate of their weights.
-        famo_decay: of famo, how fast logits go back to 0.
 
     Source: Liu et al., 2023, arXiv:2306.03792, algorithm 1, with plain steps, L the task's loss in its
     previous step and its fall from there to the present one: the paper computes each batch a second time.
     """
 
-    def __init__(self, balance_rate: float = 0.025, famo_decay: float = 0.001) -> None:
+    DECAY = 0.001  # of the logits towards 0
+
+    def __init__(self, balance_rate: float = 0.025) -> None:
         super().__init__()
-        raise_any(positive_problems(balance_rate=balance_rate, famo_decay=famo_decay))
-        self.rate, self.decay = balance_rate, famo_decay
+        raise_any(positive_problems(balance_rate=balance_rate))
+        self.rate = balance_rate
 
     def of_losses(self, tasks: Sequence[str]) -> list[float]:
         """In proportion to `z / L`; 1 each until all losses are known."""
@@ -107,14 +103,15 @@ class FAMO(Balance):
 
     def observe(self, tasks: Sequence[str], losses: Sequence[float]) -> None:
         """Move the logits by the gradient of the softmax towards tasks whose losses fell less."""
-        known, logits = self.table("losses"), self.table("logits")
+        known = self.table("losses")
+        logits = self.table("logits")
         if all(known.get(task, 0.0) > 0 < loss for task, loss in zip(tasks, losses, strict=True)):
             falls = [math.log(known[task] / loss) for task, loss in zip(tasks, losses, strict=True)]
             shares = self._shares(tasks)
             mean = sum(share * fall for share, fall in zip(shares, falls, strict=True))
             for task, share, fall in zip(tasks, shares, falls, strict=True):
                 now = logits.get(task, 0.0)
-                logits[task] = now - self.rate * (share * (fall - mean) + self.decay * now)
+                logits[task] = now - self.rate * (share * (fall - mean) + self.DECAY * now)
         known.update(zip(tasks, losses, strict=True))
 
     def _shares(self, tasks: Sequence[str]) -> list[float]:

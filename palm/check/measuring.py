@@ -154,7 +154,7 @@ def _seconds(training: Training, task: Task, step: int) -> float:
     batches = task.batches(step)
     _wait(training)
     began = time.perf_counter()
-    training.step_on(task, batches)
+    training.step_on([(task, batches)])
     _wait(training)
     return time.perf_counter() - began
 

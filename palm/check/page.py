@@ -8,9 +8,9 @@ from palm.check.result import Check
 from palm.check.text import labels_of, size, verdict
 from palm.core.durations import duration
 from palm.core.files.fs import write_text
+from palm.report.charts import Bars, Chart, Line
 from palm.report.curves import Curve
 from palm.report.page import environment
-from palm.report.svg import Bars, Chart, Line
 
 
 def write_page(check: Check, file: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +14,7 @@ from palm.backbone import Backbone
 from palm.balance import Balance
 from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import RunSettings
+from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import logger
 from palm.downloader import pretrained_directory
@@ -61,56 +62,101 @@ def build(plan: Plan, place: Place) -> Parts:
     """
     settings = RunSettings(**plan.settings)
     torch.manual_seed(settings.random_seed)
-    problems: list[str] = []
-    own = partial(_placed, place)
     if plan.backbone[1].get("pooling") == "model" and settings.pretrain_path is not None:
         folder = pretrained_directory(settings.pretrain_path)
         plan.backbone[1]["pooling"] = directory_pooling(folder)
-    backbone = _built(plan.backbone, problems, partial(own, "backbone"))
-    optimizer = _built(plan.optimizer, problems, partial(own, None))
-    groups = _built((ParameterGroups, plan.groups), problems, partial(own, None))
-    mixing = _built(plan.mixing, problems, partial(own, None))
-    balance = None if plan.balance is None else _built(plan.balance, problems, partial(own, None))
-    _check_schedule(settings, plan.schedule, problems, partial(own, None))
-    heads = _shared_heads(plan, settings, problems, own)
-    tasks = []
-    for k, (task, head) in enumerate(zip(plan.tasks, heads, strict=True)):
-        reader = _built(task.reader, problems, partial(own, task.name))
-        if reader is not None and head is not None:
-            parts = {"name": task.name, "reader": reader, "head": head, **task.task}
-            parts["mix_ratio"] = 1.0 if settings.mix_ratio is None else settings.mix_ratio[k]
-            parts["is_target"] = settings.target_tag is None or settings.target_tag[k] == 1
-            made = _built((Task, parts), problems, partial(own, task.name))
-            tasks += [] if made is None else [made]
-    configured = list(tasks)
-    tasks += plan.given
-    if backbone is not None:
-        problems += [
-            own(task.name if task in configured else None, line)
-            for task in tasks
-            for line in wiring_problems(task, backbone)
-        ]
-        problems += [own(None, line) for line in sharing_problems(tasks)]
-    if len(tasks) == len(plan.tasks) + len(
-        plan.given
-    ):  # otherwise it is told what is wrong with those that lack
-        found = step_problems(settings.tasks_per_step, balance, tasks)
-        problems += [own(None, line) for line in found]
-    if problems:
-        raise ConfigError(dict.fromkeys(problems))
-    assert backbone is not None
-    assert optimizer is not None
-    assert groups is not None
-    assert mixing is not None
+    builder = _Builder(place)
+    backbone = builder.built(plan.backbone, "backbone")
+    optimizer = builder.built(plan.optimizer)
+    groups = builder.built((ParameterGroups, plan.groups))
+    mixing = builder.built(plan.mixing)
+    balance = None if plan.balance is None else builder.built(plan.balance)
+    with builder.reporting(None):  # its settings are tried on a long run
+        schedule_of_run(settings.lr_scheduler, 10**6, settings.warmup_proportion, plan.schedule)
+    tasks = builder.tasks(plan, settings, backbone)
+    if len(tasks) == len(plan.tasks) + len(plan.given):  # else it is reported why some are missing
+        builder.add(step_problems(settings.tasks_per_step, balance, tasks))
+    raise_any(dict.fromkeys(builder.problems))
     # Tried here, so that a layer or a pattern that does not exist is reported before any data is read; but
     # only then, because torch imports its compiler for the first optimizer, seconds before an error in data.
     is_grouped = any(task.head_learning_rate is not None or task.private_layers for task in tasks)
     if is_grouped or optimizer.needs_layers or groups.settings != ParameterGroups().settings:
-        try:
+        with builder.reporting(None):
             build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
-        except ConfigError as error:
-            raise ConfigError(own(None, line) for line in error.problems) from None
+        raise_any(builder.problems)
     return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, balance, tasks)
+
+
+class _Builder:
+    """Constructs components and collects what is wrong with them.
+
+    Args:
+        place: where in the configuration a setting stands.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.problems: list[str] = []
+
+    def add(self, lines: Iterable[str], scope: str | None = None) -> None:
+        """Add problems, each with its place."""
+        self.problems += [_placed(self.place, scope, line) for line in lines]
+
+    @contextmanager
+    def reporting(self, scope: str | None, title: str = "the run") -> Iterator[None]:
+        """Collect the errors of what is tried within."""
+        try:
+            yield
+        except ConfigError as error:
+            self.add(error.problems, scope)
+        except PalmError as error:
+            self.add(str(error).splitlines(), scope)
+        except (RuntimeError, MemoryError, OverflowError) as error:  # of torch, for sizes that no machine has
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            self.add([f"{title} cannot be built with these sizes: {reason}"], scope)
+
+    def built(self, part: tuple[type[T], dict[str, Any]], scope: str | None = None) -> Any:
+        """Return the component, or None if it has a problem, which is collected."""
+        cls, arguments = part
+        with self.reporting(scope, cls.__name__):
+            return cls(**arguments)
+        return None
+
+    def tasks(self, plan: Plan, settings: RunSettings, backbone: Backbone | None) -> list[Task]:
+        """Return the tasks that have no problem, those of the configuration first."""
+        ratios = settings.mix_ratio or [1.0] * len(plan.tasks)
+        tags = settings.target_tag or [1] * len(plan.tasks)
+        heads = self._shared_heads(plan, settings)
+        made = []
+        for task, head, ratio, tag in zip(plan.tasks, heads, ratios, tags, strict=True):
+            reader = self.built(task.reader, task.name)
+            if reader is not None and head is not None:
+                parts = {"name": task.name, "reader": reader, "head": head, "mix_ratio": ratio}
+                made.append(self.built((Task, {**parts, "is_target": tag == 1, **task.task}), task.name))
+        configured = [task for task in made if task is not None]
+        tasks = [*configured, *plan.given]
+        if backbone is not None:
+            for task in tasks:
+                self.add(wiring_problems(task, backbone), task.name if task in configured else None)
+            self.add(sharing_problems(tasks))
+        return tasks
+
+    def _shared_heads(self, plan: Plan, settings: RunSettings) -> list[Head | None]:
+        """Return one head per task; tasks with equal `task_reuse_tag` get the same object."""
+        tags = settings.task_reuse_tag or [str(k) for k in range(len(plan.tasks))]
+        first: dict[str, TaskPlan] = {}
+        heads: dict[str, Head | None] = {}
+        for tag, task in zip(tags, plan.tasks, strict=True):
+            if tag not in first:
+                first[tag] = task
+                heads[tag] = self.built(task.head, task.name)
+            elif first[tag].head != task.head:
+                self.problems.append(
+                    f"tasks {first[tag].name!r} and {task.name!r} share task_reuse_tag {tag!r}, but their "
+                    f"heads differ: {_described(first[tag])} and {_described(task)}; give them other tags or "
+                    "settings"
+                )
+        return [heads[tag] for tag in tags]
 
 
 def open_data(parts: Parts, devices: int | None = None) -> StepPlan:
@@ -124,7 +170,8 @@ def open_data(parts: Parts, devices: int | None = None) -> StepPlan:
         DataError: a row that cannot be used, with its file and line.
         TrainingError: too few rows for a batch.
     """
-    settings, main = parts.settings, next(task for task in parts.tasks if task.is_target)
+    settings = parts.settings
+    main = next(task for task in parts.tasks if task.is_target)
     logger.info("%s: set as main task", main.name)
     cache = None
     if settings.use_data_cache:
@@ -153,49 +200,6 @@ def _placed(place: Place, scope: str | None, line: str) -> str:
     origin = place(name.group(), scope) if name and name.group() else None
     is_exact = origin is not None and (":" in origin or origin.startswith("--"))  # a dict has no lines
     return f"{origin}: {said}" if is_exact else f"{title}{said}"
-
-
-def _built(
-    part: tuple[type[T], dict[str, Any]], problems: list[str], placed: Callable[[str], str]
-) -> T | None:
-    cls, arguments = part
-    try:
-        return cls(**arguments)
-    except PalmError as error:
-        problems += [placed(line) for line in str(error).splitlines()]
-    except (RuntimeError, MemoryError, OverflowError) as error:  # torch's words for sizes that no machine has
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        problems.append(placed(f"{cls.__name__} cannot be built with these sizes: {reason}"))
-    return None
-
-
-def _check_schedule(
-    settings: RunSettings, arguments: dict[str, Any], problems: list[str], placed: Callable[[str], str]
-) -> None:
-    """Try the schedule's settings on a long run, so that mistakes are reported before any data is read."""
-    try:
-        schedule_of_run(settings.lr_scheduler, 10**6, settings.warmup_proportion, arguments)
-    except ConfigError as error:
-        problems += map(placed, error.problems)
-
-
-def _shared_heads(
-    plan: Plan, settings: RunSettings, problems: list[str], placed: Callable[[str, str], str]
-) -> list[Head | None]:
-    """One head per task; tasks with equal `task_reuse_tag` get the same object."""
-    tags = settings.task_reuse_tag or [str(k) for k in range(len(plan.tasks))]
-    first: dict[str, TaskPlan] = {}
-    built: dict[str, Head | None] = {}
-    for tag, task in zip(tags, plan.tasks, strict=True):
-        if tag not in first:
-            first[tag] = task
-            built[tag] = _built(task.head, problems, partial(placed, task.name))
-        elif first[tag].head != task.head:
-            problems.append(
-                f"tasks {first[tag].name!r} and {task.name!r} share task_reuse_tag {tag!r}, but their heads "
-                f"differ: {_described(first[tag])} and {_described(task)}; give them other tags or settings"
-            )
-    return [built[tag] for tag in tags]
 
 
 def _described(task: TaskPlan) -> str:

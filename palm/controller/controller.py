@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from palm.config import yaml_text
 from palm.controller.build import Parts, build, open_data
-from palm.controller.effects import without_effect
 from palm.controller.plan import TaskPlan, plan
-from palm.controller.program import argument_problems, configured, joined
 from palm.controller.saved_model import save_path_of, saved_model
-from palm.controller.staged import train_stages
-from palm.controller.stages import stages_of
+from palm.controller.stage_planning import stages_of
+from palm.controller.stage_training import train_stages
+from palm.controller.startup import argument_problems, configured, joined
+from palm.controller.unused_settings import without_effect
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.fs import write_text
@@ -37,11 +37,11 @@ from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.run.evaluation import Evaluator, shown
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import CONFIGURATION, RunDirectory
+from palm.engine.run.run_directory import CONFIGURATION, RunDirectory, Start
 from palm.engine.run.run_lock import only_run_in
-from palm.engine.run.saving import CheckpointSaver, TargetSaver, evaluation_observers, models_table
+from palm.engine.run.saving import TargetSaver, checkpoint_saver, evaluation_observers, models_table
 from palm.engine.run.stopping import StopOnSignal
-from palm.engine.run.weights import start_from
+from palm.engine.run.warm_start import start_from
 from palm.engine.training.build import start
 from palm.engine.training.events import Observer
 from palm.engine.training.loop import Training
@@ -168,49 +168,70 @@ class Controller:
         own = callbacks_of(settings.callbacks)
         if is_first():
             own = [*trackers_of(settings.trackers or (), directory.path), *own]
-        goes_on = lost_a_process()
+        restarted = lost_a_process()
         with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
-            start = from_first(lambda: directory.check(launch_id(), goes_on))
-            if start.checkpoint is None and settings.start_from is not None:
-                heads = {task.name: task.head for task in self._trainable().tasks}
-                start_from(self._trainable().backbone, heads, settings.start_from, settings.reset or ())
-            elif start.checkpoint is None and settings.pretrain_path is not None and self._pretrained is None:
-                self.load_pretrain()
-            training = self.training()
-            resolved = self.config.resolved()
-            evaluator = self._evaluator(training)
-            if start.checkpoint is not None:
-                load_checkpoint(training, start.checkpoint)
-                logger.info("resumed from %s at global step %d", start.checkpoint, training.step)
-            if is_first():
-                directory.begin(start, identity(training.recipe), launch_id())
-                text = yaml_text(resolved, self.config.origins())
-                write_text(directory.path / CONFIGURATION, text)
-            path, keep = settings.save_path, settings.keep_last_n
-            compared = settings.transfer_every_n_steps
-            targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
-            saver = CheckpointSaver(training, path, settings.save_every_n_steps, keep, start.run_id)
-            patience, stop_by = settings.early_stopping_patience, settings.early_stopping_by
-            probes = [TransferProbe(training, compared)] if compared == "auto" or compared > 0 else []
-            acting = evaluation_observers(evaluator, path, resolved, patience, stop_by)
+            start = from_first(lambda: directory.check(launch_id(), restarted))
+            training, evaluator = self._begin(directory, start)
             watch = Watch(
                 every=settings.print_every_n_steps,
                 progress=settings.progress,
-                folder=path,
-                configuration=resolved,
+                folder=directory.path,
+                configuration=self.config.resolved(),
                 observers=[*own, *callbacks],
                 resumed_from=start.checkpoint,
                 warned=warned,
             )
-            with directory.explaining(), stop_request() as request:
-                stopping = StopOnSignal(training, request, saver, directory)
-                result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
-            if evaluator is not None:
-                evaluator.finish()
-            for line in models_table(training, path, targets.finished, evaluator):
-                logger.info("%s", line)
-            with report_missing_ranks("at the end of training"):
-                barrier()  # what rank 0 has saved may be read now
+            return self._run(training, evaluator, directory, start.run_id, watch)
+
+    def _begin(self, directory: RunDirectory, begin: Start) -> tuple[Training, Evaluator | None]:
+        """Make the run, with the weights that it starts from, and its evaluator; enter it in its folder."""
+        parts = self._trainable()
+        settings = parts.settings
+        if begin.checkpoint is None and settings.start_from is not None:
+            heads = {task.name: task.head for task in parts.tasks}
+            start_from(parts.backbone, heads, settings.start_from, settings.reset or ())
+        elif begin.checkpoint is None and settings.pretrain_path is not None and self._pretrained is None:
+            self.load_pretrain()
+        training = self.training()
+        evaluator = self._evaluator(training)  # its state is in the checkpoint, too
+        if begin.checkpoint is not None:
+            load_checkpoint(training, begin.checkpoint)
+            logger.info("resumed from %s at global step %d", begin.checkpoint, training.step)
+        if is_first():
+            directory.begin(begin, identity(training.recipe), launch_id())
+            text = yaml_text(self.config.resolved(), self.config.origins())
+            write_text(directory.path / CONFIGURATION, text)
+        return training, evaluator
+
+    def _run(
+        self,
+        training: Training,
+        evaluator: Evaluator | None,
+        directory: RunDirectory,
+        run_id: str,
+        watch: Watch,
+    ) -> TrainingResult:
+        """Train, saving and stopping as the settings say."""
+        settings = self._trainable().settings
+        resolved = self.config.resolved()
+        path = directory.path
+        keep = settings.keep_last_n
+        compared = settings.transfer_every_n_steps
+        targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
+        saver = checkpoint_saver(training, path, settings.save_every_n_steps, keep, run_id)
+        probes = [TransferProbe(training, compared)] if compared == "auto" or compared > 0 else []
+        acting = evaluation_observers(
+            evaluator, path, resolved, settings.early_stopping_patience, settings.early_stopping_by
+        )
+        with directory.explaining(), stop_request() as request:
+            stopping = StopOnSignal(training, request, saver, directory)
+            result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
+        if evaluator is not None:
+            evaluator.finish()
+        for line in models_table(training, path, targets.finished, evaluator):
+            logger.info("%s", line)
+        with report_missing_ranks("at the end of training"):
+            barrier()  # what rank 0 has saved may be read now
         return result
 
     def _directory(self) -> RunDirectory:
@@ -225,7 +246,7 @@ class Controller:
         )
 
     def _evaluator(self, training: Training) -> Evaluator | None:
-        """What evaluates the run, where a task has dev data."""
+        """Return the evaluator of the run; None if no task has dev data."""
         settings = self._trainable().settings
         if all(task.dev_file is None for task in training.tasks):
             return None
@@ -242,7 +263,7 @@ class Controller:
         inference_model_dir: str | Path | None = None,
         dev_file: str | Path | None = None,
     ) -> dict[str, float]:
-        """How good a task's saved model is on data with labels.
+        """Evaluate a task's saved model on data with labels.
 
         Args:
             task: the task's name.
@@ -366,7 +387,6 @@ class Controller:
                 precision=settings.precision,
                 tf32=settings.tf32,
                 parallel=settings.parallel,
-                gradient_exchange=settings.gradient_exchange,
                 compile=settings.compile,
                 activation_checkpointing=settings.activation_checkpointing,
                 eval_every_n_steps=settings.eval_every_n_steps,

@@ -8,26 +8,15 @@ from typing import Any
 
 from palm.config import Config
 from palm.config.layers import json_ready
-from palm.controller.plan import Plan
+from palm.controller.plan import Plan, TaskPlan
+from palm.controller.settings import NO_RESULT, OF_SEVERAL, PER_TASK, marked
 from palm.core.files.checksum import checksum
 
 Document = dict[str, dict[str, Any]]
 """A configuration in itself: its sections `global`, `tasks` and `backbone`, JSON-ready, paths absolute."""
 
-PER_TASK = ("mix_ratio", "target_tag", "task_reuse_tag")
-"""Global settings with a value for every task, in their order."""
-
-OF_SEVERAL = ("mixing", "mix_ratio", "balance", "tasks_per_step", "transfer_every_n_steps")
-"""Global settings that a task by itself has no use for."""
-
-NO_RESULT = (
-    *("save_path", "resume", "overwrite", "progress", "quiet", "verbose", "print_every_n_steps", "trackers"),
-    *("data_cache", "use_data_cache", "save_every_n_steps", "save_infermodel_every_n_steps", "keep_last_n"),
-)
-"""Global settings that change nothing in what a run learns."""
-
-UNREAD = ("pred_file", "pred_output_path", "pred_batch_size", "print_first_n")
-"""The same of a task."""
+UNREAD_BY_TRAINING = ("pred_file", "pred_output_path", "pred_batch_size", "print_first_n")
+"""Settings of a task that change nothing in what a run learns."""
 
 
 def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -> Document:
@@ -42,30 +31,9 @@ def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -
         tasks: the names of those that stay.
         changes: global settings that replace the configuration's; None for the default.
     """
-    own = {**plan.optimizer[1], **plan.groups, **plan.schedule}
-    if len(tasks) > 1:
-        own |= {**plan.mixing[1], **(plan.balance[1] if plan.balance is not None else {})}
-    run = {**plan.settings, **own, "stages": None, "task_instance": list(tasks)}
-    places = [config.tasks.index(task) for task in tasks]
-    for name in PER_TASK:
-        if run.get(name) is not None:
-            run[name] = [run[name][place] for place in places]
-    if len(tasks) == 1:
-        run |= dict.fromkeys(OF_SEVERAL)
-    for name in ("best_by", "mixing_references"):
-        # Of a list of tasks, or a mapping from tasks, what is about those that stay; None if nothing is.
-        if isinstance(value := run.get(name), dict):
-            run[name] = {task: each for task, each in value.items() if task in tasks} or None
-        elif value is not None:
-            run[name] = [task for task in value if task in tasks] or None
-    run |= changes
+    run = {**_of_run(config, plan, tasks), **changes}
     plans = {each.name: each for each in plan.tasks}
-    found = {}
-    for task in tasks:
-        each = plans[task]
-        named = {name: config.value(name, task) for name in ("reader", "paradigm")}
-        found[task] = {name: value.value for name, value in named.items() if value is not None}
-        found[task] |= {**each.head[1], **each.reader[1], **each.task}
+    found = {task: _of_task(config, plans[task]) for task in tasks}
     kept = {name: value for name, value in run.items() if value is not None}
     # Global settings have precedence; where a task takes another value of one, it says so there, too.
     single = {
@@ -78,11 +46,41 @@ def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -
     return whole
 
 
+def _of_run(config: Config, plan: Plan, tasks: Sequence[str]) -> dict[str, Any]:
+    """Return the global settings, those of the run's components among them, as they concern these tasks."""
+    run = {**plan.settings, **plan.optimizer[1], **plan.groups, **plan.schedule}
+    if len(tasks) > 1:
+        run |= plan.mixing[1]
+        run |= {} if plan.balance is None else plan.balance[1]
+    else:
+        run |= dict.fromkeys(marked(OF_SEVERAL))
+    for name in marked(PER_TASK):
+        if run.get(name) is not None:
+            run[name] = [run[name][config.tasks.index(task)] for task in tasks]
+    for name in ("best_by", "mixing_references"):
+        run[name] = _that_concern(tasks, run.get(name))
+    return {**run, "stages": None, "task_instance": list(tasks)}
+
+
+def _that_concern(tasks: Sequence[str], value: Any) -> Any:
+    """Return what of a list of tasks, or a mapping from tasks, is about these; None if nothing is."""
+    if isinstance(value, dict):
+        return {task: each for task, each in value.items() if task in tasks} or None
+    return [task for task in value or () if task in tasks] or None
+
+
+def _of_task(config: Config, plan: TaskPlan) -> dict[str, Any]:
+    components = {name: config.value(name, plan.name) for name in ("reader", "paradigm")}
+    named = {name: setting.value for name, setting in components.items() if setting is not None}
+    return {**named, **plan.head[1], **plan.reader[1], **plan.task}
+
+
 def that_count(settings: Document) -> dict[str, Any]:
     """The settings on which the scores of a run depend; with another of them it is another run."""
-    kept = {name: value for name, value in settings["global"].items() if name not in NO_RESULT}
+    no_result = marked(NO_RESULT)
+    kept = {name: value for name, value in settings["global"].items() if name not in no_result}
     tasks = {
-        task: {name: value for name, value in own.items() if name not in UNREAD}
+        task: {name: value for name, value in own.items() if name not in UNREAD_BY_TRAINING}
         for task, own in settings["tasks"].items()
     }
     return {**kept, "tasks": tasks, "backbone": settings["backbone"]}

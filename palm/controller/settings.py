@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from palm.config import ModelPath
 from palm.core.numerics import precision
 from palm.core.numerics.device import DeviceName
-from palm.distributed import DEFAULT_TIMEOUT, GradientExchange, Parallel
+from palm.distributed import DEFAULT_TIMEOUT, Parallel
 from palm.engine.training.planning import TasksPerStep
 from palm.engine.training.recipe import LossScale
 from palm.engine.watching.progress import Progress
+
+PER_TASK = {"per_task": True}
+"""Mark of a list with a value for every task."""
+
+OF_SEVERAL = {"of_several": True}
+"""Mark of a setting that is of no use to a single task."""
+
+OF_WHOLE_RUN = {"of_whole_run": True}
+"""Mark of a setting that no stage may have."""
+
+NO_RESULT = {"no_result": True}
+"""Mark of a setting that changes nothing in what a run learns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +41,7 @@ class RunSettings:
         loss_scale: classes divides the loss of every task by the logarithm of the number of its classes;
             none leaves losses as they are.
         balance: how the tasks of one step are weighed against each other: uncertainty, dwa, famo, pcgrad,
-            cagrad, mgda, upgrad, nash_mtl or gradnorm, or the dotted path of a class; where absent, their
-            losses are summed up.
+            cagrad, mgda or upgrad, or the dotted path of a class; where absent, their losses are added up.
         transfer_every_n_steps: how often the tasks' gradients, and what a step on one does to the losses of
             the others, are compared; auto for as often as costs some 2 % of the time; -1: never.
         mix_ratio: how often each task is drawn, relative to the others; 1.0 each where absent.
@@ -82,7 +93,6 @@ class RunSettings:
         device: cpu, cuda, or auto for what use_gpu says.
         num_devices: how many devices train together, one process each; auto for all visible GPUs, or one CPU.
         parallel: ddp to have all parameters on every device, fsdp to have a part of each.
-        gradient_exchange: the dtype in which gradients travel between devices; bf16 halves the traffic.
         process_group_timeout: seconds after which a process gives up waiting for another one.
         precision: compute in fp32 or bf16; auto is bf16 where it is clearly faster, otherwise fp32.
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32, faster and with 10 bits behind the
@@ -95,22 +105,22 @@ class RunSettings:
 
     aliases: ClassVar[dict[str, str]] = {"epoch": "num_epochs", "seed": "random_seed"}
 
-    task_instance: list[str]
-    mixing: str = "mix_ratio"
-    tasks_per_step: TasksPerStep = 1
+    task_instance: list[str] = field(metadata=OF_WHOLE_RUN)
+    mixing: str = field(default="mix_ratio", metadata=OF_SEVERAL)
+    tasks_per_step: TasksPerStep = field(default=1, metadata=OF_SEVERAL)
     loss_scale: LossScale = "none"
-    balance: str | None = None
-    transfer_every_n_steps: int | Literal["auto"] = -1
-    mix_ratio: list[float] | None = None
-    target_tag: list[int] | None = None
-    task_reuse_tag: list[str] | None = None
-    backbone: str
-    backbone_config_path: Path | None = None
-    pretrain_path: ModelPath | None = None
+    balance: str | None = field(default=None, metadata=OF_SEVERAL)
+    transfer_every_n_steps: int | Literal["auto"] = field(default=-1, metadata=OF_SEVERAL)
+    mix_ratio: list[float] | None = field(default=None, metadata=PER_TASK | OF_SEVERAL)
+    target_tag: list[int] | None = field(default=None, metadata=PER_TASK)
+    task_reuse_tag: list[str] | None = field(default=None, metadata=PER_TASK)
+    backbone: str = field(metadata=OF_WHOLE_RUN)
+    backbone_config_path: Path | None = field(default=None, metadata=OF_WHOLE_RUN)
+    pretrain_path: ModelPath | None = field(default=None, metadata=OF_WHOLE_RUN)
     start_from: Path | None = None
     reset: list[str] | None = None
-    stages: list[dict[str, Any]] | None = None
-    save_path: Path
+    stages: list[dict[str, Any]] | None = field(default=None, metadata=OF_WHOLE_RUN)
+    save_path: Path = field(metadata=OF_WHOLE_RUN | NO_RESULT)
     num_epochs: int | float | None = None
     max_steps: int | None = None
     optimizer: str = "adam"
@@ -118,35 +128,39 @@ class RunSettings:
     warmup_proportion: float = 0.0
     use_ema: bool = False
     ema_decay: float = 0.0
-    print_every_n_steps: int = 5
-    progress: Progress = "auto"
-    quiet: bool = False
-    verbose: bool = False
+    print_every_n_steps: int = field(default=5, metadata=NO_RESULT)
+    progress: Progress = field(default="auto", metadata=OF_WHOLE_RUN | NO_RESULT)
+    quiet: bool = field(default=False, metadata=OF_WHOLE_RUN | NO_RESULT)
+    verbose: bool = field(default=False, metadata=OF_WHOLE_RUN | NO_RESULT)
     callbacks: list[str] | dict[str, dict[str, Any]] | None = None
-    trackers: list[str] | None = None
-    save_every_n_steps: int = -1
-    save_infermodel_every_n_steps: int = -1
-    keep_last_n: int = -1
+    trackers: list[str] | None = field(default=None, metadata=NO_RESULT)
+    save_every_n_steps: int = field(default=-1, metadata=NO_RESULT)
+    save_infermodel_every_n_steps: int = field(default=-1, metadata=NO_RESULT)
+    keep_last_n: int = field(default=-1, metadata=NO_RESULT)
     eval_every_n_steps: int = -1
     eval_every_epoch: bool = True
     best_by: list[str] | None = None
     early_stopping_patience: int = -1
     early_stopping_by: str = "task"
-    resume: str | None = None
-    overwrite: bool = False
-    data_cache: Path | None = None
-    use_data_cache: bool = True
-    use_gpu: bool = True
-    device: DeviceName = "auto"
-    num_devices: int | Literal["auto"] = "auto"
-    parallel: Parallel = "ddp"
-    gradient_exchange: GradientExchange = "fp32"
-    process_group_timeout: float = DEFAULT_TIMEOUT
+    resume: str | None = field(default=None, metadata=OF_WHOLE_RUN | NO_RESULT)
+    overwrite: bool = field(default=False, metadata=OF_WHOLE_RUN | NO_RESULT)
+    data_cache: Path | None = field(default=None, metadata=OF_WHOLE_RUN | NO_RESULT)
+    use_data_cache: bool = field(default=True, metadata=OF_WHOLE_RUN | NO_RESULT)
+    use_gpu: bool = field(default=True, metadata=OF_WHOLE_RUN)
+    device: DeviceName = field(default="auto", metadata=OF_WHOLE_RUN)
+    num_devices: int | Literal["auto"] = field(default="auto", metadata=OF_WHOLE_RUN)
+    parallel: Parallel = field(default="ddp", metadata=OF_WHOLE_RUN)
+    process_group_timeout: float = field(default=DEFAULT_TIMEOUT, metadata=OF_WHOLE_RUN)
     precision: precision.Setting = "auto"
     tf32: bool | None = None
     compile: bool = False
     activation_checkpointing: bool = False
     random_seed: int = 1
+
+
+def marked(mark: Mapping[str, bool]) -> list[str]:
+    """Return the names of the settings that were declared with this mark."""
+    return [each.name for each in fields(RunSettings) if mark.items() <= dict(each.metadata).items()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,13 +197,14 @@ Problem = tuple[str, str]
 
 
 def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Problem]:
-    """What is wrong between global settings: lists of another length, values outside their range."""
+    """List problems of global settings: lists of a wrong length, values outside their range."""
     found = []
-    for name in ("mix_ratio", "target_tag", "task_reuse_tag"):
+    for name in marked(PER_TASK):
         values = settings.get(name)
         if isinstance(values, list) and len(values) != len(tasks):
             found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
-    ratios, tags = settings.get("mix_ratio"), settings.get("target_tag")
+    ratios = settings.get("mix_ratio")
+    tags = settings.get("target_tag")
     if isinstance(tags, list):
         if set(tags) - {0, 1}:
             found.append(("target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}"))
@@ -210,7 +225,7 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
 
 
 def reset_problems(reset: Sequence[str] | None, start_from: Path | None, tasks: list[str]) -> list[Problem]:
-    """What is wrong with the setting `reset`."""
+    """List problems of the setting `reset`."""
     strange = sorted({*(reset or ())} - {*tasks, "heads"})
     if strange:
         return [("reset", f"names {', '.join(strange)}; it takes heads, or of {', '.join(tasks)}")]

@@ -18,12 +18,11 @@ from palm.distributed.group import (
     split_among_ranks,
 )
 from palm.distributed.launch import launch
-from palm.distributed.replica import GradientExchange, Parallel, Replica
+from palm.distributed.replica import Parallel, Replica
 from palm.distributed.shards import full_tensor, full_tensors, local_shard, shard_like
 
 __all__ = [
     "DEFAULT_TIMEOUT",
-    "GradientExchange",
     "Parallel",
     "Replica",
     "all_reduce_sum",

@@ -20,10 +20,6 @@ from palm.distributed.group import all_reduce_sum, num_ranks
 Parallel = Literal["ddp", "fsdp"]
 """Every rank has all parameters (ddp), or a part of each (fsdp)."""
 
-GradientExchange = Literal["fp32", "bf16"]
-"""The dtype in which gradients travel between ranks."""
-
-
 Context = Callable[[], AbstractContextManager[None]]
 
 
@@ -51,20 +47,14 @@ class Replica:
     one process. With one rank nothing is wrapped and nothing is exchanged.
 
     Args:
-        model: called with a task's name and a batch, gives the mean loss of the batch, a scalar.
+        model: called with tasks' names and a batch of each, gives the mean loss of each, [tasks].
         parallel: `fsdp` replaces the parameters; build optimizers afterwards. Layers that stand in lists
             are gathered one at a time, what lies in none of them for the whole step.
-        gradient_exchange: bf16 halves what is sent, and rounds every rank's gradient to 8 bits.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        parallel: Parallel = "ddp",
-        gradient_exchange: GradientExchange = "fp32",
-    ) -> None:
+    def __init__(self, model: nn.Module, parallel: Parallel = "ddp") -> None:
         self._model = model
-        self._parallel, self._in_bf16 = parallel, gradient_exchange == "bf16"
+        self._parallel = parallel
         if parallel == "fsdp":
             self._form  # noqa: B018 - whoever builds an optimizer needs the parameters that it leaves
 
@@ -74,15 +64,9 @@ class Replica:
         if num_ranks() == 1:
             return Form(self._model)
         if self._parallel == "fsdp":
-            return _sharded(self._model, self._in_bf16)
+            return _sharded(self._model)
         # A parameter that no rank used keeps its gradient None only where unused ones are looked for.
         ddp = DistributedDataParallel(self._model, find_unused_parameters=True, gradient_as_bucket_view=True)
-        if self._in_bf16 and next(self._model.parameters()).is_cuda:
-            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
-            ddp.register_comm_hook(None, bf16_compress_hook)
-        elif self._in_bf16:
-            ddp.register_comm_hook(None, lambda _, bucket: _sent_in_bf16(bucket.buffer()))
         return Form(ddp, accumulating=ddp.no_sync)
 
     @property
@@ -99,10 +83,10 @@ class Replica:
         """The model's parameters."""
         return self._model.parameters()
 
-    def shares(
+    def loss_factors(
         self, counts: Sequence[Sequence[int]], others: Sequence[int] = ()
     ) -> tuple[list[list[float]], list[int]]:
-        """What to multiply this rank's mean losses by, so that their sum, averaged over ranks, is the mean.
+        """Compute the factors with which the sum of mean losses, averaged over ranks, is that of all rows.
 
         Args:
             counts: per task, over how many terms each of this rank's losses of one step is the mean, see
@@ -114,24 +98,19 @@ class Replica:
             a term; and the sums of the other counts over all ranks.
         """
         totals = all_reduce_sum(torch.tensor([*map(sum, counts), *others])).tolist()
-        shares = [
+        factors = [
             [count * num_ranks() / max(total, 1) for count in own]
             for own, total in zip(counts, totals, strict=False)
         ]
-        return shares, totals[len(counts) :]
-
-    def loss(self, task: str, batch: Tensors) -> Tensor:
-        """The mean loss of this rank's batch, to be multiplied by its share before `backward`."""
-        loss: Tensor = self._form.called(task, batch)
-        return loss
+        return factors, totals[len(counts) :]
 
     def losses(self, tasks: Sequence[str], batches: Sequence[Tensors]) -> Tensor:
-        """The same of several tasks' batches, encoded together: [tasks]."""
+        """Compute the mean losses of this rank's batches, [tasks], before their factors."""
         losses: Tensor = self._form.called(tasks, batches)
         return losses
 
     def mean(self, loss: Tensor) -> Tensor:
-        """The average over the ranks of detached losses that were multiplied by their shares."""
+        """Average detached losses, multiplied by their factors, over the ranks."""
         return all_reduce_sum(loss) / num_ranks()
 
     @contextmanager
@@ -145,35 +124,23 @@ class Replica:
         return self._form.apart()
 
 
-def _sent_in_bf16(gradients: Tensor) -> torch.futures.Future[Tensor]:
-    """What the engine's hook does, which it refuses to every backend but NCCL, though gloo can do it.
-
-    It waits: a callback in a thread of gloo's would still hold Python objects when the program ends.
-    """
-    rounded = gradients.to(torch.bfloat16).div_(num_ranks())
-    exchanged: torch.futures.Future[Tensor] = torch.futures.Future()
-    exchanged.set_result(gradients.copy_(all_reduce_sum(rounded)))
-    return exchanged
-
-
 def gathers_in_bf16(model: nn.Module, layer: nn.Module) -> bool:
     """Whether a layer casts all its parameters to bfloat16 itself, so that they may travel as that."""
     return getattr(model, "precision", "fp32") == "bf16" and getattr(layer, "casts_its_parameters", False)
 
 
-def _sharded(model: nn.Module, in_bf16: bool) -> Form:
+def _sharded(model: nn.Module) -> Form:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # half a second that few need
 
-    policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if in_bf16 else None)
     all_are_cast = casts_norms(next(model.parameters()))
     # Without its own word, the sum of gradients would follow the dtype of what is gathered.
-    half = MixedPrecisionPolicy(torch.bfloat16, policy.reduce_dtype or torch.float32)
+    half = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     rounded = []
     for layer in chain.from_iterable(lists):
         rounded.append(all_are_cast and gathers_in_bf16(model, layer))
-        fully_shard(layer, mp_policy=half if rounded[-1] else policy)
-    root = fully_shard(model, mp_policy=policy)
+        fully_shard(layer, mp_policy=half if rounded[-1] else MixedPrecisionPolicy())
+    root = fully_shard(model)
 
     @contextmanager
     def accumulating() -> Iterator[None]:

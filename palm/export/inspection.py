@@ -16,7 +16,7 @@ from palm.core.files.tensors import weights_under
 from palm.core.files.untrusted import read_object, resolve_inside, wrap_read_errors
 from palm.engine.inference import inference
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run import checkpoint, weights
+from palm.engine.run import checkpoint
 from palm.engine.run.run_directory import CONFIGURATION, RECIPE
 from palm.engine.training.events import Ended
 from palm.engine.watching.history import HISTORY_FILE, read_lines
@@ -58,7 +58,7 @@ def inspect_directory(path: str | Path) -> Facts:
     if not folder.exists():
         raise StorageError(f"there is no directory {folder}")
     with wrap_read_errors(folder):
-        finders = (_exported, _model, _checkpoint, _weights, _run, _pretrained)
+        finders = (_exported, _model, _checkpoint, _run, _pretrained)
         facts = next(facts for find in finders if (facts := find(folder)))
     files = [file for file in ([folder] if folder.is_file() else folder.rglob("*")) if file.is_file()]
     size = sum(file.stat().st_size for file in files)
@@ -133,6 +133,7 @@ def _checkpoint(folder: Path) -> Facts | None:
         "step": state["step"],
         "backbone": _component(components["backbone"]),
         "parameters": _parameters_by_part(folder, state["heads"]),
+        "resumable": (folder / "optimizer.safetensors").is_file(),
         "averages": (folder / "ema.safetensors").is_file(),
         "tasks": {
             task: {
@@ -142,17 +143,6 @@ def _checkpoint(folder: Path) -> Facts | None:
             }
             for task, step in state["task_steps"].items()
         },
-    }
-
-
-def _weights(folder: Path) -> Facts | None:
-    contents = _description(folder / weights.CONTENTS, weights.FORMAT)
-    if contents is None:
-        return None
-    return {
-        "format": f"{contents['format']}, version {contents['version']}",
-        "parameters": _parameters_by_part(folder, contents["heads"]),
-        "commands": {"start": f"palm train CONFIG --start_from {quote(str(folder))}"},
     }
 
 

@@ -16,7 +16,7 @@ class Decay(Schedule):
     Args:
         warmup_steps: number of steps that warm up; 0 for none.
         num_train_steps: number of steps until the fall ends.
-        lr_end_factor: of linear, cosine and polynomial, what is left of the learning rate at the end.
+        lr_end_factor: of linear, cosine and polynomial, the fraction of the learning rate at the end.
 
     Raises:
         ConfigError: for values outside their range.
@@ -32,7 +32,8 @@ class Decay(Schedule):
         if not 0 <= lr_end_factor < 1:
             problems.append(f"lr_end_factor should be at least 0 and below 1, not {lr_end_factor!r}")
         raise_any(problems)
-        self.warmup_steps, self.num_train_steps = warmup_steps, num_train_steps
+        self.warmup_steps = warmup_steps
+        self.num_train_steps = num_train_steps
         self.end_factor = lr_end_factor
 
     def __call__(self, step: int) -> float:
@@ -43,7 +44,7 @@ class Decay(Schedule):
 
     @abstractmethod
     def left(self, progress: float) -> float:
-        """What is left of the fall, from 1 to 0, after a share `progress` of the steps after the warm-up."""
+        """Return the height, from 1 to 0, after a fraction `progress` of the steps after the warm-up."""
 
 
 @LR_SCHEDULES.register("linear")
@@ -97,38 +98,34 @@ class PolynomialScheduler(Decay):
 
 @LR_SCHEDULES.register("slanted_triangular")
 class SlantedTriangularScheduler(Schedule):
-    """A short, steep line up and a long one down; both ends are the `lr_ratio`-th part of the learning rate.
+    """A short, steep line up and a long one down; both ends are the 32nd part of the learning rate.
 
-    With T = `num_train_steps` and `cut = ⌊T · lr_cut_fraction⌋`: `(1 + p · (lr_ratio − 1)) / lr_ratio`, where
-    `p = t / cut` below the cut, and `1 − (t − cut) / (cut · (1 / lr_cut_fraction − 1))` from there on.
+    With T = `num_train_steps` and `cut = ⌊T / 10⌋`: `(1 + 31 p) / 32`, where `p = t / cut` below the cut, and
+    `1 − (t − cut) / (9 cut)` from there on.
 
     Args:
         num_train_steps: number of steps of the run.
-        lr_cut_fraction: of slanted_triangular, the share of all steps in which the rate rises.
-        lr_ratio: of slanted_triangular, how many times smaller the lowest rate is than the highest.
 
     Raises:
-        ConfigError: for values outside their range, or a run too short to rise in.
+        ConfigError: for a run too short to rise in.
 
     Source: Howard and Ruder, 2018, arXiv:1801.06146, equation 3.
     """
 
-    def __init__(self, num_train_steps: float, lr_cut_fraction: float = 0.1, lr_ratio: float = 32.0) -> None:
-        problems = []
-        if not 0 < lr_cut_fraction < 1:
-            problems.append(f"lr_cut_fraction should be above 0 and below 1, not {lr_cut_fraction!r}")
-        elif int(num_train_steps * lr_cut_fraction) < 1:
-            problems.append(
-                f"slanted_triangular: {num_train_steps!r} steps are too few to rise in a share of "
-                f"{lr_cut_fraction!r} of them; raise lr_cut_fraction"
+    CUT_FRACTION = 0.1
+    RATIO = 32.0
+
+    def __init__(self, num_train_steps: float) -> None:
+        self.cut = int(num_train_steps * self.CUT_FRACTION)
+        if self.cut < 1:
+            raise ConfigError(
+                [
+                    f"slanted_triangular rises in a tenth of the steps, for which {num_train_steps!r} are "
+                    "too few; set num_epochs higher, or lr_scheduler: linear"
+                ]
             )
-        if not lr_ratio >= 1:
-            problems.append(f"lr_ratio should be 1 or more, not {lr_ratio!r}")
-        raise_any(problems)
-        self.cut = int(num_train_steps * lr_cut_fraction)
-        self.fall = self.cut * (1 / lr_cut_fraction - 1)
-        self.ratio = lr_ratio
+        self.fall = self.cut * (1 / self.CUT_FRACTION - 1)
 
     def __call__(self, step: int) -> float:
         risen = step / self.cut if step < self.cut else max(0.0, 1 - (step - self.cut) / self.fall)
-        return (1 + risen * (self.ratio - 1)) / self.ratio
+        return (1 + risen * (self.RATIO - 1)) / self.RATIO

@@ -1,13 +1,12 @@
 """Metrics by name, and scores of files and lists."""
 
+from palm.metrics.answers import Cmrc, Squad, Squad2
 from palm.metrics.base import METRICS, Metric, metric_problems, metrics_of, scores_of
 from palm.metrics.classification import Accuracy, MacroF1, MatthewsCorrelation, MicroF1
-from palm.metrics.cmrc import Cmrc
 from palm.metrics.files import Question, cmrc_scores, squad2_scores, squad_questions, squad_scores
 from palm.metrics.mlm import Perplexity, WordAccuracy
 from palm.metrics.pairs import PairAccuracy
 from palm.metrics.regression import MeanSquaredError, Pearson, Spearman
-from palm.metrics.squad import Squad, Squad2
 from palm.metrics.tagging import Entity, EntityF1, TokenAccuracy, entities, entity_scores
 
 __all__ = [

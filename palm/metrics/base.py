@@ -26,7 +26,7 @@ class Metric(ABC):
         main: the number of `compute` that decides which model is best.
         higher_is_better: whether that number should rise; one that should fall is 0 or more.
         perfect: its highest value, where it should rise.
-        examples_per_unit: how many examples in a row make one that can be counted by itself.
+        examples_per_unit: the number of consecutive examples that are counted as one.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -83,7 +83,7 @@ def metric_problems(names: Sequence[str], truth_names: Iterable[str]) -> list[st
 
     Args:
         names: of metrics, or dotted paths.
-        truth_names: the fields of the truth that the reader tells.
+        truth_names: the fields of the truth that the reader gives.
     """
     if not names:
         return ["the head has no default metrics; name some with the setting metrics"]

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from palm.metrics.answers import Cmrc, Squad, Squad2
 from palm.metrics.base import Metric
-from palm.metrics.cmrc import Cmrc
-from palm.metrics.squad import Squad, Squad2
 
 
 class Question(NamedTuple):

@@ -9,7 +9,7 @@ from palm.metrics.base import METRICS, Metric, Prediction, Truth
 class PairAccuracy(Metric):
     """The fraction of pairwise examples whose right text has the higher score; a tie is wrong.
 
-    Examples come as the reader of pairs tells them: each right text, then its wrong one.
+    Examples come in the order of the reader of pairs: each right text, then its wrong one.
     """
 
     needs = ("is_right",)

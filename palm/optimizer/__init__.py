@@ -8,7 +8,7 @@ from palm.optimizer.adamwdl import AdamWDL, layerwise_lr_decay
 from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, clip
 from palm.optimizer.groups import ParameterGroups
 from palm.optimizer.lamb import Lamb, trust_ratio
-from palm.optimizer.sparse_adamw import takes_rows
+from palm.optimizer.sparse_adamw import takes_sparse_gradients
 
 __all__ = [
     "OPTIMIZERS",
@@ -22,6 +22,6 @@ __all__ = [
     "base_optimizer",
     "clip",
     "layerwise_lr_decay",
-    "takes_rows",
+    "takes_sparse_gradients",
     "trust_ratio",
 ]

@@ -86,7 +86,7 @@ def step_by_rows(optimizer: torch.optim.Optimizer) -> None:
     _TAKING.add(optimizer)
 
 
-def takes_rows(optimizer: torch.optim.Optimizer) -> bool:
+def takes_sparse_gradients(optimizer: torch.optim.Optimizer) -> bool:
     """Whether gradients may be sparse; see `step_by_rows`."""
     return optimizer in _TAKING
 

@@ -9,10 +9,23 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from palm.core.checks import count_problems, dropout_problems, positive_problems
 from palm.core.component import Component, Translate, checked_phase
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
 from palm.paradigm.results import Results
+
+ALIASES_2X = {"input_dim": "hidden_size", "param_initializer_range": "initializer_range"}
+"""The spellings of PaddlePALM 2.x that its heads have in common."""
+
+
+def head_problems(hidden_size: object, initializer_range: object, dropout_prob: object = 0.0) -> list[str]:
+    """A line for every setting that most heads have and that is wrong."""
+    return [
+        *count_problems(hidden_size=hidden_size),
+        *dropout_problems(dropout_prob=dropout_prob),
+        *positive_problems(initializer_range=initializer_range),
+    ]
 
 
 class Head(Component, Results, nn.Module):
@@ -24,11 +37,11 @@ class Head(Component, Results, nn.Module):
         inputs_attr: tensors that `forward` reads, from the backbone or, where it lacks them, from the batch.
         targets_attr: tensors that `loss` reads, from the batch.
         outputs_attr: tensors that `forward` gives.
-        metrics: names of the metrics that a task with this layer is evaluated by where it names none itself;
+        metrics: names of the metrics of a task with this head that names none;
             the first one decides which model is best.
         rate_factors: parameter's name -> factor of the learning rate that it would have.
-        l2_decays: parameter's name -> what of it is added to its clipped gradient: the older kind of weight
-            decay, which passes through Adam's moments.
+        l2_decays: parameter's name -> the fraction of it added to its clipped gradient: the older kind of
+            weight decay, which passes through Adam's moments.
         reader_settings: settings that a reader has for this layer where a configuration does not name them.
     """
 

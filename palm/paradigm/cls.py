@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
+from palm.core.checks import count_problems, raise_any
 from palm.core.errors import WiringError
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head
+from palm.paradigm.base import ALIASES_2X, HEADS, Head, head_problems
 
 
 @HEADS.register("cls")
@@ -30,11 +30,7 @@ class Classify(Head):
         ConfigError: with every setting that is wrong.
     """
 
-    aliases: ClassVar[dict[str, str]] = {
-        "num_classes": "n_classes",
-        "input_dim": "hidden_size",
-        "param_initializer_range": "initializer_range",
-    }
+    aliases: ClassVar[dict[str, str]] = {"num_classes": "n_classes"} | ALIASES_2X
     feature: ClassVar[str] = "sentence_embedding"
     metrics: Sequence[str] = ("accuracy", "macro_f1")
 
@@ -42,14 +38,8 @@ class Classify(Head):
         self, n_classes: int, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02
     ) -> None:
         super().__init__()
-        raise_any(
-            [
-                *count_problems(least=2, n_classes=n_classes),
-                *count_problems(hidden_size=hidden_size),
-                *dropout_problems(dropout_prob=dropout_prob),
-                *positive_problems(initializer_range=initializer_range),
-            ]
-        )
+        problems = count_problems(least=2, n_classes=n_classes)
+        raise_any(problems + head_problems(hidden_size, initializer_range, dropout_prob))
         self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float)}
         self.targets_attr = {"label_ids": TensorSpec(("batch",), torch.long)}
         per_class = TensorSpec(("batch", n_classes), torch.float)

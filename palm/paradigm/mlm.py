@@ -13,7 +13,7 @@ from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.component import Translate, unused
 from palm.core.numerics.layers import ACTIVATIONS, activation_problems, init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head
+from palm.paradigm.base import ALIASES_2X, HEADS, Head, head_problems
 
 
 @HEADS.register("mlm")
@@ -36,10 +36,7 @@ class MaskLM(Head):
 
     computes_in_bf16 = True
 
-    aliases: ClassVar[dict[str, str]] = {
-        "input_dim": "hidden_size",
-        "param_initializer_range": "initializer_range",
-    }
+    aliases: ClassVar[dict[str, str]] = ALIASES_2X
 
     metrics = ("perplexity", "word_accuracy")
     only_2x: ClassVar[Mapping[str, Translate]] = {**Head.only_2x, "dropout_prob": unused}
@@ -59,8 +56,9 @@ class MaskLM(Head):
         width = hidden_size if embedding_size is None else embedding_size
         raise_any(
             [
-                *count_problems(hidden_size=hidden_size, vocab_size=vocab_size, embedding_size=width),
-                *positive_problems(initializer_range=initializer_range, layer_norm_eps=layer_norm_eps),
+                *head_problems(hidden_size, initializer_range),
+                *count_problems(vocab_size=vocab_size, embedding_size=width),
+                *positive_problems(layer_norm_eps=layer_norm_eps),
                 *activation_problems(hidden_act),
             ]
         )
@@ -84,7 +82,7 @@ class MaskLM(Head):
     def forward(self, features: Tensors) -> Tensors:
         """`logits` [masks, vocab_size] of all masks, `mask_columns` [masks] and `mask_counts` [batch].
 
-        `mask_pos` are flat positions, `row * seq + column`, row by row; the columns are given back,
+        `mask_pos` are flat positions, `row * seq + column`, row by row; the columns are outputs, too,
         and how many masks each row has.
         """
         tokens = features["encoder_outputs"]

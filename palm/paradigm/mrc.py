@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.checks import count_problems, positive_problems, raise_any
+from palm.core.checks import count_problems, raise_any
 from palm.core.component import Translate, unused
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head
+from palm.paradigm.base import ALIASES_2X, HEADS, Head, head_problems
 
 PADDING_LOGIT = -1e9
 """The logit of padding: finite, so that arithmetic on it is safe, and no softmax sees it."""
@@ -42,11 +42,7 @@ class MRC(Head):
         ConfigError: with every setting that is wrong.
     """
 
-    aliases: ClassVar[dict[str, str]] = {
-        "input_dim": "hidden_size",
-        "max_ans_len": "max_answer_len",
-        "param_initializer_range": "initializer_range",
-    }
+    aliases: ClassVar[dict[str, str]] = {"max_ans_len": "max_answer_len"} | ALIASES_2X
 
     only_2x: ClassVar[Mapping[str, Translate]] = {
         **Head.only_2x,
@@ -77,14 +73,8 @@ class MRC(Head):
     ) -> None:
         super().__init__()
         max_answer_len = LONGEST_ANSWER if max_answer_len is None else max_answer_len
-        raise_any(
-            [
-                *count_problems(
-                    hidden_size=hidden_size, max_answer_len=max_answer_len, n_best_size=n_best_size
-                ),
-                *positive_problems(initializer_range=initializer_range),
-            ]
-        )
+        problems = head_problems(hidden_size, initializer_range)
+        raise_any(problems + count_problems(max_answer_len=max_answer_len, n_best_size=n_best_size))
         self.max_answer_len = max_answer_len
         self.n_best_size = n_best_size
         self.with_negative = with_negative

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
+from palm.core.checks import raise_any
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head
+from palm.paradigm.base import ALIASES_2X, HEADS, Head, head_problems
 
 
 @HEADS.register("regression")
@@ -30,22 +30,13 @@ class Regression(Head):
     Source: Devlin et al., 2018, section 4.1, as its authors treat STS-B.
     """
 
-    aliases: ClassVar[dict[str, str]] = {
-        "input_dim": "hidden_size",
-        "param_initializer_range": "initializer_range",
-    }
+    aliases: ClassVar[dict[str, str]] = ALIASES_2X
     metrics = ("pearson", "spearman", "mse")
     reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "real"}
 
     def __init__(self, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02) -> None:
         super().__init__()
-        raise_any(
-            [
-                *count_problems(hidden_size=hidden_size),
-                *dropout_problems(dropout_prob=dropout_prob),
-                *positive_problems(initializer_range=initializer_range),
-            ]
-        )
+        raise_any(head_problems(hidden_size, initializer_range, dropout_prob))
         self.inputs_attr = {"sentence_embedding": TensorSpec(("batch", hidden_size), torch.float)}
         self.targets_attr = {"label_values": TensorSpec(("batch",), torch.float)}
         self.outputs_attr = {"values": TensorSpec(("batch",), torch.float)}

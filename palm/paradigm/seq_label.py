@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
+from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.component import Translate
 from palm.core.errors import WiringError
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head
+from palm.paradigm.base import ALIASES_2X, HEADS, Head, head_problems
 from palm.paradigm.crf import LinearChainCRF
 
 
@@ -42,11 +42,7 @@ class SequenceLabel(Head):
     Source: PaddlePALM 2.0.2, `SequenceLabel`, with the CRF and without dropout.
     """
 
-    aliases: ClassVar[dict[str, str]] = {
-        "num_classes": "n_classes",
-        "input_dim": "hidden_size",
-        "param_initializer_range": "initializer_range",
-    }
+    aliases: ClassVar[dict[str, str]] = {"num_classes": "n_classes"} | ALIASES_2X
 
     metrics = ("entity_f1", "token_accuracy")
     only_2x: ClassVar[Mapping[str, Translate]] = {**Head.only_2x, "learning_rate": _rate_of_crf}
@@ -67,11 +63,8 @@ class SequenceLabel(Head):
         raise_any(
             [
                 *count_problems(least=2, n_classes=n_classes),
-                *count_problems(hidden_size=hidden_size),
-                *dropout_problems(dropout_prob=dropout_prob),
-                *positive_problems(
-                    initializer_range=initializer_range, crf_learning_rate_factor=crf_learning_rate_factor
-                ),
+                *head_problems(hidden_size, initializer_range, dropout_prob),
+                *positive_problems(crf_learning_rate_factor=crf_learning_rate_factor),
                 *positive_problems(emission_l2=emission_l2 or 1),
             ]
         )
@@ -120,7 +113,7 @@ class SequenceLabel(Head):
             if mask.is_cuda:
                 return cross_entropy_of_words(outputs["logits"], labels, mask)
             return F.cross_entropy(outputs["logits"][mask], labels[mask])
-        # Where a row has no labels, those of padding stand in; what comes of it is left out of the mean.
+        # A row without labels is computed with label 0, and left out of the mean.
         known = (labels != NO_LABEL).any(1)
         emissions, words = words_first(outputs["logits"], mask)
         labels = words_first(labels.clamp(min=0), mask)[0]
@@ -145,17 +138,15 @@ class SequenceLabel(Head):
 
 
 def cross_entropy_of_words(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the words, which nobody has to count or to pick out.
+    """The mean over the words, without counting or selecting them.
 
     Args:
         logits: [batch, seq, n_classes].
         labels: int64 [batch, seq].
         mask: bool [batch, seq], True on words.
     """
-    ignored = -100
-    return F.cross_entropy(
-        logits.flatten(0, 1), labels.masked_fill(~mask, ignored).flatten(), ignore_index=ignored
-    )
+    labels = labels.masked_fill(~mask, NO_LABEL)
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LABEL)
 
 
 def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

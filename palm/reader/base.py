@@ -46,7 +46,7 @@ class Reader(Methods2x, ABC):
             not inherited: a subclass says it again.
         truth_names: the fields that `truths` gives, which decide what metrics fit.
         ignored_settings: those that are accepted for PaddlePALM's files and have no effect -> the reason.
-        facts: where `encode` counts what the user should know of a file; None while nobody asks.
+        facts: the counts of a file that `encode` adds to; None while none are wanted.
         on_bad_row: the treatment of rows with targets that cannot be used, see `palm.reader.text.bad_rows`.
         bad_rows: where `read` and `encode` put these while a whole file is encoded; None at other times.
     """

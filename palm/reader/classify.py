@@ -25,9 +25,9 @@ class ClassifyReader(TextReader):
             it, or a `tokenizer.json`.
         max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file does so by itself.
+            vocabulary in a JSON file decides this for itself.
         for_cn: take all blanks out of the texts, for Chinese data whose words are separated by blanks.
-            Chinese characters stand alone with or without it.
+            Every Chinese character is a token with or without it.
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels, against which the file's labels are checked; not used for real ones.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.

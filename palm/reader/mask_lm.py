@@ -37,7 +37,7 @@ class MaskLMReader(TextReader):
             it, or a `tokenizer.json`.
         max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file does so by itself.
+            vocabulary in a JSON file decides this for itself.
         for_cn: take all blanks out of the texts, for Chinese data whose words are separated by blanks.
         task_id: the number that ERNIE's task embedding gets.
         on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
@@ -116,7 +116,7 @@ class MaskLMReader(TextReader):
             yield {"index": first + row, "words": by_word}
 
     def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
-        """Nothing: a record has the hidden words itself. Rows in which there are none are told of, once."""
+        """Empty: the records have the hidden words. Rows without words are reported, once."""
         total = wordless = 0
         first = ""
         for example in examples:
@@ -147,7 +147,7 @@ def word_mask(lengths: Ids, first_segments: Ids, separators: int) -> npt.NDArray
     Args:
         lengths: the tokens of every row, int64[batch].
         first_segments: how many of these belong to segment 0, separators included, int64[batch].
-        separators: how many stand between two texts.
+        separators: the number of separators between two texts.
 
     Returns:
         bool[batch, seq], as long as the longest row.

@@ -55,7 +55,7 @@ class MatchReader(TextReader):
             it, or a `tokenizer.json`.
         max_seq_len: the longest row in tokens, `[CLS]` and both `[SEP]` included.
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file does so by itself.
+            vocabulary in a JSON file decides this for itself.
         for_cn: take all blanks out of the texts, for Chinese data whose words are separated by blanks.
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; 0 for no match and 1 for a match. Not used for real ones.

@@ -63,7 +63,7 @@ class MRCReader(TokenizingReader):
         max_query_len: tokens of the question that are kept.
         doc_stride: tokens from the beginning of one window to that of the next.
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file does so by itself.
+            vocabulary in a JSON file decides this for itself.
         for_cn: accepted for PaddlePALM's files; it has no effect, because answers are pieces of the context.
         task_id: the number that ERNIE's task embedding gets.
         remove_noanswer: train only on windows with the answer; otherwise on all of them, and on

@@ -22,8 +22,11 @@ from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, check_labelled
 from palm.reader.text.sequence import sequence_of
 from palm.reader.text.tsv import TableRow
-from palm.reader.text.words import split_words, word_windows
+from palm.reader.text.windows import word_windows
 from palm.reader.tokenizing import TokenizingReader
+
+WORD_SEPARATOR = "\x02"
+"""The separator of words in PaddlePALM 2.x; a text that has one is not split at spaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class SequenceLabelReader(TokenizingReader):
         max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
         label_map: label name -> id, or a JSON file with it.
         do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file does so by itself.
+            vocabulary in a JSON file decides this for itself.
         for_cn: accepted for PaddlePALM's files; it has no effect, because blanks separate the words.
         task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; the `label_map` must name all of them.
@@ -208,6 +211,16 @@ class SequenceLabelReader(TokenizingReader):
         for record in records:
             words = [ids[name] if name in ids else int(name) for name in record["labels"]]
             yield [max(ids.values()), *words, max(ids.values())]
+
+
+def split_words(cell: str) -> list[str]:
+    """The words (or labels) of one cell of a table.
+
+    They are separated by U+0002, which may also close the cell, or else by any number of spaces.
+    """
+    if WORD_SEPARATOR in cell:
+        return cell.removesuffix(WORD_SEPARATOR).split(WORD_SEPARATOR)
+    return [word for word in cell.split(" ") if word]
 
 
 def _words(text: Any, place: str) -> list[str]:

@@ -1,1 +1,1 @@
-"""What a run was and did, for people to look at: plots, and a page about where its models are wrong."""
+"""Reports of runs: plots, and a page with the errors of the models."""

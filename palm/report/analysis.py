@@ -1,4 +1,4 @@
-"""Where a saved model is wrong on its dev data, computed once and kept beside the run."""
+"""Errors of a saved model on its dev data, computed once and kept beside the run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, repeat, tee
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
-from palm.metrics import metrics_of
+from palm.metrics import Metric, metrics_of
 from palm.reader import Reader
 from palm.reader.inspection import label_names, named_texts
 from palm.reader.rows.chunks import encoded_chunks
@@ -42,13 +41,14 @@ from palm.report.data import DataFile, statistics
 from palm.report.losses import example_losses, has_row_losses, record_loss
 from palm.report.run import Model, Run
 
-FILE, VERSION = "report_data.json", 1
+FILE = "report_data.json"
+VERSION = 1
 
 MOST_ROWS = 25
-"""With the largest loss that are shown."""
+"""Rows that are shown, those with the largest loss."""
 
 MOST_LETTERS = 400
-"""Of a text that is shown."""
+"""Letters of a text that is shown."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What was found of one task's model.
+    """The errors of one task's model.
 
     Args:
         task: its name.
@@ -139,7 +139,8 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
 def _analysis(
     run: Run, task: str, known: Analysis | None, predict: bool, trust: str | Sequence[str]
 ) -> Analysis | str:
-    model, dev_file = run.model(task), run.setting(task, "dev_file")
+    model = run.model(task)
+    dev_file = run.setting(task, "dev_file")
     if model is None:
         return "No model of this task is saved, so nothing was predicted."
     if dev_file is None:
@@ -179,26 +180,9 @@ def analyse(
     reader = loaded.reader
     counts = counts_of(reader)
     metrics = [metric() for metric in metrics_of(loaded.head.metrics)]
-    hardest: list[tuple[tuple[float, bool, int], Row]] = []
     windows: list[int] = []
-    for example, record, truth, loss, size in _stream(loaded, dev_file):
-        for metric in metrics:
-            metric.update(record, truth)
-        judged = counts.judge(example, record, truth)
-        loss = record_loss(record) if loss is None else loss
-        row = Row(
-            str(getattr(example, "place", "")),
-            _texts(example),
-            judged.gold,
-            judged.predicted,
-            judged.is_right,
-            loss,
-        )
-        # The number settles ties, so that rows are never compared: the earlier one stays.
-        heapq.heappush(hardest, ((loss or 0.0, not judged.is_right, -len(windows)), row))
-        if len(hardest) > MOST_ROWS:
-            heapq.heappop(hardest)
-        windows.append(size)
+    rows = _judged_rows(loaded, dev_file, counts, metrics, windows)
+    hardest = heapq.nlargest(MOST_ROWS, rows, key=lambda row: (row.loss or 0.0, not row.is_right))
     labels, matrix = counts.matrix()
     files = [(train_file, "train"), (dev_file, "dev")]
     return Analysis(
@@ -209,7 +193,7 @@ def analyse(
         [statistics(reader, path, role) for path, role in files if path is not None and path.is_file()],
         len(windows),
         [pair for metric in metrics for pair in metric.compute().items()] if windows else [],
-        [row for _, row in sorted(hardest, key=itemgetter(0), reverse=True)],
+        hardest,
         counts.label_scores(),
         labels,
         matrix,
@@ -219,11 +203,30 @@ def analyse(
     )
 
 
+def _judged_rows(
+    model: InferenceModel, path: Path, counts: Counts, metrics: Sequence[Metric], windows: list[int]
+) -> Iterator[Row]:
+    """Predict a file and yield its examples; update counts and metrics, and append each example's rows."""
+    for example, record, truth, loss, size in _stream(model, path):
+        for metric in metrics:
+            metric.update(record, truth)
+        judged = counts.judge(example, record, truth)
+        windows.append(size)
+        yield Row(
+            str(getattr(example, "place", "")),
+            _texts(example),
+            judged.gold,
+            judged.predicted,
+            judged.is_right,
+            record_loss(record) if loss is None else loss,
+        )
+
+
 def counts_of(reader: Reader) -> Counts:
-    """What adds up predictions of the kind that a reader tells truths of.
+    """Return an empty count for predictions of the kind that a reader has truths of.
 
     Raises:
-        PalmError: a reader of somebody's own, with truths of another form.
+        PalmError: a user's own reader, with truths of another form.
     """
     names = dict(label_names(reader))
     kinds: dict[str, Callable[[], Counts]] = {

@@ -13,7 +13,9 @@ from palm.core.version import __version__
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-COMPARISON, PICTURE, FORMAT = "compare.json", "compare.png", "palm-comparison"
+COMPARISON = "compare.json"
+PICTURE = "compare.png"
+FORMAT = "palm-comparison"
 
 
 def comparison_page(folder: Path, templates: Environment) -> str:

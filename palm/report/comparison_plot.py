@@ -25,13 +25,15 @@ def plot_comparison(found: Mapping[str, Any]) -> Figure:
         from matplotlib import pyplot
     except ImportError:
         raise PalmError(NEEDS) from None
-    targets, variants = list(found["tests"]), found["variants"]
+    targets = list(found["tests"])
+    variants = found["variants"]
     size = (4.8 * len(targets), 1.2 + 0.55 * len(variants))
     figure, axes = pyplot.subplots(1, len(targets), figsize=size, squeeze=False, layout="constrained")
     for place, target in zip(axes[0], targets, strict=True):
         shown = [variant for variant in variants if target in variant["scores"]]
         for row, variant in enumerate(shown):
-            scores, colour = variant["scores"][target], COLOURS[variants.index(variant) % len(COLOURS)]
+            scores = variant["scores"][target]
+            colour = COLOURS[variants.index(variant) % len(COLOURS)]
             seeds = scores["per_seed"]
             place.plot(seeds, [row] * len(seeds), "o", color=colour, alpha=0.35, markersize=5)
             error = scores["standard_error"]

@@ -1,4 +1,4 @@
-"""What predictions beside the truth add up to: confusions, scores of labels, lengths of answers."""
+"""Counts of predictions against the truth: confusions, scores of labels, lengths of answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from palm.metrics.squad import best, counted_words, exact, word_f1
+from palm.metrics.answers import best, counted_words, exact, word_f1
 from palm.metrics.tagging import Entity, entities
 from palm.reader import Record
 
@@ -25,7 +25,7 @@ Group = tuple[str, Sequence[tuple[str, int, float]]]
 
 @dataclass(frozen=True)
 class LabelScore:
-    """How well one label is found.
+    """Precision and recall of one label.
 
     Args:
         label: its name.
@@ -46,7 +46,7 @@ class LabelScore:
 
 @dataclass(frozen=True)
 class Confused:
-    """How often one label was given for another."""
+    """The number of times that one label was predicted for another."""
 
     gold: str
     predicted: str
@@ -96,11 +96,11 @@ class Counts(ABC):
         return [], []
 
     def facts(self) -> list[tuple[str, str]]:
-        """What else there is to say, as names and values."""
+        """Further facts, as names and values."""
         return []
 
     def groups(self, windows: Sequence[int]) -> list[Group]:  # noqa: ARG002
-        """How good the predictions are for examples of different sizes.
+        """Scores of the predictions by size of the examples.
 
         Args:
             windows: how many rows every example became, in order.
@@ -173,16 +173,21 @@ class TagCounts(Counts):
 
     def __init__(self) -> None:
         super().__init__()
-        self._right, self._given, self._true = Counter[str](), Counter[str](), Counter[str]()
+        self._right = Counter[str]()
+        self._given = Counter[str]()
+        self._true = Counter[str]()
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:
-        predicted, gold = record["labels"], truth["labels"]
+        predicted = record["labels"]
+        gold = truth["labels"]
         self.pairs.update(zip(gold, predicted, strict=True))
-        found, expected = set(entities(predicted)), set(entities(gold))
+        found = set(entities(predicted))
+        expected = set(entities(gold))
         for counts, these in ((self._right, found & expected), (self._given, found), (self._true, expected)):
             counts.update(entity.kind for entity in these)
         words = getattr(example, "words", [])
-        missed, invented = _listed(expected - found, words), _listed(found - expected, words)
+        missed = _listed(expected - found, words)
+        invented = _listed(found - expected, words)
         return Judged(missed, invented, predicted == gold)
 
     def label_scores(self) -> list[LabelScore]:
@@ -254,7 +259,8 @@ class AnswerCounts(Counts):
         self._lengths: list[tuple[int, int, float]] = []
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
-        predicted, answers = record["text"], truth["answers"]
+        predicted = record["text"]
+        answers = truth["answers"]
         score = best(word_f1, predicted, answers) if answers else float(not predicted)
         is_exact = bool(best(exact, predicted, answers)) if answers else not predicted
         kind = "overlaps the true answer" if score > 0 else "another place"
@@ -295,7 +301,7 @@ class AnswerCounts(Counts):
 
 
 def grouped(rows: Sequence[tuple[int, float]], bounds: Sequence[int]) -> list[tuple[str, int, float]]:
-    """How many rows there are in ranges of their size, and their mean score.
+    """Count rows in ranges of their size, with their mean score.
 
     Args:
         rows: size and score of each.

@@ -1,4 +1,4 @@
-"""What a history says as curves: points over global steps, smoothed, and thinned where there are many."""
+"""Curves of a history: points over global steps, smoothed, and thinned if there are many."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Curve:
         sums = [0.0, *accumulate(value for _, value in self.points)]
         found = []
         for number, (step, _) in enumerate(self.points):
-            first, end = max(0, number - half), min(len(self.points), number + half + 1)
+            first = max(0, number - half)
+            end = min(len(self.points), number + half + 1)
             found.append((step, (sums[end] - sums[first]) / (end - first)))
         return Curve(self.name, found)
 

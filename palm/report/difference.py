@@ -1,4 +1,4 @@
-"""What differs between two runs: settings with their origins, data, versions, steps, scores."""
+"""Differences between two runs: settings with their origins, data, versions, steps, scores."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Difference:
 
 
 def differences(first: str, second: str) -> list[Difference]:
-    """What differs between two runs; nothing where they are equal.
+    """List the differences between two runs.
 
     Settings that neither run was given have their defaults and are not compared; of the versions of palm
     that ran, their own differences tell.
@@ -164,7 +164,8 @@ def as_text(found: list[Difference], first: str, second: str) -> str:
         rows = []
         for each in (each for each in found if each.kind == kind):
             name = f"  {each.where}: {each.name}" if each.where else f"  {each.name}"
-            one, other = each.first, each.second
+            one = each.first
+            other = each.second
             are_numbers = all(isinstance(value, (int, float)) for value in (one, other))
             change = f"{other - one:+.4f}" if kind == "score" and are_numbers else ""
             told = _told(kind, one, each.first_origin), _told(kind, other, each.second_origin)

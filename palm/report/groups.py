@@ -15,8 +15,16 @@ from palm.report.history import History
 from palm.report.run import Run
 
 SAME_EXPERIMENT = (
-    *("random_seed", "save_path", "pred_output_path", "data_cache", "use_data_cache", "resume"),
-    *("print_every_n_steps", "keep_last_n", "save_every_n_steps", "save_infermodel_every_n_steps"),
+    "random_seed",
+    "save_path",
+    "pred_output_path",
+    "data_cache",
+    "use_data_cache",
+    "resume",
+    "print_every_n_steps",
+    "keep_last_n",
+    "save_every_n_steps",
+    "save_infermodel_every_n_steps",
 )
 """Settings in which runs may differ that are still the same experiment."""
 
@@ -57,22 +65,25 @@ def grouped_runs(runs: Sequence[Run]) -> list[Group]:
 
     A group is called by the settings that the groups do not share, or by its folder.
     """
-    found: dict[str, list[Run]] = {}
+    members: dict[str, list[Run]] = {}
     for run in runs:
         settings = _settings(run)
         key = json.dumps(settings, sort_keys=True, default=str) if settings else str(run.folder.resolve())
-        found.setdefault(key, []).append(run)
-    members = list(found.values())
-    each_settings = [_settings(group[0]) for group in members]
-    names = dict.fromkeys(name for settings in each_settings for name in settings)
-    shown = [{name: json.dumps(each.get(name), default=str) for name in names} for each in each_settings]
-    differing = [name for name in names if len({values[name] for values in shown}) > 1]
+        members.setdefault(key, []).append(run)
+    names = _differing([_settings(group[0]) for group in members.values()])[:3]
     groups = []
-    for group, settings in zip(members, each_settings, strict=True):
-        told = [f"{name.rpartition(' ')[2]} {settings.get(name, 'default')}" for name in differing[:3]]
+    for group in members.values():
+        settings = _settings(group[0])
+        told = [f"{name.rpartition(' ')[2]} {settings.get(name, 'default')}" for name in names]
         title = ", ".join(told) if settings and told else group[0].name
         groups.append(Group(f"{title} ({len(group)} runs)" if len(group) > 1 else title, group))
     return groups
+
+
+def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the names of settings whose values differ."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in names if len({json.dumps(each.get(name), default=str) for each in settings}) > 1]
 
 
 def band(group: Group, curve_of: Callable[[History], Curve | None]) -> Band | None:

@@ -50,7 +50,7 @@ def example_losses(model: InferenceModel, examples: Iterable[Any]) -> Iterator[f
 
 
 def has_row_losses(model: InferenceModel) -> bool:
-    """Whether what the head gives and compares can be cut into rows."""
+    """Return True if outputs and targets of the head can be cut into rows."""
     specs = [*model.head.outputs_attr.values(), *model.head.targets_attr.values()]
     return (
         all(spec.shape[:1] == ("batch",) for spec in specs) and "is_negative" not in model.head.targets_attr

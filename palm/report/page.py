@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
@@ -26,11 +26,11 @@ from palm.engine.training.events import Evaluated
 from palm.engine.watching.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
+from palm.report.charts import Bars, Chart, Line, shown
 from palm.report.comparison_page import COMPARISON, comparison_page
 from palm.report.curves import Curve
 from palm.report.history import History
 from palm.report.run import Run, read_run
-from palm.report.svg import Bars, Chart, Line, shown
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -99,7 +99,8 @@ def environment(*packages: str) -> Environment:
 
 def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
     """The page's HTML; every text of the run is escaped."""
-    history, end = run.history, run.history.end
+    history = run.history
+    end = run.history.end
     stages = [(stage.step, stage.stage) for stage in history.stages]
 
     def staged(charts: Iterator[Chart]) -> Iterator[Chart]:
@@ -148,79 +149,43 @@ def _cosines(history: History) -> Iterator[tuple[str, str, list[tuple[str, float
                 yield task, other, [(layer, fmean(own) if own else None) for layer, own in found.items()]
 
 
-@dataclass(frozen=True)
-class TaskOnPage:
-    """What the page tells of one task.
-
-    Args:
-        name: its name.
-        colour: number of its colour in all charts.
-        is_target: whether it is a target.
-        rows: its training rows.
-        steps: that it had.
-        planned: steps.
-        epochs: passes over its rows.
-        scores: metric, last score, best score; empty where it was not evaluated.
-        best_step: the global step of the best evaluation.
-        models: kind and path of its saved models.
-        analysis: of its model; None where there is none.
-        missing: why not.
-        length_charts: of its data files.
-    """
-
-    name: str
-    colour: int
-    is_target: bool
-    rows: int
-    steps: int
-    planned: int
-    epochs: float
-    scores: Sequence[tuple[str, float | None, float | None]]
-    best_step: int
-    models: Sequence[tuple[str, str]]
-    analysis: Analysis | None
-    missing: str
-    length_charts: Sequence[Bars]
-
-
-def _task(run: Run, task: str, analysis: Analysis | str) -> TaskOnPage:
+def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
+    """Return the values of a task for the template."""
     history = run.history
     plan = history.start.tasks[task]
     realised = curves.realised_steps(history)[task].points
     steps = int(realised[-1][1]) if len(realised) > 1 else _last_task_step(history, task)
     evaluated = [each for each in history.evaluations if each.scores.get(task)]
     best = _best(evaluated, task)
-    scores = []
-    if best is not None:
-        last = evaluated[-1].scores[task]
-        scores = [(name, value, best.scores[task].get(name)) for name, value in last.items()]
-    found, missing = (analysis, "") if isinstance(analysis, Analysis) else (None, analysis)
-    lengths = []
-    for file in () if found is None else found.data:
-        if file.histogram:
-            low, median, most, high = file.tokens
-            title = f"Lengths of {'training' if file.role == 'train' else 'dev'} rows"
-            note = f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}"
-            lengths.append(Bars(title, "rows", "tokens", file.histogram, note))
-    return TaskOnPage(
-        task,
-        history.tasks.index(task),
-        plan.is_target,
-        plan.rows,
-        steps,
-        plan.expected_steps,
-        steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
-        scores,
-        0 if best is None else best.step,
-        [
+    last = {} if best is None else evaluated[-1].scores[task]
+    return {
+        "name": task,
+        "colour": history.tasks.index(task),
+        "is_target": plan.is_target,
+        "rows": plan.rows,
+        "steps": steps,
+        "planned": plan.expected_steps,
+        "epochs": steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
+        "scores": [(name, value, best.scores[task].get(name)) for name, value in last.items() if best],
+        "best_step": 0 if best is None else best.step,
+        "models": [
             (each.kind, each.folder.relative_to(run.folder).as_posix())
             for each in run.models
             if each.task == task
         ],
-        found,
-        missing,
-        lengths,
-    )
+        "analysis": analysis if isinstance(analysis, Analysis) else None,
+        "missing": analysis if isinstance(analysis, str) else "",
+        "length_charts": list(_length_charts(analysis)) if isinstance(analysis, Analysis) else [],
+    }
+
+
+def _length_charts(analysis: Analysis) -> Iterator[Bars]:
+    for file in analysis.data:
+        if file.histogram:
+            low, median, most, high = file.tokens
+            title = f"Lengths of {'training' if file.role == 'train' else 'dev'} rows"
+            note = f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}"
+            yield Bars(title, "rows", "tokens", file.histogram, note)
 
 
 def _last_task_step(history: History, task: str) -> int:
@@ -272,7 +237,8 @@ def _score_charts(history: History) -> Iterator[Chart]:
 
 
 def _update_charts(history: History) -> Iterator[Chart]:
-    rates, norms = curves.learning_rates(history), curves.gradient_norms(history)
+    rates = curves.learning_rates(history)
+    norms = curves.gradient_norms(history)
     if rates.points:
         yield Chart("Learning rate", "rate", [Line(rates, 7)])
     if norms.points:
@@ -288,7 +254,8 @@ def _pace_charts(history: History) -> Iterator[Chart]:
 
 
 def _mix_charts(history: History) -> Iterator[Chart]:
-    realised, planned = curves.realised_steps(history), curves.planned_steps(history)
+    realised = curves.realised_steps(history)
+    planned = curves.planned_steps(history)
     lines = []
     for number, task in enumerate(history.tasks):
         if len(realised[task].points) > 1:
@@ -305,25 +272,26 @@ def _mix(history: History) -> Iterator[tuple[str, int, int, float, float]]:
     steps = {task: _last_task_step(history, task) for task in history.tasks}
     if history.draws:
         steps |= dict(history.draws[-1].steps)
-    total, planned = max(1, sum(steps.values())), max(1, history.start.total_steps)
+    total = max(1, sum(steps.values()))
+    planned = max(1, history.start.total_steps)
     for task, plan in history.start.tasks.items():
         shares = (100 * steps[task] / total, 100 * plan.expected_steps / planned)
         yield task, steps[task], plan.expected_steps, *shares
 
 
 def _commands(run: Run) -> Iterator[tuple[str, str]]:
-    """What can be done with the run, and the command for it."""
+    """Yield what can be done with the run, and the command for it."""
     folder = quote(str(run.folder))
     if run.is_configured:
         again = quote(str(run.folder / CONFIGURATION))
         yield "Repeat the run", f"palm train {again} --save_path NEW_FOLDER"
         if run.checkpoints and (run.history.end is None or run.history.end.reason != "finished"):
-            yield "Go on with the run", f"palm train {again} --resume auto"
+            yield "Resume the run", f"palm train {again} --resume auto"
     for task in run.history.tasks:
         if (model := run.model(task)) is not None:
             place = quote(str(model.folder))
             yield f"Evaluate {task} on other data", f"palm evaluate --model {place} --input FILE"
-    yield "Make this page anew", f"palm report {folder}"
+    yield "Make this page again", f"palm report {folder}"
 
 
 def versions_of(run: Run) -> dict[str, str]:

@@ -41,7 +41,7 @@ class Panel:
 
     @property
     def what(self) -> str:
-        """What the curve shows."""
+        """The quantity on the curve."""
         return self.metric or "loss"
 
     def curve(self, history: History) -> Curve | None:
@@ -141,7 +141,8 @@ def _draw_band(axes: Axes, found: Band | None, label: str, **style: Any) -> None
         style["marker"] = ""  # an average has no points of its own
     axes.plot(found.steps, found.mean, label=label, linewidth=1.6, **style)
     if found.spread.any():
-        low, high = found.mean - found.spread, found.mean + found.spread
+        low = found.mean - found.spread
+        high = found.mean + found.spread
         axes.fill_between(found.steps, low, high, color=style["color"], alpha=0.18, linewidth=0)
 
 

@@ -70,11 +70,11 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What people call it: its folder."""
+        """The name of its folder."""
         return self.folder.resolve().name
 
     def setting(self, task: str, name: str) -> Any:
-        """What a setting is for a task, as precedence has it; None where it has its default."""
+        """Return the value of a setting for a task; None if it has its default."""
         everything = {each.name: each.value for each in self.sections.get("global", ())}
         own = {each.name: each.value for each in self.sections.get(f"task {task}", ())}
         return everything.get(f"{task}.{name}", everything.get(name, own.get(name)))

@@ -1,4 +1,4 @@
-"""What `Trainer` and `MultiHeadTrainer` have in common: training, saving and loading."""
+"""The common part of `Trainer` and `MultiHeadTrainer`: training, saving and loading."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from palm.engine.run.evaluation import Evaluator
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
 from palm.engine.run.run_directory import RECIPE
-from palm.engine.run.saving import evaluation_observers
+from palm.engine.run.saving import PeriodicSaver, evaluation_observers
 from palm.engine.training.events import Event, Logged, Observer, Saved
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import described
@@ -32,7 +32,7 @@ from palm.engine.watching.trackers import trackers_of
 from palm.pretrained import load_pretrain
 from palm.trainer.assembly import Assembly, Forward, LossVariable, needed, seed_of
 from palm.trainer.dev_data import DevFiles, Metrics, give_dev_data
-from palm.trainer.saving import Saver, kinds_of, load_trained, save_run
+from palm.trainer.saving import FOLDERS, kinds_of, load_trained, save_run
 
 __all__ = ["Forward", "LossVariable", "TrainerBase", "needed", "seed_of"]
 
@@ -50,11 +50,12 @@ class TrainerBase(Assembly):
 
     def __init__(self, name: str, precision: str) -> None:
         super().__init__(name, precision)
-        self._saver: Saver | None = None
+        self._saver: PeriodicSaver | None = None
+        self._save_path: Path | None = None
 
     @abstractmethod
     def _heading(self, logged: Logged) -> str:
-        """What the line of a step begins with."""
+        """Return the beginning of a step's log line."""
 
     @abstractmethod
     def _tell_finish(self, event: Event) -> None:
@@ -113,7 +114,15 @@ class TrainerBase(Assembly):
         Raises:
             ConfigError: another `save_type`.
         """
-        self._saver = Saver(self._save, Path(save_path), save_steps, save_type)
+        folder = Path(save_path)
+        kinds = kinds_of(save_type)
+
+        def write(step: int) -> list[Saved]:
+            paths = {kind: folder / f"{FOLDERS[kind]}.step{step}" for kind in kinds}
+            return [saved for kind, path in paths.items() for saved in self._save(path, kind)]
+
+        self._save_path = folder
+        self._saver = PeriodicSaver(write, save_steps, at_end=True)
 
     # Training
 
@@ -168,7 +177,7 @@ class TrainerBase(Assembly):
         give_dev_data(tasks, forwards, dev_file, metrics)
         raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
         resumed_from = self._checkpoint
-        folder = None if self._saver is None else self._saver.save_path
+        folder = self._save_path
         own = trackers_of(trackers, folder) if is_first() else []
         self._eval_every = eval_every_n_steps, eval_every_epoch
         run = self._training("train")
@@ -198,7 +207,7 @@ class TrainerBase(Assembly):
 
     @staticmethod
     def _record(run: Training, folder: Path | None) -> dict[str, Any]:
-        """What the run is made of, for those who look at it; also written to its folder."""
+        """Return the recipe as data for observers; also write it to the run's folder."""
         found = described(run.recipe)
         if folder is not None and is_first():
             folder.mkdir(parents=True, exist_ok=True)
@@ -225,7 +234,7 @@ class TrainerBase(Assembly):
 
     def _train_on(self, task: Task, batch: Tensors) -> Tensors:
         self._check_single([task], "train_one_step")
-        step = self._training("train_one_step").step_on(task, [batch])
+        step = self._training("train_one_step").step_on([(task, [batch])])
         self._tell_finish(step)
         if self._saver is not None:
             self._saver(step)

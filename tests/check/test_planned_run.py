@@ -57,7 +57,7 @@ NOT_PLANNED = {
     *("backbone_config_path", "pretrain_path", "start_from", "reset", "save_path", "optimizer"),
     *("lr_scheduler", "warmup_proportion", "use_ema", "ema_decay", "print_every_n_steps", "progress"),
     *("quiet", "verbose", "callbacks", "trackers", "keep_last_n", "best_by", "early_stopping_by", "resume"),
-    *("overwrite", "data_cache", "use_data_cache", "use_gpu", "device", "parallel", "gradient_exchange"),
+    *("overwrite", "data_cache", "use_data_cache", "use_gpu", "device", "parallel"),
     *("process_group_timeout", "precision", "tf32", "compile", "activation_checkpointing"),
     # of a task
     *("train_file", "dev_file", "metrics", "pred_file", "pred_output_path", "pred_batch_size"),

@@ -17,6 +17,7 @@ from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.tensors import load_tensors
 from palm.core.signals import Stopped
+from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.training.events import Observer, Started
 from palm.engine.training.loop import Step, Training
 
@@ -150,7 +151,12 @@ def test_the_weights_of_a_stage_are_inspected_and_checked(folder: Path) -> None:
     Controller(config(folder, stages=STAGES[:2]), argv=[]).train()
     place = folder / "out" / "stages" / "1-joint" / "weights"
     facts = palm.inspect_directory(place)
-    assert facts["format"] == "palm-weights, version 1"
+    assert facts["format"].startswith("palm-checkpoint")
+    assert facts["resumable"] is False
+    with pytest.raises(StorageError) as caught:
+        load_checkpoint(Controller(config(folder), argv=[]).training(), place)
+    assert str(place) in str(caught.value)
+    assert "start_from" in str(caught.value)
     assert list(facts["parameters"]) == ["backbone", "cls", "match"]
     with (place / "model.safetensors").open("r+b") as file:
         file.seek(-1, 2)
@@ -262,9 +268,7 @@ def test_a_head_of_another_shape_is_refused_with_the_remedy(folder: Path) -> Non
 
 def test_a_helper_may_have_a_stage_of_its_own(folder: Path) -> None:
     stages = [{"tasks": ["mlm"]}, {"tasks": ["cls"], "optimizer": "lamb", "lr_scheduler": "constant"}]
-    given = config(
-        folder, "cls", "mlm", target_tag=[1, 0], mix_ratio=[1, 0.5], balance="gradnorm", stages=stages
-    )
+    given = config(folder, "cls", "mlm", target_tag=[1, 0], mix_ratio=[1, 0.5], balance="famo", stages=stages)
     given["tasks_per_step"] = 2
     result = Controller(given, argv=[]).train()
     assert result.steps == {"mlm": 10, "cls": 10}

@@ -100,8 +100,9 @@ def test_an_answer_that_is_not_in_its_context(run: Run, capsys: pytest.CaptureFi
     content = json.loads(path.read_text(encoding="utf-8"))
     content["data"][0]["paragraphs"][3]["qas"][0]["answers"][0]["answer_start"] += 1
     path.write_text(json.dumps(content), encoding="utf-8")
-    found = "the answer 'green' should stand at 16, where there is 'reen '; it stands at 15"
-    assert run.train(capsys) == f"error: mrc.json: question 'q3': {found}\n"
+    message = run.train(capsys)
+    assert message.startswith("error: mrc.json: question 'q3': ")
+    assert all(value in message for value in ("'green'", "at 16", "'reen '", "at 15"))
 
 
 def test_an_empty_file(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

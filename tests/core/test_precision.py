@@ -49,7 +49,7 @@ def losses(training: Training, count: int | None = None) -> list[float]:
 
 def gradients(folder: Path, task: str, precision: str) -> dict[str, Tensor]:
     run = without_dropout(training(folder, task, precision=precision))
-    run.model(task, run.tasks[0].stream.batch(0)).backward()
+    run.model([task], [run.tasks[0].stream.batch(0)]).sum().backward()
     return {name: p.grad for name, p in run.model.named_parameters() if p.grad is not None}
 
 

@@ -191,7 +191,7 @@ def test_stages_on_two_processes_are_those_of_one(one: Path, two: Path) -> None:
     assert stages == ["1-joint", "2-cls", "3-last"]
     for stage in stages:
         folders = [place / "staged" / "stages" / stage / "weights" for place in (two, one)]
-        heads = [json.loads((place / "weights.json").read_text("utf-8"))["heads"] for place in folders]
+        heads = [json.loads((place / "state.json").read_text("utf-8"))["heads"] for place in folders]
         assert heads[0] == heads[1]
         ours, theirs = (load_file(place / "model.safetensors") for place in folders)
         assert ours.keys() == theirs.keys()
@@ -214,12 +214,6 @@ def test_stages_on_two_processes_are_those_of_one(one: Path, two: Path) -> None:
 def test_gradients_that_are_accumulated_are_exchanged_once(two: Path) -> None:
     exchanges = seen(two)["exchanges"]
     assert exchanges["parts"] == exchanges["ddp"] > 0
-
-
-def test_gradients_that_travel_in_bf16_are_rounded_to_8_bits(one: Path, two: Path) -> None:
-    alone, together = (dict(enumerate(recorded(place, "bf16")["losses"])) for place in (one, two))
-    differences = [abs(together[k][1] - alone[k][1]) / alone[k][1] for k in alone]
-    assert 1e-6 < max(differences) < 2**-8
 
 
 def test_files_of_predictions_are_those_of_one_process_byte_for_byte(two: Path, tmp_path: Path) -> None:

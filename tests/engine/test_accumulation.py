@@ -66,10 +66,10 @@ def without_dropout(folder: Path) -> None:
 def test_means_of_unequal_batches_make_the_mean_of_all() -> None:
     means, terms = [2.0, 5.0], [1, 3]
     one_process = Replica(torch.nn.Identity())
-    (shares,), _ = one_process.shares([terms])
-    assert shares == [0.25, 0.75]
-    assert sum(mean * share for mean, share in zip(means, shares, strict=True)) == (2 + 5 + 5 + 5) / 4
-    assert one_process.shares([[7], [0]], [3, 1]) == ([[1.0], [0.0]], [3, 1])
+    (factors,), _ = one_process.loss_factors([terms])
+    assert factors == [0.25, 0.75]
+    assert sum(mean * factor for mean, factor in zip(means, factors, strict=True)) == (2 + 5 + 5 + 5) / 4
+    assert one_process.loss_factors([[7], [0]], [3, 1]) == ([[1.0], [0.0]], [3, 1])
 
 
 def test_a_step_uses_up_the_rows_of_all_its_batches(folder: Path) -> None:
@@ -103,7 +103,7 @@ def test_both_parts_of_a_step_have_dropout_of_their_own(folder: Path) -> None:
     (task,) = training.tasks
     batches, seen = task.batches(0), []
     training.model.register_forward_hook(lambda _, __, loss: seen.append(loss))
-    training.step_on(task, batches)
+    training.step_on([(task, batches)])
     assert torch.equal(batches[0]["token_ids"], batches[1]["token_ids"])
     assert seen[0].item() != seen[1].item()
 

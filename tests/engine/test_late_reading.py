@@ -18,7 +18,7 @@ from palm.core.errors import TrainingError
 from palm.engine.run.checkpoint import load_checkpoint, optimizer_tensors, save_checkpoint
 from palm.engine.training import loop
 from palm.engine.training.loop import Training
-from palm.engine.training.nan_guard import Attempt, Guard, NotFinite
+from palm.engine.training.nan_guard import Attempt, NanGuard, NotFinite
 
 KINDS = [["cls"], ["cls", "mlm", "mrc"]]
 
@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(loop, "reads_late", lambda *_: True)
-    patch.setattr(loop, "reads_ahead", lambda *_: True)
+    patch.setattr(loop, "can_read_late", lambda *_: True)
+    patch.setattr(loop, "prefetches", lambda *_: True)
 
 
 def run(folder: Path, tasks: list[str], **settings: Any) -> Training:
@@ -149,7 +149,7 @@ def test_the_history_is_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_after_a_bad_value_no_step_is_made_until_it_is_read() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
-    guard, moved = Guard(optimizer, late=True), []
+    guard, moved = NanGuard(optimizer, late=True), []
     for number, loss in enumerate([1.0, math.inf, 1.0]):
         weight.grad = torch.ones(3)
         attempt = Attempt(["a"], number, 0, 0, {"a": number})

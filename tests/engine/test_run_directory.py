@@ -86,9 +86,7 @@ def test_a_second_run_is_refused_by_name_of_the_first(tmp_path: Path) -> None:
         assert first.stdout is not None
         assert first.stdout.readline() == "in\n"
         with (
-            pytest.raises(
-                StorageError, match=rf"belongs to another run, process {first.pid} on \S+ since 20\d\d-"
-            ),
+            pytest.raises(StorageError, match=rf"process {first.pid} on \S+ since 20\d\d-"),
             only_run_in(tmp_path),
         ):
             pass
@@ -115,14 +113,14 @@ def test_an_earlier_run_stops_a_new_one_with_both_remedies(tmp_path: Path) -> No
     model(tmp_path / "cls" / "infer_model")
     with pytest.raises(
         StorageError,
-        match=r"holds an earlier run, of 20\S+ \S+ \(step_4, step_8, step_12 and 1 more\)\. Go on with it "
-        r"\(resume: auto\), replace it \(overwrite: true\), or give another save_path",
+        match=r"20\d\d-\S+ \S+ \(step_4, step_8, step_12 and 1 more\).*"
+        r"resume: auto.*overwrite: true.*save_path",
     ):
         directory(tmp_path).check()
     directory(tmp_path, resume="auto").check()
     directory(tmp_path, resume=str(tmp_path / "step_8")).check()
     directory(tmp_path, overwrite=True).check()
-    with pytest.raises(StorageError, match="holds an earlier run"):
+    with pytest.raises(StorageError, match="resume: auto"):
         directory(tmp_path, resume="elsewhere/step_8").check()
 
 
@@ -147,7 +145,7 @@ def test_overwrite_replaces_what_palm_wrote_and_nothing_else(tmp_path: Path) -> 
 def test_files_of_others_where_a_model_goes_are_noticed_at_the_start(tmp_path: Path, place: str) -> None:
     (tmp_path / place).mkdir(parents=True)
     (tmp_path / place / "thesis.tex").write_text("mine", encoding="utf-8")
-    with pytest.raises(StorageError, match=r"holds a file that palm did not write \(thesis\.tex\)"):
+    with pytest.raises(StorageError, match=r"\(thesis\.tex\)"):
         directory(tmp_path, overwrite=True).check()
 
 
@@ -190,7 +188,7 @@ def test_a_restart_by_the_launcher_goes_on_without_being_asked(tmp_path: Path) -
     newest = checkpoint(tmp_path, 4, first.run_id)
     run = directory(tmp_path)
     assert begun(run, identity(), launch="l", goes_on=True).checkpoint == newest
-    with pytest.raises(StorageError, match="holds an earlier run"):
+    with pytest.raises(StorageError, match="resume: auto"):
         run.check(launch="m", goes_on=True)
 
 
@@ -213,18 +211,17 @@ def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
 def test_how_to_go_on_says_what_is_whole(tmp_path: Path) -> None:
     run = directory(tmp_path)
     start = begun(run)
-    assert run.how_to_go_on() == f"whole under {tmp_path}: nothing yet; there is no checkpoint to go on from"
+    assert str(tmp_path) in run.how_to_go_on()
+    assert "resume" not in run.how_to_go_on()
     checkpoint(tmp_path, 4, start.run_id)
     model(tmp_path / "cls" / "infer_model")
-    assert run.how_to_go_on() == (
-        f"whole under {tmp_path}: step_4, cls/infer_model; to go on from step_4: "
-        "the same once more with resume: auto"
-    )
+    assert "step_4, cls/infer_model" in run.how_to_go_on()
+    assert run.how_to_go_on().endswith("resume: auto")
 
 
 @pytest.mark.parametrize("name", ["step_4", "best", "run.json", "history.jsonl", ".hidden", "a/b"])
 def test_a_task_cannot_be_called_like_a_folder_of_the_run(name: str) -> None:
-    assert f"task {name!r}: its folder under save_path" in (name_problem(name) or "")
+    assert f"task {name!r}: " in (name_problem(name) or "")
 
 
 def test_other_names_are_free() -> None:

@@ -16,9 +16,9 @@ import palm
 from helpers import article, tiny
 from palm.controller import Controller
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
-from palm.engine.training.joint_step import Shared, sum_of_losses
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import identity, loss_scale
+from palm.engine.training.train_step import sum_of_losses
 from palm.mixing import MixRatio, TaskProgress
 from palm.mixing.draws import draw_tasks, inclusion_probabilities, planned_updates
 
@@ -47,9 +47,7 @@ def gradients(training: Training, *names: str) -> tuple[dict[str, Tensor], Tenso
     drawn = [(task, task.batches(task.step)) for task in tasks]
     training.model.train()
     training.optimizer.zero_grad()
-    parts = training._parts(drawn)
-    shared = [Shared(t.name, p, t.loss_weight) for t, p in zip(tasks, parts, strict=True)]
-    losses = sum_of_losses(training.replica, shared)
+    losses = sum_of_losses(training.replica, training.task_batches(drawn))
     found = {n: p.grad.clone() for n, p in training.model.named_parameters() if p.grad is not None}
     return found, losses
 
@@ -87,7 +85,7 @@ def test_all_tasks_of_a_step_are_encoded_in_one_pass(folder: Path) -> None:
     assert [task.step for task in training.tasks] == [1, 1, 1, 1]
 
 
-def test_one_task_a_step_goes_the_way_that_it_went_before_there_were_several(folder: Path) -> None:
+def test_one_task_a_step_is_the_default(folder: Path) -> None:
     plain, told = run(folder), run(folder, tasks_per_step=1)
     assert identity(plain.recipe) == identity(told.recipe)
     assert {"tasks_per_step", "loss_scale", "balance"}.isdisjoint(identity(plain.recipe))
@@ -96,8 +94,8 @@ def test_one_task_a_step_goes_the_way_that_it_went_before_there_were_several(fol
     for number, (step, other) in enumerate(zip(plain.steps(), islice(told.steps(), 12), strict=False)):
         progress = [task.progress(task.step - (task is step.task)) for task in plain.tasks]
         assert plain.recipe.mixing.draw(1, number, progress) == plain.tasks.index(step.task)
-        assert called[number] == (step.task.name, torch.Size([]))
-        assert (step.others, step.loss.item()) == ((), other.loss.item())
+        assert called[number] == ([step.task.name], torch.Size([1]))
+        assert (len(step.parts), step.loss.item()) == (1, other.loss.item())
 
 
 @pytest.mark.parametrize(
@@ -106,7 +104,7 @@ def test_one_task_a_step_goes_the_way_that_it_went_before_there_were_several(fol
         {"tasks_per_step": 2},
         {"tasks_per_step": 2, "mixing": "round_robin"},
         {"tasks_per_step": 2, "batch_size": None, "max_tokens_per_batch": 64, "precision": "bf16"},
-        {"tasks_per_step": "all", "balance": "gradnorm"},
+        {"tasks_per_step": "all", "balance": "helpers.balances.EqualNorms"},
         {"tasks_per_step": 2, "balance": "famo", "loss_scale": "classes"},
         {"tasks_per_step": 2, "balance": "pcgrad", "gradient_accumulation_steps": 2},
     ],
@@ -241,8 +239,11 @@ def test_what_cannot_be_put_together_is_told(folder: Path) -> None:
         run(folder, "cls", "match", tasks_per_step=0)
     with pytest.raises(palm.ConfigError, match="balance: DWA weighs the tasks of one step, and here"):
         run(folder, "cls", "match", balance="dwa")
-    with pytest.raises(palm.ConfigError, match="dwa_steps belongs to balance dwa; this run has balance famo"):
-        run(folder, "cls", "match", tasks_per_step=2, balance="famo", dwa_steps=3)
+    for removed in ({"balance": "famo", "dwa_steps": 3}, {"balance": "gradnorm"}, {"balance": "nash_mtl"}):
+        with pytest.raises(palm.ConfigError) as caught:
+            run(folder, "cls", "match", tasks_per_step=2, **removed)
+        assert list(removed)[-1] in str(caught.value)
+        assert str(list(removed.values())[-1]) in str(caught.value) or "dwa_steps" in removed
     trainer = article.program(article.write_files(folder / "article"))
     trainer._tasks_per_step = "all"
     with pytest.raises(palm.PalmError, match="get_one_batch concerns a step of one task"):

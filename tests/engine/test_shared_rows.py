@@ -13,8 +13,8 @@ import palm
 from helpers import article, tiny
 from palm.controller import Controller
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
-from palm.engine.training.joint_step import Shared, sum_of_losses
 from palm.engine.training.loop import Training
+from palm.engine.training.train_step import sum_of_losses
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout_prob": 0.0}
 
@@ -72,13 +72,12 @@ def test_rows_that_two_tasks_share_are_drawn_and_encoded_once(folder: Path) -> N
 def test_its_gradient_is_the_sum_of_both_tasks_alone(folder: Path) -> None:
     training = run(folder, batch_size=8, **STILL)
     drawn = [(task, task.batches(0)) for task in training.tasks]
-    parts = training._parts(drawn)
+    batches = training.task_batches(drawn)
     found = []
     for names in (["slot", "intent"], ["slot"], ["intent"]):
         training.optimizer.zero_grad()
         training.model.train()
-        chosen = [Shared(t.name, p, 1.0) for (t, _), p in zip(drawn, parts, strict=True) if t.name in names]
-        sum_of_losses(training.replica, chosen)
+        sum_of_losses(training.replica, [each for each in batches if each.task in names])
         found.append({n: p.grad for n, p in training.model.named_parameters() if p.grad is not None})
     together, slot, intent = found
     assert together.keys() == slot.keys() | intent.keys()

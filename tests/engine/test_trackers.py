@@ -116,14 +116,14 @@ def test_trackio_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pyte
 def test_a_tracker_that_is_not_there_is_named_with_the_way_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tracker_problems(["tensorbord"]) == [
-        "no tracker is called 'tensorbord'; known: tensorboard, trackio, wandb, mlflow; did you mean "
-        "'tensorboard'?"
-    ]
+    (problem,) = tracker_problems(["tensorbord"])
+    assert "'tensorbord'" in problem
+    assert "'tensorboard'" in problem
+    assert all(name in problem for name in TRACKERS)
     monkeypatch.setitem(TRACKERS, "no_such_package", ("", "pip install 'palm-torch[tensorboard]'"))
     with pytest.raises(ConfigError) as error:
         controller(tmp_path, trackers=["no_such_package"]).train()
-    assert str(error.value) == (
-        "trackers: the tracker 'no_such_package' needs a package that is not installed: "
-        "pip install 'palm-torch[tensorboard]'"
-    )
+    (problem,) = error.value.problems
+    assert problem.startswith("trackers: ")
+    assert "'no_such_package'" in problem
+    assert problem.endswith("pip install 'palm-torch[tensorboard]'")

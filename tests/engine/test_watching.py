@@ -19,6 +19,7 @@ from helpers.watching import controller
 from palm.core.errors import ConfigError
 from palm.engine.training.events import Ended, Evaluated, Event, Logged, Saved
 from palm.engine.training.loop import Step
+from palm.engine.watching.history import HISTORY_FILE, read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,6 +41,32 @@ def test_every_observer_hears_the_same_in_the_same_order(tmp_path: Path) -> None
     assert heard[evaluated].step == steps[-1]  # type: ignore[attr-defined]
     assert {event.kind for event in heard if isinstance(event, Saved)} >= {"target", "best", "checkpoint"}
     assert isinstance(heard[-1], Ended)
+
+
+def test_a_step_is_written_down_before_what_follows_from_it(tmp_path: Path) -> None:
+    """A checkpoint holds the number of history lines, and a resumed run cuts off the others.
+
+    So the history comes before what evaluates and saves, what evaluates before the saver of best models, and
+    the saver of checkpoints last: only the line of the checkpoint itself lies behind it.
+    """
+    heard: list[Event] = []
+    settings = {"print_every_n_steps": 10, "eval_every_n_steps": 10, "save_every_n_steps": 10}
+    controller(tmp_path, **settings).train(callbacks=[heard.append])
+    at_ten = [event for event in heard if getattr(event, "step", getattr(event, "number", None)) == 10]
+    kinds = [event.kind if isinstance(event, Saved) else type(event).__name__ for event in at_ten]
+    assert kinds == ["Logged", "Step", "Evaluated", "best", "best_overall", "best_overall", "checkpoint"]
+    lines = read_lines(tmp_path / "out" / HISTORY_FILE)
+    state = json.loads((tmp_path / "out" / "step_10" / "state.json").read_text(encoding="utf-8"))
+    kept = state["attached"]["history"]["lines"]
+    assert [line["event"] for line in lines[:kept] if line["step"] == 10] == [
+        "step",
+        "draws",
+        "evaluation",
+        "saved",
+        "saved",
+        "saved",
+    ]
+    assert (lines[kept]["kind"], lines[kept]["path"]) == ("checkpoint", "step_10")
 
 
 def test_no_observer_changes_a_loss(tmp_path: Path) -> None:

@@ -277,9 +277,7 @@ def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
 
 def test_stages_are_a_variant_of_their_own_length(tmp_path: Path) -> None:
     stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.2, "start_from": "joint"}]
-    given = made(
-        tmp_path, "cls", "match", target_tag=[1, 0], stages=stages, balance="gradnorm", tasks_per_step=2
-    )
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages, balance="famo", tasks_per_step=2)
     setup = setup_of(read_config(given, argv=[]), "target", {}, None)
     ways = setup.ways()
     assert [variant.name for variant, _ in ways] == ["together", "alone-cls", "staged"]

@@ -176,17 +176,23 @@ STAGES: list[dict[str, Any]] = [
     {"name": "last", "tasks": ["mrc", "mlm"], "start_from": "cls", "reset": ["mlm"], "num_epochs": 1},
 ]
 
+EQUAL_NORMS = "helpers.balances.EqualNorms"
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "fsdp": {"parallel": "fsdp", "num_epochs": 1, "use_ema": True, "ema_decay": 0.9},
-    "bf16": {"gradient_exchange": "bf16", "num_epochs": 1},
     "parts": {"gradient_accumulation_steps": 2},
     "together": {"tasks_per_step": "all", "num_epochs": 1},
     "together_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "parallel": "fsdp"},
     "private": {"tasks_per_step": "all", "num_epochs": 1, "cls.private_layers": 1},
     "private_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "cls.private_layers": 1, "parallel": "fsdp"},
-    "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": "nash_mtl"},
-    "balanced_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "balance": "nash_mtl", "parallel": "fsdp"},
+    "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": EQUAL_NORMS},
+    "balanced_fsdp": {
+        "tasks_per_step": 2,
+        "num_epochs": 1,
+        "balance": EQUAL_NORMS,
+        "parallel": "fsdp",
+    },
 }
 
 if __name__ == "__main__":

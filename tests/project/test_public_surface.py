@@ -58,7 +58,7 @@ REGISTERED = {
     ),
     "balance": (
         BALANCES,
-        ["cagrad", "dwa", "famo", "gradnorm", "mgda", "nash_mtl", "pcgrad", "uncertainty", "upgrad"],
+        ["cagrad", "dwa", "famo", "mgda", "pcgrad", "uncertainty", "upgrad"],
     ),
     "schedule": (
         LR_SCHEDULES,

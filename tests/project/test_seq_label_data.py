@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from palm.metrics.entities import entities
 
+from palm.metrics.tagging import entities
 from palm.reader import ClassifyReader, SequenceLabelReader
 from palm.reader.seq_label import TaggedExample
 

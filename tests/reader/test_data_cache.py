@@ -31,9 +31,8 @@ from palm.reader import (
     Rows,
     SequenceLabelReader,
 )
-from palm.reader.rows import cache_key
-from palm.reader.rows.cache import KEPT_DAYS, DataCache, training_rows
-from palm.reader.rows.cache_key import key_of
+from palm.reader.rows import cache as cache_module
+from palm.reader.rows.cache import KEPT_DAYS, DataCache, key_of, training_rows
 from palm.reader.table import TextExample
 
 TAGGED = "text_a\tlabel\nanna has a boat\tB O O O\nthe red door\tO O O\n"
@@ -164,7 +163,7 @@ def test_the_reader_the_library_and_the_format_change_the_key(
     keys = {key_of(mlm, folder / "mlm.tsv"), key_of(match, folder / "mlm.tsv"), key(folder)}
     monkeypatch.setattr("tokenizers.__version__", "0.0")
     keys.add(key(folder))
-    monkeypatch.setattr(cache_key, "FORMAT", 0)
+    monkeypatch.setattr(cache_module, "FORMAT", 0)
     keys.add(key(folder))
     assert len(keys) == 5
     assert None not in keys

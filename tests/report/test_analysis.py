@@ -104,9 +104,7 @@ def test_dev_data_that_is_gone_is_named(run: Path) -> None:
     file = run / "resolved_config.yaml"
     dev = str(read_run(run).setting("cls", "dev_file"))
     file.write_text(file.read_text(encoding="utf-8").replace(dev, "/gone/dev.tsv"), encoding="utf-8")
-    assert analyses_of(read_run(run))["cls"] == (
-        "The dev data is no longer at /gone/dev.tsv, so nothing was predicted."
-    )
+    assert "/gone/dev.tsv" in str(analyses_of(read_run(run))["cls"])
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_rest_of_the_page(run: Path) -> None:
@@ -297,7 +295,7 @@ def test_ranges_without_rows_are_left_out() -> None:
 def test_a_reader_with_other_truths_is_named(tmp_path: Path) -> None:
     reader = palm.reader.ClassifyReader(tiny.write_files(tmp_path) / "vocab.txt", 24)
     reader.truth_names = ("mood",)
-    with pytest.raises(palm.PalmError, match="ClassifyReader tells mood of its examples; the report shows"):
+    with pytest.raises(palm.PalmError, match=r"ClassifyReader.* mood\b"):
         counts_of(reader)
 
 

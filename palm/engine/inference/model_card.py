@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from palm.paradigm import Head, Match, Regression
 from palm.reader import Reader
 from palm.reader.text.labels import Labels
@@ -48,7 +46,7 @@ ELSEWHERE = ("task_instance", "tasks", "backbone", "train_file", "head_of")
 
 
 def label_names(reader: Reader, head: Head) -> list[str]:
-    """What every output of a classifier stands for, in order; empty where outputs are no labels.
+    """Return the label of every output of a classifier, in order; empty if outputs are no labels.
 
     A label has its name in the `label_map`; without one, its number.
     """
@@ -69,11 +67,9 @@ def model_card(description: Mapping[str, Any], labels: Sequence[str], architectu
         labels: what its outputs stand for, as `label_names` tells.
         architecture: the class of `transformers` that loads it; None where palm does.
     """
-    head, training = description["paradigm"]["name"], description.get("training") or {}
+    head = description["paradigm"]["name"]
+    training = description.get("training") or {}
     pipeline, what = PIPELINES.get(head, (None, head))
-    front = {
-        key: value for key, value in _front(description, training, pipeline, architecture).items() if value
-    }
     sections = [
         f"# {description['task']}",
         *_summary(description, what, labels, training),
@@ -82,8 +78,8 @@ def model_card(description: Mapping[str, Any], labels: Sequence[str], architectu
         *_data_and_scores(training),
         *_settings(description["task"], training),
     ]
-    yaml_part = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=2**16)
-    return f"---\n{yaml_part}---\n\n" + "\n\n".join(sections) + "\n"
+    front = _front(description, training, pipeline, architecture)
+    return f"---\n{front}\n---\n\n" + "\n\n".join(sections) + "\n"
 
 
 def _front(
@@ -91,30 +87,39 @@ def _front(
     training: Mapping[str, Any],
     pipeline: str | None,
     architecture: str | None,
-) -> dict[str, Any]:
+) -> str:
+    """Return the facts for programs, as YAML."""
+    from huggingface_hub import EvalResult, ModelCardData
+
     evaluation = training.get("evaluation") or {}
     # Scores of these very weights: those of an evaluation at the step at which they were saved.
     found = evaluation.get("scores", {}) if evaluation.get("step") == training.get("step") else {}
     scores = {name: value for name, value in found.items() if value is not None}
-    tags = ["palm", description["backbone"]["name"], description["paradigm"]["name"]]
+    tags = ["palm", str(description["backbone"]["name"]), str(description["paradigm"]["name"])]
     if len(training.get("tasks", ())) > 1:
         tags.append("multi-task")
-    result = {
-        "task": {"type": pipeline or "other", "name": description["task"]},
-        "dataset": {"type": "local", "name": training.get("data", {}).get("dev_file", {}).get("name", "")},
-        "metrics": [
-            {"type": HUB_METRICS.get(name, name), "name": name, "value": value}
-            for name, value in scores.items()
-        ],
-    }
-    return {
-        "library_name": "palm" if architecture is None else "transformers",
-        "pipeline_tag": pipeline,
-        "language": "zh" if description["reader"]["settings"].get("for_cn") else None,
-        "tags": list(map(str, tags)),
-        "metrics": list(dict.fromkeys(HUB_METRICS.get(name, name) for name in scores)),
-        "model-index": [{"name": description["task"], "results": [result]}] if scores else [],
-    }
+    results = [
+        EvalResult(
+            task_type=pipeline or "other",
+            task_name=description["task"],
+            dataset_type="local",
+            dataset_name=training.get("data", {}).get("dev_file", {}).get("name", ""),
+            metric_type=HUB_METRICS.get(name, name),
+            metric_name=name,
+            metric_value=value,
+        )
+        for name, value in scores.items()
+    ]
+    facts = ModelCardData(
+        library_name="palm" if architecture is None else "transformers",
+        pipeline_tag=pipeline,
+        language="zh" if description["reader"]["settings"].get("for_cn") else None,
+        tags=tags,
+        metrics=list(dict.fromkeys(each.metric_type for each in results)) or None,
+        model_name=description["task"] if results else None,
+        eval_results=results or None,
+    )
+    return facts.to_yaml(line_break="\n")
 
 
 def _summary(

@@ -1,4 +1,4 @@
-"""The rows of a run's data that were left out or repaired, in a file of its folder."""
+"""A file with the rows of a run's data that were left out or repaired."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def write_bad_rows(folder: Path, tasks: Sequence[Task]) -> None:
     Raises:
         StorageError: the folder cannot be written.
     """
-    lines, total = [], 0
+    lines = []
+    total = 0
     for task in tasks:
         assert task.stream is not None, "the training data is not loaded"
         for records, count in (task.stream.rows.bad, task.bad_dev_rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,35 +30,46 @@ from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
-FORMAT, VERSION = "palm-checkpoint", 2
+FORMAT = "palm-checkpoint"
+VERSION = 2
 STATE = "state.json"
-NEEDED = (STATE, "model.safetensors", "optimizer.safetensors")
+WEIGHTS_NEEDED = (STATE, "model.safetensors")
+NEEDED = (*WEIGHTS_NEEDED, "optimizer.safetensors")
 
 
-def save_checkpoint(training: Training, folder: Path, run_id: str | None = None) -> None:
+def save_checkpoint(
+    training: Training, folder: Path, run_id: str | None = None, *, resumable: bool = True
+) -> None:
     """Write a run's weights, optimizer, averages and position to `folder`.
 
     Args:
         training: between two steps.
         folder: appears whole or not at all; of several ranks, which must all call this, rank 0 writes it.
         run_id: which run it belongs to, where several may use one folder.
+        resumable: False for a checkpoint without optimizer, to start other runs from; its weights are the
+            averaged ones where the run keeps averages.
 
     Raises:
         TrainingError: a tensor holds what is no finite number; nothing was saved.
         StorageError: the place cannot be written; nothing is left half-written.
     """
-    names = {parameter: name for name, parameter in training.model.named_parameters()}
-    files = {
-        "model": training.model.state_dict(),
-        "optimizer": optimizer_tensors(training.optimizer, lambda parameter: names[parameter]),  # type: ignore[index]
-    }
-    if training.ema is not None:
-        files["ema"] = training.ema.state_dict()
-    for name, tensors in files.items():
-        check_finite(tensors, f"{name} at global step {training.step}")
-    contents = {name: full_tensors(tensors) for name, tensors in files.items()}
-    if not is_first():
-        return
+    with nullcontext() if resumable else training.averaged():
+        files = {"model": training.model.state_dict()}
+        if resumable:
+            names = {parameter: name for name, parameter in training.model.named_parameters()}
+            files["optimizer"] = optimizer_tensors(training.optimizer, lambda parameter: names[parameter])  # type: ignore[index]
+            if training.ema is not None:
+                files["ema"] = training.ema.state_dict()
+        for name, tensors in files.items():
+            check_finite(tensors, f"{name} at global step {training.step}")
+        contents = {name: full_tensors(tensors) for name, tensors in files.items()}
+        if is_first():
+            _write(training, folder, run_id, contents)
+
+
+def _write(
+    training: Training, folder: Path, run_id: str | None, contents: Mapping[str, dict[str, Tensor]]
+) -> None:
     move_foreign_aside(folder)
     with new_directory(folder, overwrite=True) as part:
         for name, tensors in contents.items():
@@ -75,7 +87,7 @@ def save_checkpoint(training: Training, folder: Path, run_id: str | None = None)
 
 
 def _components(training: Training, folder: Path) -> dict[str, Any]:
-    """What is needed beside the weights to predict with any task."""
+    """Describe the components that, with the weights, predict with any task."""
     # Of 200 tasks with one vocabulary, their copies of it would be nearly all of a small checkpoint.
     known: dict[str, Path] = {}
     tasks = {
@@ -95,7 +107,14 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         StorageError: missing, damaged, of another version, or of a run with another identity; nothing was
             changed.
     """
-    verify(folder, (*NEEDED, *(["ema.safetensors"] if training.ema is not None else [])))
+    files = verify(folder, WEIGHTS_NEEDED)
+    if "optimizer.safetensors" not in files:
+        raise StorageError(
+            f"{folder} is a checkpoint without optimizer, so no run can resume from it; "
+            "start a new run from its weights with start_from"
+        )
+    if training.ema is not None:
+        verify(folder, ("ema.safetensors",))
     state = _of_this_version(read_object(folder / STATE), folder)
     now = identity(training.recipe)
     with wrap_read_errors(folder / STATE):
@@ -123,16 +142,16 @@ def load_checkpoint(training: Training, folder: Path) -> None:
 
 
 def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What a checkpoint says beside its tensors.
+    """Return the state of a checkpoint after a check of its version.
 
     Raises:
         StorageError: another version of palm wrote it, or it says nothing.
     """
     with wrap_read_errors(folder / STATE):
-        kind, version = state["format"], state["version"]
-    if (kind, version) != (FORMAT, VERSION):
+        found = (state["format"], state["version"])
+    if found != (FORMAT, VERSION):
         raise StorageError(
-            f"{folder} holds {kind!r} version {version!r}, this palm reads "
+            f"{folder} holds {found[0]!r} version {found[1]!r}, this palm reads "
             f"{FORMAT!r} version {VERSION}; continue it with the palm that wrote it, or start a new run from "
             "its weights with load_pretrain"
         )
@@ -149,9 +168,12 @@ def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str,
     Returns:
         The identity, and task -> how many steps now have the rows of one step then.
     """
-    tasks, schedule, steps_per_saved = dict(saved["tasks"]), saved["lr_scheduler"], {}
+    tasks = dict(saved["tasks"])
+    schedule = saved["lr_scheduler"]
+    steps_per_saved = {}
     for name in tasks.keys() & run["tasks"].keys():
-        then, now = tasks[name], run["tasks"][name]
+        then = tasks[name]
+        now = run["tasks"][name]
         sharing = {key: now[key] for key in ("batch_size", "gradient_accumulation_steps", "devices")}
         if now["batch_size"] is not None and _size(then) == _size(now):
             tasks[name] = {**then, **sharing}
@@ -199,7 +221,7 @@ def trained_weights(folder: Path) -> TrainedWeights:
     Raises:
         StorageError: missing or damaged.
     """
-    files = verify(folder, NEEDED)
+    files = verify(folder, WEIGHTS_NEEDED)
     weights = load_tensors(folder / "model.safetensors")
     if any(name.startswith(PRIVATE) for name in weights):
         raise StorageError(
@@ -230,7 +252,8 @@ def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None
             state = _of_this_version(verified_object(folder, STATE), folder)
             with wrap_read_errors(folder / STATE):
                 if run_id in (None, state["run_id"]):
-                    steps, tasks = state["task_steps"], state["run"]["tasks"]
+                    steps = state["task_steps"]
+                    tasks = state["run"]["tasks"]
                     found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
         except StorageError as error:
             logger.warning("passed over: %s", error)

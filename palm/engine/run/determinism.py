@@ -1,4 +1,4 @@
-"""What a run computed, step by step, as digests on disk: two runs are equal if their recordings are."""
+"""Digests of every step of a run, on disk: two runs are equal if their recordings are."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class Recorder:
     """
 
     def __init__(self, path: Path, last: int, killed_after: int | None = None) -> None:
-        self.path, self.last, self.killed_after = path, last, killed_after
+        self.path = path
+        self.last = last
+        self.killed_after = killed_after
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
@@ -64,7 +66,7 @@ class Recorder:
 
 
 def tensors_of(training: Training) -> dict[str, Tensor]:
-    """All that a run has learned, by name: weights, the optimizer's state, moving averages."""
+    """Return the learned tensors of a run by name: weights, the optimizer's state, moving averages."""
     names = {parameter: name for name, parameter in training.model.named_parameters()}
     found = dict(training.model.state_dict())
     state = optimizer_tensors(training.optimizer, lambda parameter: names[parameter])  # type: ignore[index]
@@ -87,9 +89,10 @@ def read_recording(path: Path) -> Recording:
 
 
 def first_difference(one: Recording, other: Recording, steps: Iterable[int]) -> str | None:
-    """What differs first between two recordings, in words; None where nothing does."""
+    """Describe the first difference between two recordings; None if they are equal."""
     for number in steps:
-        here, there = one.get(number), other.get(number)
+        here = one.get(number)
+        there = other.get(number)
         if here is None or there is None:
             return f"global step {number}: only one of the runs made it"
         if here["task"] != there["task"]:

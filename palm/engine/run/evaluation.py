@@ -19,7 +19,7 @@ Scores = Mapping[str, float]
 """The numbers of a task's metrics by name, those of its first metric first."""
 
 JsonScores = dict[str, float | None]
-"""The same as JSON has it, which does not know what is not a number."""
+"""Scores as JSON has them, with None for what is not a number."""
 
 
 @dataclass
@@ -39,7 +39,9 @@ class Best:
     def take(self, score: float, step: int) -> None:
         """Compare with one more evaluation; only a better one replaces the best."""
         if score > self.score:
-            self.score, self.step, self.waited = score, step, 0
+            self.score = score
+            self.step = step
+            self.waited = 0
         else:
             self.waited += 1
 
@@ -86,7 +88,7 @@ class Evaluator:
             logger.info("%s: %d examples to evaluate on", task.name, count_examples(task))
 
     def __call__(self, event: Event) -> Evaluated | None:
-        """Evaluate, if it is time."""
+        """Evaluate after a step for which this is due."""
         if isinstance(event, Completed):
             return None if self._is_up_to_date() else self.evaluate()
         if not isinstance(event, Step):
@@ -100,7 +102,8 @@ class Evaluator:
 
     def evaluate(self) -> Evaluated:
         """Evaluate now."""
-        scores, dev_loss = {}, {}
+        scores = {}
+        dev_loss = {}
         # With fsdp this device has only parts of the weights; apart() gathers them.
         with self.training.averaged(), self.training.replica.apart():
             for task in self.tasks:
@@ -192,8 +195,9 @@ def json_ready(scores: Scores) -> JsonScores:
 
 
 def model_of(training: Training, task: Task) -> InferenceModel:
-    """What a task predicts with at this moment of a run; it has the run's weights, not copies."""
-    model, rows = training.model, task.pred_batch_size
+    """Return the model of a task at this moment of a run; it has the run's weights, not copies."""
+    model = training.model
+    rows = task.pred_batch_size
     return InferenceModel(
         task.name,
         task.reader,
@@ -205,7 +209,7 @@ def model_of(training: Training, task: Task) -> InferenceModel:
 
 
 def count_examples(task: Task) -> int:
-    """How many examples a task's dev data has; every one of them is read.
+    """Count the examples of a task's dev data; all of them are read.
 
     Raises:
         DataError: some that cannot be used, with file and line, unless they may be left out.
@@ -227,7 +231,7 @@ def first_metric(task: Task) -> type[Metric]:
 
 
 def normalized_score(task: Task, scores: Scores) -> float:
-    """How good a task's first metric is, from 0 or below to 1; 0 where it is not a number."""
+    """Normalize a task's first metric: 1 is best, 0 stands for not a number."""
     metric = first_metric(task)
     score = metric.normalized_score(scores.get(metric.main, math.nan))
     return 0.0 if math.isnan(score) else score
@@ -250,7 +254,9 @@ class EarlyStopping:
     """
 
     def __init__(self, evaluator: Evaluator, patience: int, together: bool = False) -> None:
-        self.evaluator, self.patience, self.together = evaluator, patience, together
+        self.evaluator = evaluator
+        self.patience = patience
+        self.together = together
 
     def __call__(self, event: Event) -> None:
         if not isinstance(event, Evaluated):
@@ -260,6 +266,8 @@ class EarlyStopping:
             if task.is_target and not task.done and best is not None and best.waited >= self.patience:
                 task.stopped_at = event.step
                 logger.info(
-                    "%s: nothing better in %d evaluations since step %d; it counts as finished",
-                    *(task.name, best.waited, best.step),
+                    "%s: early stopping: no improvement in %d evaluations (best at step %d)",
+                    task.name,
+                    best.waited,
+                    best.step,
                 )

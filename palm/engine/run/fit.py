@@ -1,4 +1,4 @@
-"""The one way to run a training: every door comes through here, and observers of all kinds hear the same."""
+"""The only function that runs a training; all observers hear the same events, whichever interface is used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from palm.engine.watching.throughput import Meter
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Who looks at a run, and where it is recorded.
+    """Logging and observation of a run.
 
     Args:
         every: steps are logged every so many global steps; 0 or less: never.
@@ -31,9 +31,9 @@ class Watch:
         heading: what a step's line begins with.
         with_epochs: a line at the end of every epoch of the main task.
         folder: where `history.jsonl` goes; None for nowhere.
-        configuration: the resolved settings, for those who record them.
-        observers: trackers and a user's own callbacks, called with every event, in order.
-        resumed_from: the checkpoint that the run goes on from.
+        configuration: the resolved settings, for trackers.
+        observers: trackers and the user's callbacks, called with every event, in order.
+        resumed_from: the checkpoint that the run resumes from.
         warned: warnings from before, and those that come; None to collect them from now on.
     """
 
@@ -49,7 +49,7 @@ class Watch:
 
 
 def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -> TrainingResult:
-    """Train to the end, telling everything that happens to all observers.
+    """Train to the end, and call all observers with every event.
 
     Those who look come before those who evaluate and save, so that a step is written down before what
     follows from it. Of several ranks, all but the first have no display and no files.
@@ -57,7 +57,7 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
     Args:
         training: the run.
         actors: what evaluates, saves, and ends tasks early; called with every event, in order.
-        watch: who looks.
+        watch: logging and observers.
     """
     history = HistoryWriter(training, watch.folder if is_first() else None)
     observers: list[Observer] = [

@@ -1,4 +1,4 @@
-"""What a training gives back: its history, best scores, steps, paths and time, to print or to look at."""
+"""The result of a training: history, best scores, steps, paths and time, to print or to display."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BestScores:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """How a training went.
+    """The result of a training.
 
     Args:
         history: the lines of `history.jsonl`, as JSON has them.
@@ -33,7 +33,7 @@ class TrainingResult:
         paths: what was saved -> where: `<task>`, `<task> (best)`, `checkpoint`, the last of each kind.
         losses: task -> the running mean of its training loss at the last logged step.
         seconds: how long it took, earlier parts of a resumed run included.
-        transfer: what steps on each task did to each other one, where that was compared
+        transfer: effects of steps on each task on the others, if compared
             (`transfer_every_n_steps`).
         stages: task -> the stage that trained it last, of a run in stages.
     """

@@ -1,4 +1,4 @@
-"""The folder of a run: what an earlier run left there, which checkpoints are this run's, how it goes on."""
+"""The folder of a run: results of an earlier run, checkpoints of this one, and where it resumes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ RECIPE = "recipe.yaml"
 MODELS = re.compile(rf"{LAST}|{re.escape(ON_THE_WAY)}\d+|{BEST}")
 """The folders of one task."""
 
-STAGES, STAGES_RECORD, STAGE_WEIGHTS = "stages", "stages.json", "weights"
+STAGES = "stages"
+STAGES_RECORD = "stages.json"
+STAGE_WEIGHTS = "weights"
 """Of a run in stages: a folder for each, what they are, and what each ended with, in its folder."""
 
 SHOWN = 3
-"""How many folders a message names."""
+"""Folders that a message names."""
 
 CHECKPOINT = "step_"
 FOLDERS = ("tensorboard", "trackio", "wandb", "mlflow")
@@ -57,7 +59,7 @@ RESERVED = re.compile(
 
 
 def name_problem(task: str) -> str | None:
-    """Why a task cannot have a folder of its name beside those of the run; None where it can."""
+    """Return the reason why a task cannot have a folder of its name beside those of the run, or None."""
     if RESERVED.fullmatch(task) or task.startswith(".") or "/" in task or "\\" in task:
         return (
             f"task {task!r}: its folder under save_path would be one that the run needs (step_N, best, "
@@ -68,11 +70,11 @@ def name_problem(task: str) -> str | None:
 
 @dataclass(frozen=True)
 class Start:
-    """How a run begins.
+    """The start of a run.
 
     Args:
         run_id: what its checkpoints are marked with.
-        checkpoint: where it goes on from; None for the beginning.
+        checkpoint: where it resumes; None for the beginning.
     """
 
     run_id: str
@@ -101,8 +103,8 @@ class RunDirectory:
         """Clear up after processes that died, refuse what would be refused hours later, choose the start.
 
         Args:
-            launch: what the processes of one launch have in common (see `launch_id`).
-            goes_on: the launcher has started this run anew; what is there may be its own.
+            launch: the id that the processes of one launch share (see `launch_id`).
+            goes_on: the launcher has restarted this run; what is there may be from before.
 
         Raises:
             StorageError: files of others, or an earlier run's, stand where this run writes.
@@ -129,7 +131,7 @@ class RunDirectory:
         return self._start(is_own)
 
     def refusal(self) -> str | None:
-        """Why a run would be refused that may neither go on nor replace; None where nothing is in its way.
+        """Return the reason why a run that may neither resume nor overwrite would be refused, or None.
 
         It only looks.
         """
@@ -180,7 +182,7 @@ class RunDirectory:
             raise type(error)(f"{error}\n{self.how_to_go_on()}") from error
 
     def how_to_go_on(self) -> str:
-        """What is whole in the folder, and what goes on from there; for the end of a message."""
+        """Describe what is whole in the folder, and the command that resumes from there."""
         checkpoint = newest_checkpoint(self.path, run_id=self._record().get("id"))
         whole = [*([] if checkpoint is None else [checkpoint.name]), *self._names(self._models())]
         told = f"whole under {self.path}: {', '.join(whole) or 'nothing yet'}"
@@ -221,7 +223,7 @@ class RunDirectory:
     # What is there
 
     def _record(self) -> dict[str, Any]:
-        """What the last run in this folder wrote about itself; empty where there was none."""
+        """Return the record of the last run in this folder; empty if there was none."""
         if not (self.path / RECORD).is_file():
             return {}
         try:
@@ -270,7 +272,7 @@ class RunDirectory:
 
 
 def run_of(checkpoint: Path) -> str | None:
-    """Which run wrote a checkpoint; None where that cannot be read."""
+    """Return the id of the run that wrote a checkpoint; None if that cannot be read."""
     try:
         state = read_json(checkpoint / "state.json")
     except StorageError:

@@ -1,4 +1,4 @@
-"""One run at a time in a folder: a lock that ends with its process, and a note of who has it."""
+"""One run at a time in a folder: a lock that ends with its process, and a note about its holder."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from palm.core.files.untrusted import read_json
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
 
-LOCK, HOLDER = ".run.lock", ".run.lock.json"
+LOCK = ".run.lock"
+HOLDER = ".run.lock.json"
 
 
 @contextmanager
 def only_run_in(folder: Path) -> Iterator[None]:
-    """Within it, no other run can write to `folder`; nobody waits.
+    """Lock `folder` against other runs; fail at once if it is locked.
 
     The system takes the lock from a process that dies, so that none is ever left behind. On a file
     system that has no locks there is a warning, and nothing is locked.
@@ -55,7 +56,7 @@ def only_run_in(folder: Path) -> Iterator[None]:
 
 
 def _holder(folder: Path) -> str:
-    """Who has the lock, as far as it has introduced itself."""
+    """Describe the lock's holder, if its note can be read."""
     try:
         who = read_json(folder / HOLDER)
         command = f" ({who['command']})" if who["command"] else ""

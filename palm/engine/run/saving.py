@@ -1,8 +1,8 @@
-"""What a run saves: targets as they finish, the best models, checkpoints. None of it changes training."""
+"""Observers that save targets as they finish, best models and checkpoints; none changes training."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WA
 from palm.engine.run.checkpoint import save_checkpoint
 from palm.engine.run.evaluation import EarlyStopping, Evaluator, aligned, model_of
 from palm.engine.run.training_metadata import training_facts
-from palm.engine.training.events import Evaluated, Event, Observer, Saved
+from palm.engine.training.events import Completed, Evaluated, Event, Observer, Saved
 from palm.engine.training.finite import check_finite
 from palm.engine.training.loop import Step, Training
 from palm.engine.training.task import Task
@@ -37,7 +37,10 @@ class TargetSaver:
     def __init__(
         self, training: Training, save_path: Path, every: int, run: dict[str, Any], keep: int = -1
     ) -> None:
-        self.training, self.save_path, self.every, self.run = training, save_path, every, run
+        self.training = training
+        self.save_path = save_path
+        self.every = every
+        self.run = run
         self.keep = keep
         self.finished: dict[str, int] = {}
 
@@ -46,7 +49,8 @@ class TargetSaver:
             return []
         saved = []
         for task in self.training.tasks:
-            own, number = event.part_of(task), task.step
+            own = event.part_of(task)
+            number = task.step
             if not task.is_target:
                 continue
             is_due = self.every > 0 and number % self.every == 0 and number <= task.expected_steps
@@ -97,39 +101,57 @@ def save_model(
             link_equal_weights(path, [*own, run_folder / BEST_OF_RUN / task.name])
 
 
-class CheckpointSaver:
-    """Writes `<save_path>/step_<N>` every `every` global steps; 0 or less: never.
+class PeriodicSaver:
+    """Saves every so many global steps, and when it is asked to; a step at most once.
+
+    Args:
+        write: saves the state after a global step.
+        every: save every so many global steps; 0 or less: never.
+        at_end: save also when the training ends between two of these steps.
+    """
+
+    def __init__(self, write: Callable[[int], list[Saved]], every: int, at_end: bool = False) -> None:
+        self.write = write
+        self.every = every
+        self.at_end = at_end
+        self._saved: int | None = None
+
+    def __call__(self, event: Event) -> list[Saved]:
+        if isinstance(event, Completed) and self.at_end:
+            return self.save(event.step)
+        if isinstance(event, Step) and self.every > 0 and event.number % self.every == 0:
+            return self.save(event.number)
+        return []
+
+    def save(self, step: int) -> list[Saved]:
+        """Save the state after this step, unless that was done."""
+        if self._saved == step:
+            return []
+        self._saved = step
+        return self.write(step)
+
+
+def checkpoint_saver(
+    training: Training, save_path: Path, every: int, keep: int = -1, run_id: str | None = None
+) -> PeriodicSaver:
+    """Return what writes `<save_path>/step_<N>`.
 
     Args:
         training: whose state is saved.
-        save_path: where.
-        every: how often.
+        save_path: the folder of the run.
+        every: save every so many global steps; 0 or less: never.
         keep: how many checkpoints are kept; 0 or less: all.
         run_id: which run they belong to.
     """
 
-    def __init__(
-        self, training: Training, save_path: Path, every: int, keep: int = -1, run_id: str | None = None
-    ) -> None:
-        self.training, self.save_path, self.every, self.keep = training, save_path, every, keep
-        self.run_id = run_id
-        self._saved = 0
-
-    def __call__(self, event: Event) -> Saved | None:
-        regular = isinstance(event, Step) and self.every > 0 and event.number % self.every == 0
-        return self.save() if regular else None
-
-    def save(self) -> Saved | None:
-        """Save the present state, unless that was done."""
-        number = self.training.step
-        if number == self._saved:
-            return None
-        path = self.save_path / f"step_{number}"
-        save_checkpoint(self.training, path, self.run_id)
-        self._saved = number
+    def write(step: int) -> list[Saved]:
+        path = save_path / f"step_{step}"
+        save_checkpoint(training, path, run_id)
         logger.info("checkpoint saved at %s", path)
-        keep_last(self.save_path, "step_", number, self.keep)
-        return Saved(number, "checkpoint", path)
+        keep_last(save_path, "step_", step, keep)
+        return [Saved(step, "checkpoint", path)]
+
+    return PeriodicSaver(write, every)
 
 
 class BestSaver:
@@ -143,7 +165,9 @@ class BestSaver:
     """
 
     def __init__(self, evaluator: Evaluator, save_path: Path, run: dict[str, Any]) -> None:
-        self.evaluator, self.save_path, self.run = evaluator, save_path, run
+        self.evaluator = evaluator
+        self.save_path = save_path
+        self.run = run
 
     def __call__(self, event: Event) -> list[Saved]:
         if not isinstance(event, Evaluated):

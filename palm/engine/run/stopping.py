@@ -1,4 +1,4 @@
-"""Ending a run between two steps because a signal asks for it."""
+"""Stop of a run between two steps, on a signal."""
 
 from __future__ import annotations
 
@@ -8,47 +8,51 @@ from palm.core.logging import logger
 from palm.core.signals import Stopped, StopRequest
 from palm.distributed import barrier, is_first
 from palm.engine.run.run_directory import RunDirectory
-from palm.engine.run.saving import CheckpointSaver
+from palm.engine.run.saving import PeriodicSaver
 from palm.engine.training.events import Event, Saved
 from palm.engine.training.loop import Step, Training
 
 
 class StopOnSignal:
-    """The last observer of a run: a signal ends it after the step that is under way, with a checkpoint.
+    """The last observer of a run: on a signal, it saves a checkpoint after the current step and stops.
 
     Args:
         training: the run.
-        request: whether a signal came.
+        request: the signal that came, if any.
         saver: writes the checkpoint.
-        directory: tells how to go on from it.
+        directory: for the command that resumes from it.
 
     Raises:
         Stopped: a signal asked for it; the checkpoint is written, and all observers know of it.
     """
 
     def __init__(
-        self, training: Training, request: StopRequest, saver: CheckpointSaver, directory: RunDirectory
+        self, training: Training, request: StopRequest, saver: PeriodicSaver, directory: RunDirectory
     ) -> None:
-        self.training, self.request, self.saver, self.directory = training, request, saver, directory
+        self.training = training
+        self.request = request
+        self.saver = saver
+        self.directory = directory
         self._is_saved = False
         training.stop_request = request
 
-    def __call__(self, event: Event) -> Saved | None:
+    def __call__(self, event: Event) -> list[Saved]:
         if isinstance(event, Step) and self.training.is_stopping:
             self._is_saved = True
-            if (saved := self.saver.save()) is not None:
+            if saved := self.saver.save(event.number):
                 return saved  # this observer is told of it last, and stops then
             self._stop()
         elif isinstance(event, Saved) and self._is_saved:
             self._stop()
-        return None
+        return []
 
     def _stop(self) -> None:
         # Of several ranks, some may have heard of it from another one alone.
         number = self.request.number or signal.SIGTERM
         if is_first():
             name = signal.Signals(number).name
-            step, how = self.training.step, self.directory.how_to_go_on()
+            step = self.training.step
+            how = self.directory.how_to_go_on()
             logger.warning("%s: stopped after global step %d; %s", name, step, how)
         barrier()
         raise Stopped(number)

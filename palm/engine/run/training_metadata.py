@@ -1,4 +1,4 @@
-"""Where a saved model comes from: its data, its steps, its scores, what it was trained with."""
+"""Metadata of a saved model: its data, steps, scores and training settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from palm.engine.training.task import Task
 
 
 def training_facts(training: Training, task: Task, best: bool = False) -> dict[str, Any]:
-    """What is to be said of a task's model at this moment of a run, JSON-ready; of files the names alone.
+    """Return the metadata of a task's model at this moment of a run, JSON-ready; of files the names alone.
 
     Returns:
         `step`, `task_step`, `expected_steps` and `epochs`; `tasks` that share the encoder, with their steps;
@@ -35,7 +35,8 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
         data["train_file"] = {"rows": len(task.stream.rows), **_file(task.train_file)}
     if task.dev_file is not None:
         data["dev_file"] = {"rows": count_examples(task), **_file(task.dev_file)}
-    evaluator, evaluation = training.attached("evaluator"), None
+    evaluator = training.attached("evaluator")
+    evaluation = None
     if isinstance(evaluator, Evaluator) and evaluator.evaluations:
         last = evaluator.evaluations[-1]
         if task.name in last.scores:

@@ -50,7 +50,7 @@ def start(recipe: Recipe) -> Training:
         raise_any(compiler_problems(recipe.device))
         recipe.backbone.compile()
     # fsdp replaces parameters, so the replica comes before everything that holds them.
-    replica = Replica(model, recipe.parallel, recipe.gradient_exchange)
+    replica = Replica(model, recipe.parallel)
     optimizer = build_optimizer(recipe.optimizer, recipe.groups, model, recipe.tasks)
     ema = None
     if recipe.ema_decay is not None:

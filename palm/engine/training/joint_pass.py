@@ -1,4 +1,4 @@
-"""Several tasks' batches through the encoder in one pass, and every head on its own rows of the features."""
+"""Batches of one or several tasks through the encoder and the tasks' heads, in as few passes as possible."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from torch.nn import functional as F
 from palm.backbone.base import Backbone
 from palm.backbone.encoder import Branch, Encoder
 from palm.core.numerics.precision import Precision, computing
-from palm.core.tensor_specs import Tensors
+from palm.core.tensor_specs import Tensors, as_declared
 from palm.paradigm.base import Head
+
+Names = Sequence[Sequence[str]]
+"""Per batch the features that its head reads."""
 
 
 def joint_outputs(
@@ -23,13 +26,13 @@ def joint_outputs(
     precision: Precision = "fp32",
     depth: int = 0,
 ) -> list[Tensors]:
-    """What the heads make of their batches, which are encoded together.
+    """Compute the outputs of the heads on their batches, which are encoded together where that can be.
 
     Args:
         encoders: one per batch, the same one or such as have their lower layers in common; they compute in
             `precision`. Those that do not take padded rows of tokens, or give features of another form,
             encode batch by batch.
-        heads: one per batch.
+        heads: one per batch; each reads its features as it declares them, float32 in any precision.
         batches: on the device of all of them.
         rows_of: per batch the first batch that has the same rows; they are encoded once.
         precision: fp32 or bf16.
@@ -38,101 +41,92 @@ def joint_outputs(
     Returns:
         Per batch the outputs of its head.
     """
-    backbone, device = encoders[0], next(iter(batches[0].values())).device
+    device = next(iter(batches[0].values())).device
+    wanted = [
+        [name for name in head.inputs_attr if name in encoder.outputs_attr]
+        for encoder, head in zip(encoders, heads, strict=True)
+    ]
+    batches = [as_declared(batch, encoders[0].inputs_attr) for batch in batches]
     with computing(precision, device):
-        features = _features(encoders, heads, batches, rows_of, depth)
+        if _can_be_joined(encoders[0], wanted, rows_of, depth):
+            features = _encoded_together(encoders, wanted, batches, rows_of, depth)
+        else:
+            features = _encoded_apart(encoders, wanted, batches, rows_of)
     outputs = []
     for head, batch, encoded in zip(heads, batches, features, strict=True):
-        declared = {n: spec.dtype for n, spec in head.inputs_attr.items() if n in backbone.outputs_attr}
-        own = {**batch, **{name: encoded[name].to(dtype) for name, dtype in declared.items()}}
+        specs = head.inputs_attr
+        taken = {n: encoded[n].to(spec.dtype) if n in encoded else batch[n] for n, spec in specs.items()}
         with computing(precision if head.computes_in_bf16 else "fp32", device):
-            outputs.append(head({name: own[name] for name in head.inputs_attr}))
+            outputs.append(head(as_declared(taken, specs)))
     return outputs
 
 
-def _features(
-    encoders: Sequence[Backbone],
-    heads: Sequence[Head],
-    batches: Sequence[Tensors],
-    rows_of: Sequence[int],
-    depth: int,
-) -> list[Tensors]:
-    """Per batch what its encoder gives, in as few passes as can be; equal rows are encoded once."""
-    backbone, firsts = encoders[0], sorted(set(rows_of))
-    wanted = sorted({name for head in heads for name in head.inputs_attr if name in backbone.outputs_attr})
-    if depth and "word_embedding" not in wanted:
-        return _branched(encoders, heads, batches, rows_of, depth)
+def _can_be_joined(backbone: Backbone, wanted: Names, rows_of: Sequence[int], depth: int) -> bool:
+    """Whether rows of several batches, padded to one length, are one batch for the encoder."""
+    read = {name for names in wanted for name in names}
     if depth:
-        return [
-            own(batch, [name for name in head.inputs_attr if name in own.outputs_attr])
-            for own, batch, head in zip(encoders, batches, heads, strict=True)
-        ]
-    takes_rows = all(spec.shape == ("batch", "seq") for spec in backbone.inputs_attr.values())
-    declared = [backbone.outputs_attr[name].shape for name in wanted]
-    gives_rows = all(shape[0] == "batch" or not {"batch", "seq"} & {*shape} for shape in declared)
-    if len(firsts) > 1 and takes_rows and gives_rows and "input_mask" in backbone.inputs_attr:
-        # Rows of several batches, padded to one length, are one batch for such a backbone.
-        joined, sizes, ends = _joined(backbone, [batches[k] for k in firsts])
-        together = backbone(joined, wanted)
-        found = [_own_rows(backbone, together, size, end) for size, end in zip(sizes, ends, strict=True)]
-    else:
-        found = []
-        for first in firsts:
-            readers = [head for head, rows in zip(heads, rows_of, strict=True) if rows == first]
-            read = [name for name in wanted if any(name in head.inputs_attr for head in readers)]
-            found.append(backbone(batches[first], read))
-    return [found[firsts.index(k)] for k in rows_of]
+        return len(rows_of) > 1 and "word_embedding" not in read
+    inputs = backbone.inputs_attr
+    takes_rows = "input_mask" in inputs and all(spec.shape == ("batch", "seq") for spec in inputs.values())
+    shapes = [backbone.outputs_attr[name].shape for name in read]
+    gives_rows = all(shape[0] == "batch" or not {"batch", "seq"} & {*shape} for shape in shapes)
+    return len(set(rows_of)) > 1 and takes_rows and gives_rows
 
 
-def _branched(
+def _encoded_apart(
+    encoders: Sequence[Backbone], wanted: Names, batches: Sequence[Tensors], rows_of: Sequence[int]
+) -> list[Tensors]:
+    """Encode batch by batch; the same rows through the same encoder once."""
+    keys = [(rows, id(encoder)) for rows, encoder in zip(rows_of, encoders, strict=True)]
+    passes: dict[tuple[int, int], Tensors] = {}
+    for key, encoder, batch in zip(keys, encoders, batches, strict=True):
+        if key not in passes:
+            read = {name for other, names in zip(keys, wanted, strict=True) if other == key for name in names}
+            passes[key] = encoder(batch, sorted(read))
+    return [passes[key] for key in keys]
+
+
+def _encoded_together(
     encoders: Sequence[Backbone],
-    heads: Sequence[Head],
+    wanted: Names,
     batches: Sequence[Tensors],
     rows_of: Sequence[int],
     depth: int,
 ) -> list[Tensors]:
-    """The features of encoders with upper layers of their own: the lower ones run once, on all rows."""
-    base, firsts = encoders[0], sorted(set(rows_of))
-    assert isinstance(base, Encoder)
-    joined, sizes, ends = _joined(base, [batches[k] for k in firsts])
-    branches = []
-    for encoder, head, first in zip(encoders, heads, rows_of, strict=True):
-        assert isinstance(encoder, Encoder)
-        (rows, _), end = sizes[firsts.index(first)], ends[firsts.index(first)]
-        wanted = [name for name in head.inputs_attr if name in encoder.outputs_attr]
-        branches.append(Branch(slice(end - rows, end), encoder, wanted))
-    found = base.branched(joined, branches, len(base.layers) + depth)
+    """Encode all rows in one pass, in which encoders with upper layers of their own branch off."""
+    backbone = encoders[0]
+    distinct = sorted(set(rows_of))
+    # What stands in padding has no effect, and an encoder that packs does not compute it: two batches of 16
+    # rows cost what one of 32 does, though one may have far longer rows.
+    sizes = {k: tuple(batches[k]["input_mask"].shape) for k in distinct}
+    longest = max(columns for _, columns in sizes.values())
+    joined = {
+        name: torch.cat([F.pad(batches[k][name], (0, longest - sizes[k][1])) for k in distinct])
+        for name in backbone.inputs_attr
+    }
+    ends = dict(zip(distinct, accumulate(rows for rows, _ in sizes.values()), strict=True))
+    rows = [slice(ends[k] - sizes[k][0], ends[k]) for k in rows_of]
+    if depth:
+        branches = []
+        for encoder, names, own in zip(encoders, wanted, rows, strict=True):
+            assert isinstance(encoder, Encoder)
+            branches.append(Branch(own, encoder, names))
+        assert isinstance(backbone, Encoder)
+        encoded = backbone.branched(joined, branches, len(backbone.layers) + depth)
+        rows = [slice(None)] * len(encoded)
+    else:
+        encoded = [backbone(joined, sorted({name for names in wanted for name in names}))] * len(batches)
     return [
-        _own_rows(base, features, (rows, sizes[firsts.index(first)][1]), rows)
-        for features, first in zip(found, rows_of, strict=True)
-        for rows in [sizes[firsts.index(first)][0]]
+        _of_rows(backbone, features, own, sizes[k][1])
+        for features, own, k in zip(encoded, rows, rows_of, strict=True)
     ]
 
 
-def _joined(
-    backbone: Backbone, batches: Sequence[Tensors]
-) -> tuple[Tensors, list[tuple[int, int]], list[int]]:
-    """The inputs of all batches as one, the rows and columns of each, and where its rows end."""
-    # What stands in padding has no effect, and an encoder that packs does not compute it: two batches of 16
-    # rows cost what one of 32 does, though one may have far longer rows.
-    sizes = [(rows, columns) for rows, columns in (batch["input_mask"].shape for batch in batches)]
-    longest = max(columns for _, columns in sizes)
-    joined = {
-        name: torch.cat([F.pad(batch[name], (0, longest - batch[name].shape[1])) for batch in batches])
-        for name in backbone.inputs_attr
-    }
-    return joined, sizes, list(accumulate(rows for rows, _ in sizes))
-
-
-def _own_rows(backbone: Backbone, features: Tensors, size: tuple[int, int], end: int) -> Tensors:
-    """What of features belongs to a batch of so many rows and columns, whose rows end there."""
-    (rows, columns), own = size, {}
+def _of_rows(backbone: Backbone, features: Tensors, rows: slice, columns: int) -> Tensors:
+    """Cut out the features of some rows, with so many columns; a table, which has no rows, belongs to all."""
+    own = {}
     for name, value in features.items():
         shape = backbone.outputs_attr[name].shape
-        if shape[0] != "batch":  # what has no rows, such as a table, belongs to all
-            own[name] = value
-        elif shape[1:2] == ("seq",):
-            own[name] = value[end - rows : end, :columns]
-        else:
-            own[name] = value[end - rows : end]
+        value = value[rows] if shape[0] == "batch" else value
+        own[name] = value[:, :columns] if shape[:2] == ("batch", "seq") else value
     return own

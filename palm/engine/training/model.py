@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from palm.backbone.base import Backbone
 from palm.core.errors import WiringError
-from palm.core.numerics.precision import Precision, computing
-from palm.core.tensor_specs import Tensors, as_declared
+from palm.core.numerics.precision import Precision
+from palm.core.tensor_specs import Tensors
 from palm.engine.training.joint_pass import joint_outputs
 from palm.engine.training.task import Task
 from palm.paradigm.base import Head
@@ -95,21 +95,14 @@ class MultiTaskModel(nn.Module):
         assert isinstance(head, Head)
         return head
 
-    def forward(self, task: str | Sequence[str], batch: Tensors | Sequence[Tensors]) -> Tensor:
-        """The mean loss of one task on its batch, a scalar; predictions are made of `outputs_of`.
-
-        Several tasks, with a batch each, give a loss each, [tasks]; 0 where no row of a batch has a label.
-        """
-        if isinstance(task, str):
-            assert isinstance(batch, dict)
-            head = self.head(task)
-            return head.loss(outputs_of(self.encoder(task), head, batch, self.precision), batch)
-        assert not isinstance(batch, dict)
-        heads, sources = [self.head(name) for name in task], [self._rows_of[name] for name in task]
+    def forward(self, tasks: Sequence[str], batches: Sequence[Tensors]) -> Tensor:
+        """Compute the mean loss of each task on its batch, [tasks]; predictions are made by `outputs_of`."""
+        heads = [self.head(name) for name in tasks]
+        sources = [self._rows_of[name] for name in tasks]
         rows_of = [sources.index(source) for source in sources]
-        encoders = [self.encoder(name) for name in task]
-        outputs = joint_outputs(encoders, heads, batch, rows_of, self.precision, self._depth)
-        losses = [head.loss(made, own) for head, made, own in zip(heads, outputs, batch, strict=True)]
+        encoders = [self.encoder(name) for name in tasks]
+        outputs = joint_outputs(encoders, heads, batches, rows_of, self.precision, self._depth)
+        losses = [head.loss(made, own) for head, made, own in zip(heads, outputs, batches, strict=True)]
         return torch.stack(losses)
 
     def num_terms(self, task: str, batch: Tensors) -> int:
@@ -138,23 +131,5 @@ def share_parameters(source: nn.Module, target: nn.Module) -> None:
 
 
 def outputs_of(backbone: Backbone, head: Head, batch: Tensors, precision: Precision = "fp32") -> Tensors:
-    """The batch through the backbone and one head; only what that layer reads is computed.
-
-    Args:
-        backbone: computes in `precision`.
-        paradigm: reads its features as it declares them, float32 in any precision.
-        batch: on the device of both.
-        precision: fp32 or bf16.
-
-    Returns:
-        The head's outputs.
-    """
-    device = next(iter(batch.values())).device
-    declared = {name: spec.dtype for name, spec in head.inputs_attr.items() if name in backbone.outputs_attr}
-    with computing(precision, device):
-        features = backbone(as_declared(batch, backbone.inputs_attr), list(declared))
-    features = {**batch, **{name: features[name].to(dtype) for name, dtype in declared.items()}}
-    with computing(precision if head.computes_in_bf16 else "fp32", device):
-        taken = {name: features[name] for name in head.inputs_attr}
-        outputs: Tensors = head(as_declared(taken, head.inputs_attr))
-    return outputs
+    """Compute one head's outputs on a batch; of the backbone only what the head reads is computed."""
+    return joint_outputs([backbone], [head], [batch], [0], precision)[0]

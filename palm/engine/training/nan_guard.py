@@ -41,7 +41,7 @@ class NotFinite(FloatingPointError):  # noqa: N818 - it is an answer, and what t
         self.attempt = attempt
 
 
-def reads_late(
+def can_read_late(
     recipe: Recipe, optimizer: torch.optim.Optimizer, ema: ExponentialMovingAverage | None
 ) -> bool:
     """Whether the values of a step may be read after the next one was begun.
@@ -54,7 +54,7 @@ def reads_late(
     return recipe.device.type == "cuda" and fused and whole and ema is None and recipe.balance is None
 
 
-class Guard:
+class NanGuard:
     """Lets an optimizer make its steps, but none with a loss or a gradient that is not a number.
 
     Args:

@@ -15,12 +15,12 @@ Batches = list[list[Tensors]]
 """Per task those of its step."""
 
 
-def reads_ahead(device: torch.device) -> bool:
+def prefetches(device: torch.device) -> bool:
     """Whether the host has time while a step is computed."""
     return device.type == "cuda"
 
 
-class ReadAhead:
+class Prefetcher:
     """Makes one step's batches in a thread of its own.
 
     Batches are functions of a task's step, so it does not matter who makes them, and when. What was made for
@@ -32,7 +32,7 @@ class ReadAhead:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="palm read-ahead")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="palm-prefetch")
         self._coming: tuple[list[tuple[str, int]], Future[Batches]] | None = None
 
     def begin(self, tasks: Sequence[Task]) -> None:

@@ -15,7 +15,7 @@ from palm.balance import BALANCES, Balance
 from palm.core.component import Component
 from palm.core.numerics import precision
 from palm.core.registry import Registry
-from palm.distributed import GradientExchange, Parallel
+from palm.distributed import Parallel
 from palm.engine.training.planning import StepPlan, TasksPerStep
 from palm.engine.training.task import Task
 from palm.lr_sched import LR_SCHEDULES, Schedule
@@ -49,7 +49,6 @@ class Recipe:
         precision: compute in fp32 or bf16, or in what is fast on the device (auto).
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32; None leaves it as torch has it.
         parallel: what every device has of the parameters, see `Replica`.
-        gradient_exchange: the dtype in which gradients travel between devices.
         compile: compile the encoder's layers.
         activation_checkpointing: compute activations again in the backward pass.
         eval_every_n_steps: how often tasks are evaluated; it counts where draws follow dev scores.
@@ -72,7 +71,6 @@ class Recipe:
     precision: str = "auto"
     tf32: bool | None = None
     parallel: Parallel = "ddp"
-    gradient_exchange: GradientExchange = "fp32"
     compile: bool = False
     activation_checkpointing: bool = False
     eval_every_n_steps: int = -1
@@ -137,7 +135,6 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         "ema_decay": recipe.ema_decay,
         "random_seed": recipe.seed,
         "precision": precision.resolved(recipe.precision, recipe.device),
-        "gradient_exchange": recipe.gradient_exchange,
         "compile": recipe.compile,
         **({"seeds": own_seeds} if own_seeds else {}),
         **({} if recipe.tf32 is None else {"tf32": recipe.tf32}),

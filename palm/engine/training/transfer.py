@@ -19,8 +19,8 @@ from palm.core.tensor_specs import Tensors
 from palm.distributed import local_shard
 from palm.engine.training.device_transfer import placed
 from palm.engine.training.events import Event, Transferred
-from palm.engine.training.joint_step import Shared, gramian, sum_of_losses, taken_gradients
 from palm.engine.training.loop import Step, Training
+from palm.engine.training.train_step import TaskBatches, gramian, sum_of_losses, taken_gradients
 
 LOOK_AHEAD = 0.01
 """A step on a task is as long as would lower its own loss by this share, if the loss were linear."""
@@ -74,7 +74,7 @@ class TransferProbe:
             batches = self._next_batches()
             losses, gradients = [], []
             for name, batch in batches.items():
-                losses.append(sum_of_losses(training.replica, [Shared(name, [batch], 1.0)]).item())
+                losses.append(sum_of_losses(training.replica, [TaskBatches(name, [batch])]).item())
                 gradients.append(taken_gradients(training.replica))
             products = {
                 name: gramian([[own[k] for k in kept] for own in gradients]) for name, kept in self._layers()
@@ -96,15 +96,15 @@ class TransferProbe:
         )
 
     def _next_batches(self) -> dict[str, tuple[Tensors, float]]:
-        """Task -> the first batch of its next step, where it is computed, and the share of its loss."""
+        """Task -> the first batch of its next step, where it is computed, and the factor of its loss."""
         training = self.training
         batches = {task.name: task.batches(task.step)[0] for task in training.tasks}
         counts = [[training.model.num_terms(name, batch)] for name, batch in batches.items()]
-        shares, _ = training.replica.shares(counts)
+        factors, _ = training.replica.loss_factors(counts)
         device = training.recipe.device
         return {
-            name: (placed(batch, device), share)
-            for (name, batch), (share,) in zip(batches.items(), shares, strict=True)
+            name: (placed(batch, device), factor)
+            for (name, batch), (factor,) in zip(batches.items(), factors, strict=True)
         }
 
     def _layers(self) -> Iterator[tuple[str, list[int]]]:
@@ -137,11 +137,11 @@ class TransferProbe:
         torch._foreach_add_([parameter for parameter, _ in moved], [grad for _, grad in moved], alpha=-rate)
         found = []
         with torch.no_grad():
-            for name, (batch, share) in batches.items():
+            for name, (batch, factor) in batches.items():
                 with replica.apart():  # with fsdp, what was gathered before is not to be used again
                     pass
-                loss_now = replica.losses([name], [batch]) * share
-                found.append(replica.mean(loss_now.nan_to_num() if share == 0 else loss_now).item())
+                loss_now = replica.losses([name], [batch])
+                found.append(replica.mean((loss_now if factor else loss_now.nan_to_num()) * factor).item())
         torch._foreach_copy_([parameter for parameter, _ in moved], before)
         with replica.apart():
             pass

@@ -1,4 +1,4 @@
-"""Observers of a user's own, by dotted path."""
+"""The user's own observers, by dotted path."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ def callbacks_of(given: Callbacks | None) -> list[Observer]:
     if given is None:
         return []
     named = given if isinstance(given, Mapping) else {path: {} for path in given}
-    found, problems = [], []
+    found = []
+    problems = []
     for path, settings in named.items():
         try:
-            what, settings = imported("callback", path), settings or {}
+            what = imported("callback", path)
+            settings = settings or {}
             callback = what(**settings) if isinstance(what, type) else partial(what, **settings)
         except (PalmError, TypeError) as error:
             problems.append(f"callbacks: {path}: {error}")

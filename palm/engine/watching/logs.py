@@ -1,4 +1,4 @@
-"""PALM's lines about a run: the step, the epoch, the counts at its end; and the first rows, to be read."""
+"""PALM's log lines of a run: steps, epochs, counts at its end, and the first rows of every task."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ from palm.engine.training.task import Task
 from palm.reader.inspection import readable_rows
 
 FIRST_ROWS = 3
-"""Rows of every task's first batch that are shown."""
+"""Rows of every task's first batch that are logged."""
 
 
 class Pace:
-    """How fast steps go by."""
+    """The speed of steps."""
 
     def __init__(self) -> None:
-        self._steps, self._since = 0, time.perf_counter()
+        self._steps = 0
+        self._since = time.perf_counter()
 
     def count(self) -> None:
-        """One more step."""
+        """Count one more step."""
         self._steps += 1
 
     def speed(self) -> float:
-        """Steps per second since the last call, or since the beginning."""
+        """Return the steps per second since the last call, or since the beginning."""
         now = time.perf_counter()
         speed = self._steps / max(now - self._since, 1e-9)
-        self._steps, self._since = 0, now
+        self._steps = 0
+        self._since = now
         return speed
 
 
 Heading = Callable[[Logged], str]
-"""What a step's line begins with; PaddlePALM 2.x words it otherwise than 0.2.1."""
+"""The beginning of a step's line, which differs between PaddlePALM 2.x and 0.2.1."""
 
 
 def palm_heading(logged: Logged) -> str:
-    """That of PaddlePALM 0.2.1."""
+    """Return the heading of PaddlePALM 0.2.1."""
     return f"Global step: {logged.step}. Task: {logged.task}, "
 
 
 class StepLog:
-    """PALM's line of every logged step; behind it the running mean, the rate, and the time gone and left."""
+    """Logs every step as PALM did, followed by running mean, learning rate, elapsed and remaining time."""
 
     def __init__(self, heading: Heading = palm_heading) -> None:
         self.heading = heading
@@ -55,21 +57,27 @@ class StepLog:
                 "%sstep %d/%d (epoch %d), loss: %.3f, speed: %.2f steps/s, mean loss: %.3f, "
                 "learning rate: %.2e, elapsed: %s, remaining: %s",
                 self.heading(event),
-                *(event.step_of_epoch, event.steps_per_epoch, event.epoch, event.loss),
-                *(event.steps_per_second, event.mean_loss, event.learning_rate),
-                *(clock(event.seconds), clock(event.remaining)),
+                event.step_of_epoch,
+                event.steps_per_epoch,
+                event.epoch,
+                event.loss,
+                event.steps_per_second,
+                event.mean_loss,
+                event.learning_rate,
+                clock(event.seconds),
+                clock(event.remaining),
             )
 
 
 def clock(seconds: float) -> str:
-    """`0:01:15`, rounded."""
+    """Return `0:01:15`, rounded."""
     return str(timedelta(seconds=round(seconds)))
 
 
 class RunLog:
-    """A line at the end of every epoch of the main task, the first target, and a line per task at the end.
+    """Logs realised and planned steps of all tasks, after every epoch of the main task and at the end.
 
-    They tell the realised steps of all tasks beside the planned ones.
+    The main task is the first target.
     """
 
     def __init__(self, with_epochs: bool = True) -> None:
@@ -85,14 +93,14 @@ class RunLog:
             if event.part_of(main) is not None and main.step % main.steps_per_epoch == 0:
                 logger.info("%s: end of epoch %d; %s", main.name, main.epoch, counts(self.tasks))
         elif isinstance(event, Completed):
-            made, planned = (
-                max(sum(steps), 1)
-                for steps in zip(*((task.step, task.expected_steps) for task in self.tasks), strict=True)
-            )
+            made = max(sum(task.step for task in self.tasks), 1)
+            planned = max(sum(task.expected_steps for task in self.tasks), 1)
             for task in self.tasks:
                 logger.info(
                     "%s: %d steps, %d planned (%.1f %% of all, %.1f %% planned)",
-                    *(task.name, task.step, task.expected_steps),
+                    task.name,
+                    task.step,
+                    task.expected_steps,
                     100 * task.step / made,
                     100 * task.expected_steps / planned,
                 )
@@ -100,12 +108,15 @@ class RunLog:
                 if last := trained % rows:
                     logger.info(
                         "%s: %d of its %d rows were not trained on in the last pass over them, number %d",
-                        *(task.name, rows - last, rows, trained // rows + 1),
+                        task.name,
+                        rows - last,
+                        rows,
+                        trained // rows + 1,
                     )
 
 
 FEW = 0.9
-"""Of a task's rows; a warning says so where an epoch counts fewer."""
+"""Fraction of a task's rows; a warning is logged if an epoch counts fewer."""
 
 
 def tell_short_epochs(tasks: Sequence[Task]) -> None:
@@ -116,19 +127,22 @@ def tell_short_epochs(tasks: Sequence[Task]) -> None:
             logger.warning(
                 "%s: an epoch counts whole steps, %d of %d rows; for more, set a smaller batch or a larger "
                 "num_epochs (its %d steps are %.1f passes over the rows)",
-                *(task.name, counted, rows, task.expected_steps),
+                task.name,
+                counted,
+                rows,
+                task.expected_steps,
                 task.rows_after(task.expected_steps)[1] / rows,
             )
 
 
 def counts(tasks: Sequence[Task]) -> str:
-    """The realised steps of tasks beside the planned ones: `steps so far / planned: slot 70/140, …`."""
+    """Return realised and planned steps of tasks: `steps so far / planned: slot 70/140, …`."""
     found = ", ".join(f"{task.name} {task.step}/{task.expected_steps}" for task in tasks)
     return f"steps so far / planned: {found}"
 
 
 def log_first_rows(event: Event) -> None:
-    """Show some rows of every task's first batch as the model sees them: tokens, and what is true of them."""
+    """Log some rows of every task's first batch as the model sees them, with their targets."""
     for part in event.parts if isinstance(event, Step) else ():
         if part.task.step == 1:
             rows = readable_rows(part.task.reader, part.batches[0], FIRST_ROWS)

@@ -1,4 +1,4 @@
-"""A run on a terminal or in a notebook: a bar for all steps, and under it a line for every task."""
+"""Progress on a terminal or in a notebook: a bar for all steps, and under it a line for every task."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from palm.engine.training.loop import Step
 from palm.engine.watching.logs import Heading, StepLog, log_first_rows, palm_heading
 
 Progress = Literal["auto", "bar", "lines", "none"]
-"""How a run shows how far it is; auto: a bar on a terminal and in a notebook, lines elsewhere."""
+"""Display of a run's progress; auto: a bar on a terminal and in a notebook, lines elsewhere."""
 
 
 def watchers(progress: Progress, heading: Heading = palm_heading) -> list[Any]:
-    """The observers that show a run as it was asked for."""
+    """Return the observers that show a run in this way."""
     if progress == "auto":
         shown = logger.isEnabledFor(20)  # INFO
         can_move = sys.stderr.isatty() or "ipykernel" in sys.modules  # a terminal, or a notebook
@@ -99,12 +99,12 @@ class ProgressBars:
 
 
 def _task_format(task: Any) -> str:
-    """What tqdm shows of a task: more steps than planned stand there as they are."""
+    """Return tqdm's format of a task, which may have more steps than planned."""
     return f"{{desc}} {{n_fmt}}/{task.expected_steps}{{postfix}}"
 
 
 def _rates(logged: Logged, taken: int) -> str:
-    """What belongs to the whole run, the most important first: as much as fits beside `taken` columns."""
+    """Return the rates of the whole run, as many as fit beside `taken` columns."""
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (AttributeError, OSError, ValueError):

@@ -18,18 +18,20 @@ DECAY = 0.98
 
 
 class Meter:
-    """Answers every `every`-th step with its numbers.
+    """Returns the numbers of every `every`-th step.
 
-    Running means are sums on the device, which nobody waits for until a step is logged.
+    Running means are sums on the device, so that only logged steps wait for it.
 
     Args:
         training: its checkpoints hold the running means.
         every: 0 or less: never.
-        seconds: tells the time since the run began, earlier parts of a resumed run included.
+        seconds: returns the time since the run began, earlier parts of a resumed run included.
     """
 
     def __init__(self, training: Training, every: int, seconds: Callable[[], float]) -> None:
-        self.training, self.every, self.seconds = training, every, seconds
+        self.training = training
+        self.every = every
+        self.seconds = seconds
         self._sums: dict[str, tuple[Tensor, float]] = {}
         self._last = self._first = (seconds(), training.step, training.rows, training.tokens)
         training.attach("meter", self)
@@ -44,18 +46,20 @@ class Meter:
         return self._logged(event) if self.every > 0 and event.number % self.every == 0 else []
 
     def _logged(self, step: Step) -> list[Logged]:
-        """What is logged of every task that was drawn, with the same rates."""
+        """Return an event for every task that was drawn, with the same rates."""
         self.training.settle()  # a step that was refused has no line
         sums = [self._sums[part.task.name] for part in step.parts]
         means = [total / weight for total, weight in sums]
         losses = [part.loss for part in step.parts]
         norm, *numbers = torch.stack([step.grad_norm, *losses, *means]).tolist()
-        now, training = self.seconds(), self.training
+        now = self.seconds()
+        training = self.training
         since, number, rows, tokens = self._last
         self._last = (now, training.step, training.rows, training.tokens)
         pace = max(now - since, 1e-9)
         per_step = (now - self._first[0]) / (training.step - self._first[1])
-        count, memory = len(step.parts), memory_bytes(training.recipe.device)
+        count = len(step.parts)
+        memory = memory_bytes(training.recipe.device)
         return [
             Logged(
                 step.number,

@@ -1,4 +1,4 @@
-"""What many comparisons of tasks amount to, in words: keep, drop, try alone."""
+"""Summary of many comparisons of tasks, with a verdict: keep, drop, try alone."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from statistics import fmean, stdev
 from palm.engine.training.events import Pairs, Transferred
 
 LEAST = 3
-"""Comparisons without which nothing is said."""
+"""Comparisons that a verdict needs at least."""
 
 
 @dataclass(frozen=True)
 class Influence:
-    """What steps on one task did to another, over a run.
+    """The effect of steps on one task on another, over a run.
 
     Args:
         helper: the task that the steps were on.
         target: the other.
-        cosine: mean cosine of their gradients over the whole encoder; None where it was never known.
+        cosine: mean cosine of their gradients over the whole encoder; None if unknown.
         look_ahead: mean share of its loss that the target lost, of a step that takes as much of its own from
             the helper; see `Transferred`.
         error: the standard error of that mean; None of a single comparison.
@@ -79,7 +79,7 @@ def _known(comparisons: Sequence[Pairs], helper: str, target: str) -> list[float
 
 
 def matrix(found: Sequence[Influence]) -> list[list[str]]:
-    """A table: what steps on each task (rows) do to the others (columns); nothing of nothing."""
+    """Return a table of what steps on each task (rows) do to the others (columns), if any were compared."""
     if not found:
         return []
     names = list(dict.fromkeys(name for each in found for name in (each.helper, each.target)))

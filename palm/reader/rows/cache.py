@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import json
 import logging
 import os
 import re
@@ -12,11 +15,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import tokenizers
+
 from palm.core.errors import DataError, StorageError
+from palm.core.files.checksum import checksum
 from palm.core.files.fs import is_plain, remove
 from palm.core.files.locking import locked
 from palm.core.logging import logger
-from palm.reader.rows.cache_key import key_of
 from palm.reader.rows.chunks import RowEncoder, training_parts
 from palm.reader.rows.rows import Rows
 from palm.reader.rows.stored import mapped_rows, write_arrays, write_manifest
@@ -24,7 +29,7 @@ from palm.reader.text.bad_rows import BadRows
 
 VARIABLE = "PALM_DATA_CACHE"
 KEPT_DAYS = 30
-"""How long rows are kept that nobody uses."""
+"""Days until unused rows are removed."""
 
 REPORT_SECONDS = 10.0
 """Time between two lines about how far the encoding of a file has come."""
@@ -38,6 +43,12 @@ _FILES = re.compile(
     rf"{re.escape(MARK)}|rows\.json|\d+\.(values|offsets)|model\.onnx|exact\.onnx|manifest\.json"
 )
 """What an entry consists of: rows, or an ONNX graph."""
+
+
+FORMAT = 2
+"""How rows are laid down on disk."""
+
+_HASH = "blake2b"
 
 
 @dataclass(frozen=True)
@@ -101,8 +112,49 @@ class DataCache:
             return mapped_rows(entry)[0]
 
 
+def key_of(reader: RowEncoder, path: Path) -> str | None:
+    """The key of a training file's rows, 32 hexadecimal digits; None where they cannot be cached.
+
+    It covers the bytes of the file and of the vocabulary's files, the reader's class and source code, that of
+    the readers and the tokenizer that come with palm, the reader's settings (of files, their bytes), and
+    the version of the `tokenizers` library. Names and places of files do not count.
+
+    There is no key for a reader whose class does not say `cacheable = True` itself, for settings that
+    have no form on disk, and where one of the files cannot be read.
+    """
+    # Whatever a row may depend on is in the key, by its content: a stale entry would train on wrong rows and
+    # nothing would show it, an entry too many costs one more encoding. So a user's class declares that its
+    # module and settings are all (`cacheable` is not inherited); a change to palm's readers encodes again.
+    kind = type(reader)
+    if not kind.__dict__.get("cacheable", False):
+        return None
+    package = Path(__file__).parents[1]  # palm.reader, which also has the tokenizers
+    try:
+        written = [Path(inspect.getfile(owner)) for owner in kind.__mro__[:-1]]  # without `object`
+        sources = dict.fromkeys([*sorted(package.rglob("*.py")), *written])
+        parts = {
+            "format": FORMAT,
+            "data": checksum(path, _HASH),
+            "reader": f"{kind.__module__}.{kind.__qualname__}",
+            "settings": json.dumps(reader.settings, sort_keys=True, default=_content),
+            "vocabulary": [checksum(file, _HASH) for file in (reader.vocab_path, *reader.companions)],
+            "code": [checksum(file, _HASH) for file in sources],
+            "tokenizers": tokenizers.__version__,
+        }
+    except (OSError, TypeError, ValueError):
+        return None
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _content(value: object) -> dict[str, str]:
+    """Stand in for a setting that JSON has no form for: of a file, its bytes."""
+    if isinstance(value, Path):
+        return {_HASH: checksum(value, _HASH)}
+    raise TypeError(f"{value!r} has no form on disk")
+
+
 def forget_unused(folder: Path) -> None:
-    """Remove the entries of a folder of the cache that nobody has used for `KEPT_DAYS` days."""
+    """Remove the entries of a cache folder that were not used for `KEPT_DAYS` days."""
     oldest = time.time() - KEPT_DAYS * 24 * 3600
     for place in folder.iterdir():
         with suppress(OSError):
@@ -154,7 +206,7 @@ def _rows_with_messages(entry: Path) -> Rows | None:
     if not entry.is_dir():
         return None
     rows, warnings = mapped_rows(entry)
-    with suppress(OSError):  # an entry of somebody else
+    with suppress(OSError):  # an entry of another user
         os.utime(entry)
     for warning in warnings:
         logger.warning("%s", warning)

@@ -1,4 +1,4 @@
-"""What encoding a file leaves out or cannot read, counted, to be told once."""
+"""Counts of the texts of a file that encoding cuts or cannot read, and remarks on them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 from palm.reader.text.tokenizer import Tokenizer
 
 MAX_UNKNOWN = 0.1
-"""The share of unknown tokens up to which nothing is said. Texts in another language than their vocabulary's,
-or in capitals for a vocabulary of lower-case words, have several times as many."""
+"""The fraction of unknown tokens up to which there is no remark. Texts in another language than their
+vocabulary's, or in capitals for a vocabulary of lower-case words, have several times as many."""
 
 
 class Remark(NamedTuple):
-    """What the user may not have meant: its kind in one word, what was found, and what to do."""
+    """A likely mistake of the user: its kind in one word, the finding, and the remedy."""
 
     code: str
     found: str
@@ -35,13 +35,17 @@ class TextFacts:
     """
 
     def __init__(self) -> None:
-        self.tokens = self.unknown = self.texts = self.capitals = self.empty = 0
+        self.tokens = 0
+        self.unknown = 0
+        self.texts = 0
+        self.capitals = 0
+        self.empty = 0
         self.cut: dict[str, tuple[int, int, str]] = {}
         self.gaps = 0
         self.window = 0
 
     def read(self, tokenizer: Tokenizer, texts: Sequence[str], ids: Iterable[Sequence[int]]) -> None:
-        """Count texts and what became of them."""
+        """Count texts and their tokens."""
         unknown = tokenizer.unk_id
         for tokens in ids:
             self.tokens += len(tokens)
@@ -57,26 +61,26 @@ class TextFacts:
         self.cut[what] = (before[0] + count, before[1] + total, setting)
 
     def remarks(self, vocab_path: Path) -> Iterator[Remark]:
-        """Everything that the user may not have meant, with its remedy."""
+        """Every likely mistake, with its remedy."""
         if self.capitals:
             yield Remark(
                 "case",
-                f"{_share(self.capitals, self.texts)} texts have capital letters, and the vocabulary "
+                f"{_fraction(self.capitals, self.texts)} texts have capital letters, and the vocabulary "
                 f"{vocab_path} has words in lower case only",
                 "set do_lower_case: True",
             )
         elif self.unknown > MAX_UNKNOWN * self.tokens:
             yield Remark(
                 "unknown",
-                f"{_share(self.unknown, self.tokens)} tokens are unknown to the vocabulary {vocab_path}",
+                f"{_fraction(self.unknown, self.tokens)} tokens are unknown to the vocabulary {vocab_path}",
                 "is it one for these texts, and do_lower_case what it needs?",
             )
         if self.empty:
-            found = f"of {_share(self.empty, self.texts)} texts no token is left"
+            found = f"of {_fraction(self.empty, self.texts)} texts no token is left"
             yield Remark("empty", found, "look for stray characters in them")
         for what, (count, total, setting) in self.cut.items():
             if count:
-                found = f"{_share(count, total)} {what} are too long and lose their end"
+                found = f"{_fraction(count, total)} {what} are too long and lose their end"
                 yield Remark("truncation", found, f"raise {setting}")
         if self.gaps:
             yield Remark(
@@ -92,5 +96,5 @@ class TextFacts:
             yield f"{path}: {remark.found}; {remark.remedy}"
 
 
-def _share(count: int, total: int) -> str:
+def _fraction(count: int, total: int) -> str:
     return f"{count} of {total} ({100 * count / total:.1f} %)"

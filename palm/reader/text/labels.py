@@ -94,7 +94,7 @@ class RealLabels:
     names: ClassVar[dict[int, str]] = {}
 
     def value_of(self, text: str, place: str) -> float:
-        """The number that a file's label stands for.
+        """The number of a file's label.
 
         Raises:
             DataError: not a finite number; the message begins with `place`.
@@ -153,20 +153,18 @@ def _ids_of(label_map: Path | str | Mapping[str, int], n_classes: int | None) ->
                 ) from error
     if not isinstance(mapping, dict) or not mapping:
         raise ConfigError([f"{where}: expected a mapping from label to id, like {{'no': 0, 'yes': 1}}"])
-    problems = [
-        f"{where}: the id of {name!r} should be a whole number from 0 to {MAX_LABEL}, not {number!r}"
-        for name, number in mapping.items()
-        if type(number) is not int or not 0 <= number <= MAX_LABEL or not isinstance(name, str)
-    ]
-    if problems:
-        raise ConfigError(problems)
+    problems = []
     names: dict[int, str] = {}
     for name, number in mapping.items():
-        if number in names:
+        if type(number) is not int or not 0 <= number <= MAX_LABEL or not isinstance(name, str):
+            problems.append(
+                f"{where}: the id of {name!r} should be a whole number from 0 to {MAX_LABEL}, not {number!r}"
+            )
+        elif number in names:
             problems.append(f"{where}: {names[number]!r} and {name!r} have the same id {number}")
-        if n_classes is not None and number >= n_classes:
+        elif n_classes is not None and number >= n_classes:
             problems.append(f"{where}: the id {number} of {name!r} does not fit n_classes {n_classes}")
-        names[number] = name
-    if problems:
-        raise ConfigError(problems)
+        else:
+            names[number] = name
+    raise_any(problems)
     return mapping

@@ -123,9 +123,10 @@ class SquadFile:
         if name in self._seen:
             raise DataError(f"{place}: a question of this id came before; ids must be unique")
         self._seen.add(name)
-        text = _field(part.qa, "question", str, place)
         if self.answers == "positions":
             _check_not_empty(part.context, "context", part.place)
+        text = _field(part.qa, "question", str, place)
+        if self.answers == "positions":
             _check_not_empty(text, "question", place)
         elif not text.strip() or not part.context.strip():
             self.num_empty += 1
@@ -189,14 +190,14 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
     if not question.answers:
         raise DataError(f"{question.place}: no answers; training needs one for every question")
     context = question.context
-    standing = tuple(
+    in_place = tuple(
         answer
         for answer in question.answers
         if answer.text and answer.start is not None and answer.start >= 0
         if context.startswith(answer.text, answer.start)
     )
-    if standing:
-        return replace(question, answers=standing)
+    if in_place:
+        return replace(question, answers=in_place)
     text = question.answers[0].text
     start = question.answers[0].start
     if not text:

@@ -26,7 +26,7 @@ from palm.reader.text.tokenizer import (
 
 ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 SEPARATORS = {SPECIAL_TOKENS: 1, ROBERTA_TOKENS: 2}
-"""Special tokens -> how many separators stand between two texts: `[SEP]`, but `</s></s>`."""
+"""Special tokens -> the number of separators between two texts: `[SEP]`, but `</s></s>`."""
 
 _UNKNOWN = "a A \u1234 \U0001f9ff"
 """A text with characters that few vocabularies have."""
@@ -227,7 +227,7 @@ def _between(whole: tokenizers.Tokenizer) -> list[int]:
 
 
 def _before_word(pipeline: tokenizers.Tokenizer) -> str:
-    """Find what makes a word by itself be cut as inside a text: a blank, where its tokens contain that."""
+    """Find the prefix with which a single word is cut as inside a text: a blank, where tokens contain it."""
     inside = pipeline.encode("a a", add_special_tokens=False).ids
     alone = pipeline.encode("a", add_special_tokens=False).ids
     return "" if inside == alone + alone else " "

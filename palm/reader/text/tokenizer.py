@@ -20,7 +20,7 @@ from palm.core.files.untrusted import read_bytes, wrap_read_errors
 
 
 class SpecialTokens(NamedTuple):
-    """A vocabulary's tokens that stand for no text, by what they are for.
+    """The special tokens of a vocabulary, by their purpose.
 
     Args:
         pad: fills rows up.
@@ -78,16 +78,18 @@ class Tokenizer:
         pipeline: how a text becomes tokens.
         ids: token -> id, special tokens included.
         special: the special tokens.
-        between: the ids that stand between the two texts of a row; None for one `sep`.
-        before_word: what is put before a word that is cut by itself.
+        between: the ids between the two texts of a row; None for one `sep`.
+        before_word: a prefix for words that are cut outside a text.
 
     Attributes:
         vocab_size: the largest id + 1.
         between: as the argument, a list.
         companions: files that belong to the vocabulary's file and lie beside it.
+        lacks_capitals: texts keep their capitals and no token has one, though some have lower-case letters.
     """
 
     companions: tuple[Path, ...] = ()
+    lacks_capitals: bool = False
 
     def __init__(
         self,
@@ -126,11 +128,6 @@ class Tokenizer:
             raise DataError("the vocabulary has no mask token, which masked words need; take another encoder")
         return self._ids[self._mask]
 
-    @property
-    def lacks_capitals(self) -> bool:
-        """True if texts keep their capitals and no token has one, though some have letters in lower case."""
-        return False
-
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The token ids of every text, without special tokens; in parallel."""
         with _encoding():
@@ -167,7 +164,7 @@ class Tokenizer:
 class WordPieceTokenizer(Tokenizer):
     """BERT's and ERNIE's tokenizer over one vocabulary file.
 
-    Control characters are dropped, Chinese characters stand alone, words are split at white space
+    Control characters are dropped, every Chinese character is a token, words are split at white space
     and punctuation and then into the longest known pieces. Special tokens inside a text are text:
     `[SEP]` becomes `[`, `sep`, `]`.
 
@@ -194,15 +191,11 @@ class WordPieceTokenizer(Tokenizer):
         pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         super().__init__(pipeline, vocabulary)
         words = [word for word in vocabulary if not word.startswith("[")]
-        self._lacks_capitals = (
+        self.lacks_capitals = (
             not do_lower_case
             and all(word == word.lower() for word in words)
             and any(word != word.upper() for word in words)
         )
-
-    @property
-    def lacks_capitals(self) -> bool:
-        return self._lacks_capitals
 
 
 def load_vocabulary(path: Path) -> dict[str, int]:
@@ -221,9 +214,7 @@ def load_vocabulary(path: Path) -> dict[str, int]:
             raise DataError(f"{place}: id {number} is taken by line {lines_of_ids[number]}")
         if token in vocabulary:
             first = lines_of_ids[vocabulary[token]]
-            raise DataError(
-                f"{place}: the token {token!r} stands in line {first} already; remove one of them"
-            )
+            raise DataError(f"{place}: the token {token!r} is in line {first} already; remove one of them")
         lines_of_ids[number] = line_number
         if token:
             vocabulary[token] = number
@@ -264,7 +255,7 @@ def _encodable(texts: Sequence[str]) -> list[str]:
 
 
 # A fork does not copy the library's threads, and a forked worker must not wait for them. Saying how parallel
-# to be also keeps the library from warning about it. A user's own setting stands.
+# to be also keeps the library from warning about it. A user's own setting is kept.
 if "TOKENIZERS_PARALLELISM" not in os.environ and hasattr(os, "register_at_fork"):
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))

@@ -24,7 +24,7 @@ def read_table(
 ) -> Iterator[TableRow]:
     """The rows of a TSV file, lazily.
 
-    The first line names the columns, in any order; columns that nobody asked for are passed on unread.
+    The first line names the columns, in any order; other columns are passed on unread.
     Only line feeds (or carriage return and line feed) end a line, and quotes are text.
 
     Args:
@@ -91,7 +91,7 @@ def _header(line: str, columns: Sequence[str], path: Path) -> list[str]:
     header = line.split("\t")
     missing = [name for name in columns if name not in header]
     if missing:
-        # The name that stands there is the mistake, so it is the one to be changed.
+        # The name in the file is the mistake, so it is the one to be changed.
         spare = [name for name in header if name not in columns]
         close = next((name for name in spare if did_you_mean(missing[0], [name])), None)
         hint = f"; rename {_cut(close)!r} to {missing[0]!r}" if close else ""

@@ -37,6 +37,27 @@ def windows_of(num_tokens: int, capacity: int, stride: int) -> list[Window]:
     return [Window(start, min(capacity, num_tokens - start)) for start in starts]
 
 
+def word_windows(num_pieces: Sequence[int], capacity: int) -> list[Window]:
+    """Windows that hold every word once, as many whole words in each as fit.
+
+    Args:
+        num_pieces: how many pieces every word has, none more than `capacity`.
+        capacity: the most pieces in a window.
+
+    Returns:
+        Windows counted in words.
+    """
+    starts = [0]
+    used = 0
+    for word, pieces in enumerate(num_pieces):
+        if used + pieces > capacity:
+            starts.append(word)
+            used = 0
+        used += pieces
+    ends = [*starts[1:], len(num_pieces)]
+    return [Window(start, end - start) for start, end in zip(starts, ends, strict=True)]
+
+
 def best_context(windows: Sequence[Window]) -> list[npt.NDArray[np.bool_]]:
     """For every window, which of its tokens have more context in it than in any other window.
 

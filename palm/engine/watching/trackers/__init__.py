@@ -21,7 +21,7 @@ TRACKERS = {
 
 
 def tracker_problems(names: Sequence[str]) -> list[str]:
-    """What is wrong with a list of trackers: unknown names, packages that are not installed."""
+    """List unknown trackers, and those whose packages are not installed."""
     found = []
     for name in names:
         if name not in TRACKERS:

@@ -1,4 +1,4 @@
-"""What trackers are given: curves by name, settings as YAML, the table at the end, model cards."""
+"""Input of trackers: curves by name, settings as YAML, the table at the end, model cards."""
 
 from __future__ import annotations
 

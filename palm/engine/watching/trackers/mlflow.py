@@ -25,7 +25,8 @@ class MLflow:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.step = folder, 0
+        self.folder = folder
+        self.step = 0
         self.summary = Summary()
 
     def __call__(self, event: Event) -> None:

@@ -16,7 +16,8 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.step = folder, 0
+        self.folder = folder
+        self.step = 0
         self.summary = Summary()
 
     def __call__(self, event: Event) -> None:

@@ -26,7 +26,8 @@ class Trackio:
     """
 
     def __init__(self, package: str, folder: Path) -> None:
-        self.folder, self.step = folder, 0
+        self.folder = folder
+        self.step = 0
         folder.mkdir(parents=True, exist_ok=True)
         for name, value in OFFLINE[package](folder / package).items():
             os.environ.setdefault(name, value)

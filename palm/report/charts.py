@@ -1,0 +1,274 @@
+"""Charts of the page as values: coordinates for its SVG, and their numbers as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from palm.report.curves import Curve, Point
+
+MOST_POINTS = 400
+"""Points of a drawn curve: more than the chart has pixels to tell apart."""
+
+MOST_MARKS = 120
+"""Points of a curve that have marks, which show their numbers under the pointer."""
+
+MOST_ROWS = 120
+"""Rows of the table behind a chart."""
+
+NAME_WIDTH = 15
+"""Space that the name of a stage needs beside its line, where it runs downwards."""
+
+NAME_LENGTH = 28
+"""Letters of the name of a stage, at most."""
+
+DASHES = ("", "7 3", "2 3", "9 3 2 3")
+"""Lines differ in more than colour, for colour-blind readers and grey paper."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The ranges of the axes, laid on the picture inside its margins.
+
+    Args:
+        x_low: the first step.
+        x_high: the last step.
+        ys: the numbers beside the y axis, in order.
+
+    Attributes:
+        width: of the picture; the other sizes are places in it.
+    """
+
+    x_low: float
+    x_high: float
+    ys: Sequence[float]
+
+    width: ClassVar[int] = 420
+    height: ClassVar[int] = 236
+    left: ClassVar[int] = 52
+    right: ClassVar[int] = 410
+    top: ClassVar[int] = 10
+    bottom: ClassVar[int] = 198
+
+    def x(self, value: float) -> float:
+        """Return the place of a step, in the units of the picture."""
+        fraction = (value - self.x_low) / (self.x_high - self.x_low)
+        return round(self.left + fraction * (self.right - self.left), 1)
+
+    def y(self, value: float) -> float:
+        """Return the place of a number."""
+        fraction = (value - self.ys[0]) / (self.ys[-1] - self.ys[0])
+        return round(self.bottom - fraction * (self.bottom - self.top), 1)
+
+    @property
+    def y_labels(self) -> list[tuple[float, str]]:
+        """Place and text of the numbers beside the y axis."""
+        return _labels(self.ys, self.y)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve in a chart.
+
+    Args:
+        curve: its name stands in the legend and above its column.
+        colour: number of the page's colour.
+        faint: drawn thinly behind the others, as raw points behind their mean.
+        dash: number of its pattern in `DASHES`.
+        marks: a dot on every point.
+        star: the point to mark as the best, if there is one.
+        in_table: whether the table behind the chart has it.
+    """
+
+    curve: Curve
+    colour: int = 0
+    faint: bool = False
+    dash: int = 0
+    marks: bool = False
+    star: Point | None = None
+    in_table: bool = True
+
+    @property
+    def kind(self) -> str:
+        """The CSS classes of its colour."""
+        return f"c{self.colour % 8}{' faint' if self.faint else ''}"
+
+    @property
+    def dashes(self) -> str:
+        """The pattern of its dashes; empty for a solid line."""
+        return DASHES[self.dash % 4]
+
+    @property
+    def dots(self) -> Sequence[Point]:
+        """The points that have a mark."""
+        has_dots = self.marks or len(self.curve.points) == 1
+        return self.curve.thinned(MOST_MARKS).points if has_dots else ()
+
+    def path(self, frame: Frame) -> str:
+        """Return the places of its points."""
+        points = self.curve.thinned(MOST_POINTS).points
+        return " ".join(f"{frame.x(step)},{frame.y(value)}" for step, value in points)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines over global steps.
+
+    Args:
+        title: of the figure.
+        unit: of the y axis.
+        lines: drawn in order.
+        note: a sentence under the title.
+        x_name: of the x axis.
+        stages: after which step each stage of a run begins, and its name, in order.
+    """
+
+    title: str
+    unit: str
+    lines: Sequence[Line]
+    note: str = ""
+    x_name: str = "global step"
+    stages: Sequence[tuple[float, str]] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """The heads of the table behind the chart."""
+        return [self.x_name, *(curve.name for curve in self._told)]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The rows of that table: all points, or some of many, a dash if a curve has none."""
+        by_step = [dict(curve.points) for curve in self._told]
+        steps = sorted({step for points in by_step for step in points})
+        kept = Curve("", [(step, 0) for step in steps]).thinned(MOST_ROWS).points
+        return [
+            [shown(step), *(shown(points[step]) if step in points else "–" for points in by_step)]
+            for step, _ in kept
+        ]
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the table leaves points out."""
+        return len(self.rows) < len({step for curve in self._told for step, _ in curve.points})
+
+    @property
+    def _told(self) -> list[Curve]:
+        return [line.curve for line in self.lines if line.in_table]
+
+    @property
+    def frame(self) -> Frame | None:
+        """The axes; None without points."""
+        points = [point for line in self.lines for point in line.curve.points]
+        if not points:
+            return None
+        first, last = _range([step for step, _ in points])
+        return Frame(first, last, ticks(*_range([value for _, value in points]), 5))
+
+    def x_labels(self, frame: Frame) -> list[tuple[float, str]]:
+        """Return place and text of the numbers below the x axis."""
+        steps = [step for step in ticks(frame.x_low, frame.x_high, 6) if frame.x_low <= step <= frame.x_high]
+        return _labels(steps, frame.x)
+
+    def stage_lines(self, frame: Frame) -> list[tuple[float, str, str]]:
+        """Return the place at which stages begin, their names, and what of these there is room for."""
+        places: dict[float, list[str]] = {}
+        for step, name in self.stages:
+            if step < frame.x_high:  # the first one begins before the first point
+                places.setdefault(frame.x(max(step, frame.x_low)), []).append(name)
+        found = []
+        for x, end in pairwise([*places, frame.right]):
+            names = ", ".join(places[x])
+            text = names if len(names) <= NAME_LENGTH else f"{names[: NAME_LENGTH - 1]}…"
+            found.append((x, names, text if end - x >= NAME_WIDTH else ""))
+        return found
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A histogram.
+
+    Args:
+        title: of the figure.
+        unit: of the y axis.
+        x_name: of the x axis.
+        bars: the names of the ranges, in order, and how many there are.
+        note: a sentence under the title.
+    """
+
+    title: str
+    unit: str
+    x_name: str
+    bars: Sequence[tuple[str, int]]
+    note: str = ""
+    is_cut = False
+    lines: Sequence[Line] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """The heads of the table behind the chart."""
+        return [self.x_name, self.unit]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The rows of that table."""
+        return [[name, f"{count:,}"] for name, count in self.bars]
+
+    @property
+    def frame(self) -> Frame:
+        """The axes."""
+        return Frame(0, len(self.bars), ticks(0, max(count for _, count in self.bars), 4))
+
+    def x_labels(self, frame: Frame) -> list[tuple[float, str]]:
+        """Return place and name of some bars."""
+        every = -(-len(self.bars) // 6)
+        return [(frame.x(number + 0.5), self.bars[number][0]) for number in range(0, len(self.bars), every)]
+
+
+def _labels(values: Sequence[float], place: Callable[[float], float]) -> list[tuple[float, str]]:
+    step = values[1] - values[0] if len(values) > 1 else 1.0
+    return [(place(value), _tick(value, step)) for value in values]
+
+
+def ticks(low: float, high: float, about: int) -> list[float]:
+    """Round numbers, evenly spaced, that enclose a range; their steps are 1, 2 or 5 times a power of ten."""
+    rough = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
+    return [round(number * step, 12) for number in range(first, last + 1)]
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """The least and the largest, with 0 where that is near, and some width where all are equal."""
+    low = min(values)
+    high = max(values)
+    if 0 < low < high / 2:
+        low = 0.0
+    widest = max(abs(low), abs(high))
+    if high - low <= 1e-6 * widest:  # all equal, but for how numbers are rounded
+        low = low - (widest / 10 or 0.5)
+        high = high + (widest / 10 or 0.5)
+    return low, high
+
+
+def shown(value: float) -> str:
+    """A number as people read it: four digits that count, thousands apart, no long rows of zeros."""
+    if value == int(value) and abs(value) < 1e12:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def _tick(value: float, step: float) -> str:
+    """A number beside an axis."""
+    if abs(value) >= 10000 and value == int(value):
+        return f"{value / 1000:g}k"
+    if value and step < 1e-3:
+        mantissa, _, exponent = f"{value:.1e}".partition("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    return f"{value:g}"
