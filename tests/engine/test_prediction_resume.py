@@ -13,9 +13,9 @@ import palm
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import DataError, StorageError
+from palm.core.files.fs import WRITTEN
 from palm.engine.inference import inference
 from palm.engine.inference.inference import InferenceModel
-from palm.core.files.fs import WRITTEN
 from palm.engine.inference.prediction_resume import PREDICTION_LOCK, PREDICTION_LOG, PredictionLog
 
 
