@@ -60,8 +60,6 @@ def load_model(
     weights = load_tensors(folder / WEIGHTS)
     own = {"backbone": weights_under("backbone", weights), "head": weights_under("paradigm", weights)}
     with wrap_read_errors(folder / DESCRIPTION):
-        if problems := count_problems(batch_size=description["batch_size"]):
-            raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
         model = InferenceModel(
             str(description["task"]),
             rebuild(READERS, description["reader"], folder, trust=trust, overrides=reader),
@@ -88,6 +86,9 @@ def _verified_description(folder: Path) -> dict[str, Any]:
             f"{folder} holds {description.get('format')!r} version {description.get('version')!r}, "
             f"this palm reads {FORMAT!r} version {VERSION}; load it with the palm that wrote it"
         )
+    with wrap_read_errors(folder / DESCRIPTION):
+        if problems := count_problems(batch_size=description["batch_size"]):
+            raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
     return description
 
 
