@@ -46,14 +46,11 @@ def load_model(
         head: those of the head.
 
     Raises:
-        StorageError: missing, damaged, of an unknown format, naming code that nobody trusts, or not
-            fitting these settings.
+        StorageError: missing, damaged, naming code that nobody trusts, or not fitting these settings.
         ConfigError: settings out of their range.
         PalmError: the extra `onnx` is not installed, or the model cannot be a graph.
     """
-    raise_any(choice_problems(("torch", "onnx"), engine=engine))
-    if (engine, precision) == ("torch", "int8"):
-        raise ConfigError(["precision 'int8' needs engine 'onnx', which needs the extra `onnx`"])
+    _check_engine(engine, precision)
     given = Path(folder)
     folder = chosen_model(given)
     description = _verified_description(folder)
@@ -76,6 +73,12 @@ def load_model(
     if folder != given:
         logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
     return model
+
+
+def _check_engine(engine: str, precision: str) -> None:
+    raise_any(choice_problems(("torch", "onnx"), engine=engine))
+    if (engine, precision) == ("torch", "int8"):
+        raise ConfigError(["precision 'int8' needs engine 'onnx', which needs the extra `onnx`"])
 
 
 def _verified_description(folder: Path) -> dict[str, Any]:
