@@ -19,9 +19,9 @@ from palm.check.result import Check, Computing, Wiring
 from palm.check.saving import Saving, saving_of, saving_problems
 from palm.controller import Controller
 from palm.controller.plan import TaskPlan
-from palm.controller.program import configured
 from palm.controller.settings import RunSettings
-from palm.controller.stages import steps_of
+from palm.controller.stage_planning import steps_of
+from palm.controller.startup import configured
 from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.logging import only_collected
 from palm.core.numerics.precision import choice

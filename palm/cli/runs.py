@@ -127,7 +127,7 @@ def verify_resume(options: argparse.Namespace, settings: Settings) -> None:
         with suppress(EnoughSteps):
             Controller(options.config, options.task_dir, argv=settings).train([recorder])
         return
-    from palm.controller.resume_check import check_resume
+    from palm.controller.verify_resume import check_resume
 
     words = [options.config, "--task_dir", options.task_dir, *settings]
     result = check_resume(words, options.steps, options.more)

@@ -170,7 +170,8 @@ def open_data(parts: Parts, devices: int | None = None) -> StepPlan:
         DataError: a row that cannot be used, with its file and line.
         TrainingError: too few rows for a batch.
     """
-    settings, main = parts.settings, next(task for task in parts.tasks if task.is_target)
+    settings = parts.settings
+    main = next(task for task in parts.tasks if task.is_target)
     logger.info("%s: set as main task", main.name)
     cache = None
     if settings.use_data_cache:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from palm.config import yaml_text
 from palm.controller.build import Parts, build, open_data
-from palm.controller.effects import without_effect
 from palm.controller.plan import TaskPlan, plan
-from palm.controller.program import argument_problems, configured, joined
 from palm.controller.saved_model import save_path_of, saved_model
-from palm.controller.staged import train_stages
-from palm.controller.stages import stages_of
+from palm.controller.stage_planning import stages_of
+from palm.controller.stage_training import train_stages
+from palm.controller.startup import argument_problems, configured, joined
+from palm.controller.unused_settings import without_effect
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.fs import write_text
@@ -34,10 +34,10 @@ from palm.distributed import (
 from palm.downloader.hub import pretrained_directory
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.run.checkpoint import load_checkpoint
-from palm.engine.run.evaluation import Evaluator, shown
+from palm.engine.run.evaluation import Evaluator, shown_score
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import CONFIGURATION, RunDirectory, Start
+from palm.engine.run.run_directory import CONFIGURATION, RunDirectory, RunStart
 from palm.engine.run.run_lock import only_run_in
 from palm.engine.run.saving import TargetSaver, checkpoint_saver, evaluation_observers, models_table
 from palm.engine.run.stopping import StopOnSignal
@@ -183,7 +183,7 @@ class Controller:
             )
             return self._run(training, evaluator, directory, start.run_id, watch)
 
-    def _begin(self, directory: RunDirectory, begin: Start) -> tuple[Training, Evaluator | None]:
+    def _begin(self, directory: RunDirectory, begin: RunStart) -> tuple[Training, Evaluator | None]:
         """Make the run, with the weights that it starts from, and its evaluator; enter it in its folder."""
         parts = self._trainable()
         settings = parts.settings
@@ -246,7 +246,7 @@ class Controller:
         )
 
     def _evaluator(self, training: Training) -> Evaluator | None:
-        """What evaluates the run, where a task has dev data."""
+        """Return the evaluator of the run; None if no task has dev data."""
         settings = self._trainable().settings
         if all(task.dev_file is None for task in training.tasks):
             return None
@@ -263,7 +263,7 @@ class Controller:
         inference_model_dir: str | Path | None = None,
         dev_file: str | Path | None = None,
     ) -> dict[str, float]:
-        """How good a task's saved model is on data with labels.
+        """Evaluate a task's saved model on data with labels.
 
         Args:
             task: the task's name.
@@ -284,7 +284,9 @@ class Controller:
         model = self._model(plan, inference_model_dir)
         with tf32(self.plan.settings.get("tf32")):
             scores = model.evaluate(path, plan.task.get("metrics"))
-        logger.info("%s: %s", task, ", ".join(f"{name} {shown(value)}" for name, value in scores.items()))
+        logger.info(
+            "%s: %s", task, ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
+        )
         return scores
 
     def pred(

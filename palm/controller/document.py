@@ -8,7 +8,7 @@ from typing import Any
 
 from palm.config import Config
 from palm.config.layers import json_ready
-from palm.controller.plan import Plan
+from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import NO_RESULT, OF_SEVERAL, PER_TASK, marked
 from palm.core.files.checksum import checksum
 
@@ -31,30 +31,9 @@ def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -
         tasks: the names of those that stay.
         changes: global settings that replace the configuration's; None for the default.
     """
-    own = {**plan.optimizer[1], **plan.groups, **plan.schedule}
-    if len(tasks) > 1:
-        own |= {**plan.mixing[1], **(plan.balance[1] if plan.balance is not None else {})}
-    run = {**plan.settings, **own, "stages": None, "task_instance": list(tasks)}
-    places = [config.tasks.index(task) for task in tasks]
-    for name in marked(PER_TASK):
-        if run.get(name) is not None:
-            run[name] = [run[name][place] for place in places]
-    if len(tasks) == 1:
-        run |= dict.fromkeys(marked(OF_SEVERAL))
-    for name in ("best_by", "mixing_references"):
-        # Of a list of tasks, or a mapping from tasks, what is about those that stay; None if nothing is.
-        if isinstance(value := run.get(name), dict):
-            run[name] = {task: each for task, each in value.items() if task in tasks} or None
-        elif value is not None:
-            run[name] = [task for task in value if task in tasks] or None
-    run |= changes
+    run = {**_of_run(config, plan, tasks), **changes}
     plans = {each.name: each for each in plan.tasks}
-    found = {}
-    for task in tasks:
-        each = plans[task]
-        named = {name: config.value(name, task) for name in ("reader", "paradigm")}
-        found[task] = {name: value.value for name, value in named.items() if value is not None}
-        found[task] |= {**each.head[1], **each.reader[1], **each.task}
+    found = {task: _of_task(config, plans[task]) for task in tasks}
     kept = {name: value for name, value in run.items() if value is not None}
     # Global settings have precedence; where a task takes another value of one, it says so there, too.
     single = {
@@ -65,6 +44,35 @@ def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -
     }
     whole: Document = json_ready({"global": kept | single, "tasks": found, "backbone": plan.backbone[1]})
     return whole
+
+
+def _of_run(config: Config, plan: Plan, tasks: Sequence[str]) -> dict[str, Any]:
+    """Return the global settings, those of the run's components among them, as they concern these tasks."""
+    run = {**plan.settings, **plan.optimizer[1], **plan.groups, **plan.schedule}
+    if len(tasks) > 1:
+        run |= plan.mixing[1]
+        run |= {} if plan.balance is None else plan.balance[1]
+    else:
+        run |= dict.fromkeys(marked(OF_SEVERAL))
+    for name in marked(PER_TASK):
+        if run.get(name) is not None:
+            run[name] = [run[name][config.tasks.index(task)] for task in tasks]
+    for name in ("best_by", "mixing_references"):
+        run[name] = _that_concern(tasks, run.get(name))
+    return {**run, "stages": None, "task_instance": list(tasks)}
+
+
+def _that_concern(tasks: Sequence[str], value: Any) -> Any:
+    """Return what of a list of tasks, or a mapping from tasks, is about these; None if nothing is."""
+    if isinstance(value, dict):
+        return {task: each for task, each in value.items() if task in tasks} or None
+    return [task for task in value or () if task in tasks] or None
+
+
+def _of_task(config: Config, plan: TaskPlan) -> dict[str, Any]:
+    components = {name: config.value(name, plan.name) for name in ("reader", "paradigm")}
+    named = {name: setting.value for name, setting in components.items() if setting is not None}
+    return {**named, **plan.head[1], **plan.reader[1], **plan.task}
 
 
 def that_count(settings: Document) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a configuration says: classes and their arguments, checked in one report before anything is built."""
+"""Components as a configuration names them, with arguments; checked in one report before building."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Chosen = dict[str | None, dict[str, list[str]]]
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What a configuration says of one task: classes and their arguments."""
+    """A task as a configuration describes it: classes and their arguments."""
 
     name: str
     reader: tuple[type[Reader], dict[str, Any]]
@@ -77,7 +77,7 @@ class TaskPlan:
 
     @classmethod
     def of(cls, task: Task) -> TaskPlan:
-        """What a configuration would have to say to make `task`."""
+        """Return the description from which a configuration would make `task`."""
         return cls(
             task.name,
             (type(task.reader), task.reader.settings),
@@ -180,7 +180,8 @@ def _as_wanted(reader: Any, head: Any, counted: Mapping[str, int]) -> Any:
     """The reader with the settings that the paradigm wants of it, where the configuration says nothing."""
     if reader is None or head is None:
         return reader
-    (cls, arguments), wanted = reader, {**getattr(head[0], "reader_settings", {}), **counted}
+    cls, arguments = reader
+    wanted = {**getattr(head[0], "reader_settings", {}), **counted}
     return cls, {name: wanted[name] for name in wanted if name in settings_of(cls)} | arguments
 
 
@@ -206,11 +207,12 @@ def _owners() -> dict[str, dict[str, list[str]]]:
 def _known(
     registry: Registry[T], name: str | None, config: Config, scope: str | None, has: Chosen
 ) -> T | None:
-    """What a registry has of this name, entered into `has`; or None, and a line of the report."""
+    """Return the class of this name and enter it into `has`; or None, with a line of the report."""
     if name is None:  # which is reported; so who could use other settings is not known
         config.excuse(scope)
         return None
-    key, owner = SETTING_OF[registry.kind], scope if scope in config.tasks else None
+    key = SETTING_OF[registry.kind]
+    owner = scope if scope in config.tasks else None
     try:
         found = registry[name]
     except PalmError as error:
@@ -246,7 +248,7 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
 
 
 def _check_evaluation(config: Config, settings: dict[str, Any], tasks: list[TaskPlan], mixing: Any) -> None:
-    """What the settings of best models and early stopping presuppose."""
+    """Check the requirements of best models and early stopping."""
     evaluated = [task.name for task in tasks if task.task.get("dev_file") is not None]
     strange = [name for name in settings.get("best_by") or () if name not in evaluated]
     if strange:

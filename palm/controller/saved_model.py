@@ -41,7 +41,9 @@ def saved_model(plan: Plan, task: TaskPlan, given: Path | None) -> InferenceMode
     if model.task != task.name:
         logger.warning(
             "%s: the model at %s is that of task %r; if that is not meant, leave inference_model_dir out",
-            *(task.name, folder, model.task),
+            task.name,
+            folder,
+            model.task,
         )
     model.batch_size = task.task.get("pred_batch_size") or task.task.get("batch_size") or model.batch_size
     return model

@@ -197,13 +197,14 @@ Problem = tuple[str, str]
 
 
 def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Problem]:
-    """What is wrong between global settings: lists of another length, values outside their range."""
+    """List problems of global settings: lists of a wrong length, values outside their range."""
     found = []
     for name in marked(PER_TASK):
         values = settings.get(name)
         if isinstance(values, list) and len(values) != len(tasks):
             found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
-    ratios, tags = settings.get("mix_ratio"), settings.get("target_tag")
+    ratios = settings.get("mix_ratio")
+    tags = settings.get("target_tag")
     if isinstance(tags, list):
         if set(tags) - {0, 1}:
             found.append(("target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}"))
@@ -224,7 +225,7 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
 
 
 def reset_problems(reset: Sequence[str] | None, start_from: Path | None, tasks: list[str]) -> list[Problem]:
-    """What is wrong with the setting `reset`."""
+    """List problems of the setting `reset`."""
     strange = sorted({*(reset or ())} - {*tasks, "heads"})
     if strange:
         return [("reset", f"names {', '.join(strange)}; it takes heads, or of {', '.join(tasks)}")]

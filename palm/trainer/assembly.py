@@ -1,4 +1,4 @@
-"""How the calls of PaddlePALM 2.x become a run: what was chosen one by one, assembled on first use."""
+"""Assembly of a run from the calls of PaddlePALM 2.x, on first use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LossVariable:
-    """What `build_forward` gives for an optimizer's constructor to take.
+    """The result of `build_forward`, which an optimizer's constructor takes.
 
     Args:
         name: `<trainer>.loss`.
@@ -53,7 +53,7 @@ class Forward:
 
 
 def needed(value: T | None, name: str, call: str, caller: str) -> T:
-    """`value`, which a call before should have set.
+    """Return `value`, which an earlier call should have set.
 
     Raises:
         PalmError: it did not happen; names the call.
@@ -128,7 +128,7 @@ class Assembly(ABC):
 
     @abstractmethod
     def _is_fitted(self) -> bool:
-        """Whether there are tasks."""
+        """Return True if there are tasks."""
 
     def build_backward(
         self,
@@ -160,7 +160,8 @@ class Assembly(ABC):
         self._given_optimizer = optimizer
         settings = {**optimizer.settings, **optimizer.given_2x}
         if isinstance(optimizer, base_optimizer.Optimizer):  # it has no decay of its own
-            optimizer.weight_decay, weight_decay = weight_decay or 0.0, None
+            optimizer.weight_decay = weight_decay or 0.0
+            weight_decay = None
         if weight_decay is not None:
             if "weight_decay" not in settings:
                 raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
@@ -192,8 +193,9 @@ class Assembly(ABC):
         )
 
     def _begin_anew(self) -> None:
-        """What is changed now concerns a run that is still to be assembled."""
-        self._run, self._draws = None, None
+        """Forget the run: what is changed now concerns the next one."""
+        self._run = None
+        self._draws = None
 
     def _training(self, caller: str) -> Training:
         """The run, assembled on first use."""
@@ -221,9 +223,9 @@ class Assembly(ABC):
             eval_every_epoch=self._eval_every[1],
         )
         run = start(recipe)
-        checkpoint, self._checkpoint = self._checkpoint, None
-        if checkpoint is not None:
-            load_checkpoint(run, checkpoint)
+        if self._checkpoint is not None:
+            load_checkpoint(run, self._checkpoint)
+            self._checkpoint = None
         self._run = run
         if self._given_optimizer is not None:
             self._given_optimizer.running = run.optimizer

@@ -1,4 +1,4 @@
-"""What `Trainer` and `MultiHeadTrainer` have in common: training, saving and loading."""
+"""The common part of `Trainer` and `MultiHeadTrainer`: training, saving and loading."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TrainerBase(Assembly):
 
     @abstractmethod
     def _heading(self, logged: Logged) -> str:
-        """What the line of a step begins with."""
+        """Return the beginning of a step's log line."""
 
     @abstractmethod
     def _tell_finish(self, event: Event) -> None:
@@ -207,7 +207,7 @@ class TrainerBase(Assembly):
 
     @staticmethod
     def _record(run: Training, folder: Path | None) -> dict[str, Any]:
-        """What the run is made of, for those who look at it; also written to its folder."""
+        """Return the recipe as data for observers; also write it to the run's folder."""
         found = described(run.recipe)
         if folder is not None and is_first():
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the tasks of a trainer are evaluated on while they are trained, and by which metrics."""
+"""Dev data and metrics of a trainer's tasks, for evaluation during training."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def give_dev_data(
 
 
 def _by_task(value: Any, names: Sequence[str], what: str) -> Mapping[str, Any]:
-    """What every task gets; of one task, its value may stand alone.
+    """Return the value of each task; a single task's may stand alone.
 
     Raises:
         ConfigError: names that no task has, or no names where there are several tasks.

@@ -63,7 +63,9 @@ class MultiHeadTrainer(TrainerBase):
     ) -> None:
         super().__init__(" + ".join(trainer.name for trainer in trainers), precision)
         self._mixing = self._mixing if mixing is None else mixing
-        self._tasks_per_step, self._loss_scale, self._balance = tasks_per_step, loss_scale, balance
+        self._tasks_per_step = tasks_per_step
+        self._loss_scale = loss_scale
+        self._balance = balance
         self.trainers = {trainer.name: trainer for trainer in trainers}
         if not trainers or len(self.trainers) < len(trainers):
             raise ConfigError([f"MultiHeadTrainer needs trainers of different names, not {self.name!r}"])
@@ -261,7 +263,8 @@ class MultiHeadTrainer(TrainerBase):
         with self.averaged():
             shared = self._shared_pass("predict")
             for name, model in models.items():
-                model.backbone, model.precision = shared.of(name, model.backbone), self._precision
+                model.backbone = shared.of(name, model.backbone)
+                model.precision = self._precision
             steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}
             while steps:  # one batch of each task after another, until all are through
                 for name in list(steps):
@@ -281,7 +284,7 @@ class MultiHeadTrainer(TrainerBase):
         dev_files: Mapping[str, str | Path],
         metrics: Mapping[str, Sequence[str]] | None = None,
     ) -> dict[str, dict[str, float]]:
-        """How good the predictions of files with labels are; training goes on undisturbed.
+        """Evaluate the predictions of files with labels; training is not affected.
 
         Args:
             dev_files: task -> a data file as for training; tasks may be missing.
@@ -364,7 +367,8 @@ class MultiHeadTrainer(TrainerBase):
             )
         assert owner.forward is not None
         assert trainer.forward is not None
-        mine, theirs = trainer.forward.head, owner.forward.head
+        mine = trainer.forward.head
+        theirs = owner.forward.head
         if (type(mine), mine.settings) != (type(theirs), theirs.settings):
             raise WiringError(
                 f"{trainer.name!r} cannot reuse the head of {owner.name!r}: "

@@ -1,4 +1,4 @@
-"""What PaddlePALM 2.x offers for several devices: their number, batches cut into pieces, pieces fed ahead.
+"""Functions of PaddlePALM 2.x for several devices: their number, batches cut into pieces, prefetched pieces.
 
 Nothing in palm needs it, since one process is one device (`torchrun` starts several): it is for
 programs that call these functions themselves.
@@ -60,12 +60,12 @@ def yield_pieces(
 def data_feeder(
     pieces: Iterable[T], phase: str = "train", prefetch_steps: int = 2, group_size: int = dev_count
 ) -> Iterator[tuple[list[T], list[bool]]]:
-    """Groups of one piece per device, read ahead by a thread.
+    """Groups of one piece per device, prefetched by a thread.
 
     Args:
         pieces: what `yield_pieces` gives, batch after batch.
         phase: in 'predict', a last group that is not full repeats its last piece.
-        prefetch_steps: how many groups are read ahead.
+        prefetch_steps: number of groups to prefetch.
         group_size: the number of devices.
 
     Yields:
@@ -90,7 +90,7 @@ def _enqueue(pieces: Iterator[T], queue: Queue[list[T] | BaseException | None], 
 
 
 def decode_fake(nums: int, mask: Sequence[bool], bs: int) -> int:
-    """How many of a group's output rows, at their end, come of repeated pieces.
+    """Count the output rows, at the end of a group's, that come from repeated pieces.
 
     Args:
         nums: all output rows of the group.

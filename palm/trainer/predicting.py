@@ -51,7 +51,8 @@ def _masking(task: str, chunk: int, start: int, row: int) -> np.random.Generator
 
 def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterator[list[Record]]:
     """The steps of predicting the file of the model's reader, with a log line every so many batches."""
-    pace, batches = Pace(), 0
+    pace = Pace()
+    batches = 0
     examples = model.reader.read(model.reader.loaded.path, with_targets=False)
     for records in model.steps(examples, together=True):
         yield records

@@ -1,4 +1,4 @@
-"""What trainers save and load: checkpoints and models, now or every so many steps."""
+"""Saving and loading of trainers: checkpoints and models under the names of PaddlePALM 2.x."""
 
 from __future__ import annotations
 

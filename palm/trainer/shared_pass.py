@@ -37,19 +37,22 @@ class SharedPass(nn.Module):
     def at(self, weights: object) -> None:
         """Forget the last batch if `weights`, which stands for the weights, has another value than before."""
         if weights != self._weights:
-            self._weights, self._inputs = weights, {}
+            self._weights = weights
+            self._inputs = {}
 
     def of(self, task: str, encoder: Backbone) -> Backbone:
         """The encoder of a task, of which nothing runs twice on the same batch."""
         return _OfTask(self, task, encoder)
 
     def outputs(self, task: str, encoder: Backbone, inputs: Tensors) -> Tensors:
-        """What the task's head, at least, reads of its encoder's outputs."""
+        """Return the outputs of the task's encoder, at least those that its head reads."""
         same = inputs.keys() == self._inputs.keys() and all(
             torch.equal(value, self._inputs[name]) for name, value in inputs.items()
         )
         if not same:
-            self._inputs, self._trunk, self._outputs = inputs, None, None
+            self._inputs = inputs
+            self._trunk = None
+            self._outputs = None
         if task in self.own:
             return self._encoded(encoder, inputs, self.wanted[task])
         if self._outputs is None:
@@ -73,8 +76,10 @@ class _OfTask(Backbone):
 
     def __init__(self, shared: SharedPass, task: str, encoder: Backbone) -> None:
         super().__init__()
-        self.encoder, self.task = encoder, task
-        self.inputs_attr, self.outputs_attr = encoder.inputs_attr, encoder.outputs_attr
+        self.encoder = encoder
+        self.task = task
+        self.inputs_attr = encoder.inputs_attr
+        self.outputs_attr = encoder.outputs_attr
         self._shared = [shared]  # in a list: it is no part of this module
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
@@ -84,5 +89,5 @@ class _OfTask(Backbone):
 
 
 def versions(module: nn.Module) -> list[tuple[int, int]]:
-    """What changes when parameters of `module` are loaded."""
+    """Return a value that changes when parameters of `module` are loaded."""
     return [(id(parameter), parameter._version) for parameter in module.parameters()]

@@ -107,7 +107,8 @@ class Trainer(TrainerBase):
         Returns:
             What `predict_one_batch` will give, by name.
         """
-        self.predict_forward, self.own_top = Forward(pred_backbone, pred_head), None
+        self.predict_forward = Forward(pred_backbone, pred_head)
+        self.own_top = None
         return dict(pred_head.outputs_attr)
 
     def fit_reader(
@@ -259,7 +260,7 @@ class Trainer(TrainerBase):
             return predicted(forward.backbone, forward.head, batch, self._precision)
 
     def evaluate(self, dev_file: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
-        """How good the predictions of a file with labels are; training goes on undisturbed.
+        """Evaluate the predictions of a file with labels; training is not affected.
 
         Args:
             dev_file: a data file as for training.
@@ -277,7 +278,10 @@ class Trainer(TrainerBase):
             model = self.predictor("evaluate")
         else:
             model = InferenceModel(
-                *(self.name, self.task.reader, self._trained_encoder(), self.task.head),
+                self.name,
+                self.task.reader,
+                self._trained_encoder(),
+                self.task.head,
                 batch_size=self.task.pred_batch_size,
                 precision=self._precision,
             )
@@ -285,7 +289,7 @@ class Trainer(TrainerBase):
             return model.evaluate(dev_file, metrics)
 
     def tied(self, caller: str) -> Forward:
-        """What predicts, with the trained weights, in evaluation mode, where batches go."""
+        """Return the encoder and head that predict: trained weights, evaluation mode, on the device."""
         forward = needed(self.predict_forward, self.name, "build_predict_forward(backbone, head)", caller)
         encoder = forward.backbone
         if count := self.of_task["private_layers"]:
@@ -299,8 +303,9 @@ class Trainer(TrainerBase):
         return Forward(encoder, forward.head)
 
     def _trained_encoder(self) -> Backbone:
-        """What is trained below the head; the task's own layers are there once there is a run."""
-        backbone, top = self._forwards("evaluate")[self.name].backbone, self.task and self.task.top
+        """Return the trained encoder below the head, with the task's own layers once there is a run."""
+        backbone = self._forwards("evaluate")[self.name].backbone
+        top = self.task and self.task.top
         return backbone.with_top(top) if top else backbone
 
     def predictor(self, caller: str) -> InferenceModel:
@@ -309,7 +314,10 @@ class Trainer(TrainerBase):
         call = "fit_reader(reader, phase='predict')"
         reader = needed(self._predict_reader, self.name, call, caller)
         return InferenceModel(
-            *(self.name, reader, forward.backbone, forward.head),
+            self.name,
+            reader,
+            forward.backbone,
+            forward.head,
             batch_size=reader.loaded.batch_size,
             precision=self._precision,
         )
@@ -336,7 +344,7 @@ class Trainer(TrainerBase):
 
     @property
     def mix_ratio(self) -> float:
-        """How often the task is drawn among several; before `fit_reader`, what the task will get."""
+        """The relative frequency of the task among several; before `fit_reader`, the one that it will get."""
         ratio: float = self.of_task["mix_ratio"] if self.task is None else self.task.mix_ratio
         return ratio
 

@@ -11,7 +11,6 @@ import pytest
 
 import palm
 from helpers import tiny
-from helpers.saved import forge
 from palm.controller import Controller
 from palm.core.errors import DataError, StorageError
 from palm.core.files.manifest import verify
@@ -72,19 +71,6 @@ def test_models_of_equal_weights_are_one_file_on_the_disk(tmp_path: Path) -> Non
         for model in (last, best, whole):
             verify(model.parent)
     assert shared >= 1  # the task of the last step
-
-
-def test_a_best_model_of_an_earlier_palm_still_tells_its_step_and_scores(
-    run: tuple[Path, list[str]], tmp_path: Path
-) -> None:
-    folder = shutil.copytree(run[0] / "out" / "cls" / "best_model", tmp_path / "model")
-    known = palm.load_model(folder).trained
-
-    def as_before(config: dict[str, Any]) -> dict[str, Any]:
-        training = {name: value for name, value in config["training"].items() if name != "best"}
-        return {**config, "training": training, "trained": known}
-
-    assert palm.load_model(forge(folder, "config.json", as_before)).trained == known
 
 
 def test_predictions_and_scores_are_of_the_best_model_which_is_told(

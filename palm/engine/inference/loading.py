@@ -54,14 +54,9 @@ def load_model(
     raise_any(choice_problems(("torch", "onnx"), engine=engine))
     if (engine, precision) == ("torch", "int8"):
         raise ConfigError(["precision 'int8' needs engine 'onnx', which needs the extra `onnx`"])
-    given, folder = Path(folder), chosen_model(Path(folder))
-    verify(folder, (DESCRIPTION, WEIGHTS))
-    description = read_object(folder / DESCRIPTION)
-    if description.get("format") != FORMAT or description.get("version") != VERSION:
-        raise StorageError(
-            f"{folder} holds {description.get('format')!r} version {description.get('version')!r}, "
-            f"this palm reads {FORMAT!r} version {VERSION}; load it with the palm that wrote it"
-        )
+    given = Path(folder)
+    folder = chosen_model(given)
+    description = _verified_description(folder)
     weights = load_tensors(folder / WEIGHTS)
     own = {"backbone": weights_under("backbone", weights), "head": weights_under("paradigm", weights)}
     with wrap_read_errors(folder / DESCRIPTION):
@@ -75,12 +70,7 @@ def load_model(
             batch_size=description["batch_size"],
             precision=precision if engine == "torch" else "fp32",
         )
-        training = description.get("training") or {}
-        if training.get("best"):
-            scores = (training["evaluation"] or {}).get("scores", {})
-            model.trained = {"step": training["step"], "scores": scores}
-        else:  # best models of an earlier palm have their step and scores under a key of their own
-            model.trained = dict(description.get("trained") or {})
+        model.trained = _trained(description.get("training") or {})
     load_into(model.backbone, own["backbone"], folder)
     load_into(model.head, own["head"], folder)
     if engine == "onnx":
@@ -88,6 +78,24 @@ def load_model(
     if folder != given:
         logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
     return model
+
+
+def _verified_description(folder: Path) -> dict[str, Any]:
+    verify(folder, (DESCRIPTION, WEIGHTS))
+    description = read_object(folder / DESCRIPTION)
+    if description.get("format") != FORMAT or description.get("version") != VERSION:
+        raise StorageError(
+            f"{folder} holds {description.get('format')!r} version {description.get('version')!r}, "
+            f"this palm reads {FORMAT!r} version {VERSION}; load it with the palm that wrote it"
+        )
+    return description
+
+
+def _trained(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the step and the scores of a best model; nothing of another."""
+    if not training.get("best"):
+        return {}
+    return {"step": training["step"], "scores": (training["evaluation"] or {}).get("scores", {})}
 
 
 def said_of(trained: Mapping[str, Any]) -> str:

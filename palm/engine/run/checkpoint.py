@@ -30,7 +30,8 @@ from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
-FORMAT, VERSION = "palm-checkpoint", 2
+FORMAT = "palm-checkpoint"
+VERSION = 2
 STATE = "state.json"
 WEIGHTS_NEEDED = (STATE, "model.safetensors")
 NEEDED = (*WEIGHTS_NEEDED, "optimizer.safetensors")
@@ -86,7 +87,7 @@ def _write(
 
 
 def _components(training: Training, folder: Path) -> dict[str, Any]:
-    """What is needed beside the weights to predict with any task."""
+    """Describe the components that, with the weights, predict with any task."""
     # Of 200 tasks with one vocabulary, their copies of it would be nearly all of a small checkpoint.
     known: dict[str, Path] = {}
     tasks = {
@@ -141,16 +142,16 @@ def load_checkpoint(training: Training, folder: Path) -> None:
 
 
 def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What a checkpoint says beside its tensors.
+    """Return the state of a checkpoint after a check of its version.
 
     Raises:
         StorageError: another version of palm wrote it, or it says nothing.
     """
     with wrap_read_errors(folder / STATE):
-        kind, version = state["format"], state["version"]
-    if (kind, version) != (FORMAT, VERSION):
+        found = (state["format"], state["version"])
+    if found != (FORMAT, VERSION):
         raise StorageError(
-            f"{folder} holds {kind!r} version {version!r}, this palm reads "
+            f"{folder} holds {found[0]!r} version {found[1]!r}, this palm reads "
             f"{FORMAT!r} version {VERSION}; continue it with the palm that wrote it, or start a new run from "
             "its weights with load_pretrain"
         )
@@ -167,9 +168,12 @@ def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str,
     Returns:
         The identity, and task -> how many steps now have the rows of one step then.
     """
-    tasks, schedule, steps_per_saved = dict(saved["tasks"]), saved["lr_scheduler"], {}
+    tasks = dict(saved["tasks"])
+    schedule = saved["lr_scheduler"]
+    steps_per_saved = {}
     for name in tasks.keys() & run["tasks"].keys():
-        then, now = tasks[name], run["tasks"][name]
+        then = tasks[name]
+        now = run["tasks"][name]
         sharing = {key: now[key] for key in ("batch_size", "gradient_accumulation_steps", "devices")}
         if now["batch_size"] is not None and _size(then) == _size(now):
             tasks[name] = {**then, **sharing}
@@ -248,7 +252,8 @@ def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None
             state = _of_this_version(verified_object(folder, STATE), folder)
             with wrap_read_errors(folder / STATE):
                 if run_id in (None, state["run_id"]):
-                    steps, tasks = state["task_steps"], state["run"]["tasks"]
+                    steps = state["task_steps"]
+                    tasks = state["run"]["tasks"]
                     found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
         except StorageError as error:
             logger.warning("passed over: %s", error)

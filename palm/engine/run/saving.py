@@ -1,4 +1,4 @@
-"""What a run saves: targets as they finish, the best models, checkpoints. None of it changes training."""
+"""Observers that save targets as they finish, best models and checkpoints; none changes training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class TargetSaver:
     def __init__(
         self, training: Training, save_path: Path, every: int, run: dict[str, Any], keep: int = -1
     ) -> None:
-        self.training, self.save_path, self.every, self.run = training, save_path, every, run
+        self.training = training
+        self.save_path = save_path
+        self.every = every
+        self.run = run
         self.keep = keep
         self.finished: dict[str, int] = {}
 
@@ -46,7 +49,8 @@ class TargetSaver:
             return []
         saved = []
         for task in self.training.tasks:
-            own, number = event.part_of(task), task.step
+            own = event.part_of(task)
+            number = task.step
             if not task.is_target:
                 continue
             is_due = self.every > 0 and number % self.every == 0 and number <= task.expected_steps
@@ -161,7 +165,9 @@ class BestSaver:
     """
 
     def __init__(self, evaluator: Evaluator, save_path: Path, run: dict[str, Any]) -> None:
-        self.evaluator, self.save_path, self.run = evaluator, save_path, run
+        self.evaluator = evaluator
+        self.save_path = save_path
+        self.run = run
 
     def __call__(self, event: Event) -> list[Saved]:
         if not isinstance(event, Evaluated):

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any, get_args
 
 from palm.config import Config
-from palm.controller.program import configured
+from palm.controller.startup import configured
 from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.errors import PalmError
 from palm.core.files.fs import write_json, write_text

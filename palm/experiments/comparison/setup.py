@@ -15,7 +15,7 @@ from palm.controller.build import build, open_data
 from palm.controller.document import Document, data_checksums, document, that_count
 from palm.controller.plan import Plan, plan
 from palm.controller.settings import RunSettings
-from palm.controller.stages import StagePlan, absolute_stages, stages_of, steps_of
+from palm.controller.stage_planning import StagePlan, absolute_stages, stages_of, steps_of
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
 from palm.core.logging import logger

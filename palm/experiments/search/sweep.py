@@ -11,8 +11,8 @@ from typing import Any
 from palm.config import Config, yaml_text
 from palm.controller.document import data_checksums, document, that_count
 from palm.controller.plan import Plan, plan
-from palm.controller.program import configured
 from palm.controller.settings import RunSettings
+from palm.controller.startup import configured
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.fs import remove, write_json, write_text

@@ -39,7 +39,8 @@ def without_effect(config: Config, settings: dict[str, Any], tasks: Sequence[Tas
 
 
 def _of_task(task: TaskPlan) -> Iterator[tuple[str, str]]:
-    reader, own = task.reader[1], task.task
+    reader = task.reader[1]
+    own = task.task
     if reader.get("label_type") == "real" and "n_classes" in reader:
         yield "n_classes", f"has no effect: labels of task {task.name!r} are real numbers; leave it out"
     for name, reason in task.reader[0].ignored_settings.items():

@@ -17,11 +17,12 @@ from palm.core.files.untrusted import read_object
 from palm.core.logging import logger
 from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.result import TrainingResult, result_of
-from palm.engine.run.run_directory import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD, RunDirectory, Start
+from palm.engine.run.run_directory import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD, RunDirectory, RunStart
 from palm.engine.training.events import Drawn, Ended, Line, Planned, Saved, StageStarted
 from palm.engine.watching.history import HISTORY_FILE, read_lines, write_lines
 
-FORMAT, VERSION = "palm-stages", 1
+FORMAT = "palm-stages"
+VERSION = 1
 
 Settings = Mapping[str, Any]
 """What the weights at the end of a stage depend on, JSON-ready."""
@@ -49,15 +50,15 @@ class StagedDirectory:
         return self.path / STAGES / stage
 
     def weights(self, stage: str) -> Path:
-        """What a stage ends with."""
+        """Return the place of the weights that a stage ends with."""
         return self.folder(stage) / STAGE_WEIGHTS
 
     def is_done(self, stage: str) -> bool:
-        """Whether a stage has come to its end; what it ends with is written last."""
+        """Return True if a stage is finished: its weights are written last."""
         return is_sealed(self.weights(stage))
 
     def has_begun(self, stage: str) -> bool:
-        """Whether a stage has written anything."""
+        """Return True if a stage has written anything."""
         return (self.folder(stage) / RECORD).is_file() or self.is_done(stage)
 
     def open(self, launch: str | None = None, restarted: bool = False) -> None:
@@ -87,7 +88,7 @@ class StagedDirectory:
         RunDirectory(self.path, self.run.tasks, self.run.targets, None, self.run.overwrite).check()
         identity = {"tasks": {task: {} for task in self.run.tasks}, "stages": list(self.stages)}
         fresh = RunDirectory(self.path, self.run.tasks, self.run.targets, None, overwrite=True)
-        fresh.begin(Start(uuid.uuid4().hex, None), identity, launch)
+        fresh.begin(RunStart(uuid.uuid4().hex, None), identity, launch)
         write_json(file, record)
 
     def _changed(self, saved: Mapping[str, Any]) -> Iterator[str]:
@@ -106,7 +107,8 @@ class StagedDirectory:
         """Give the models of targets their usual place, below `<save_path>/<task>`."""
         for task in targets:
             for kind in (LAST, BEST):
-                source, place = self.folder(stage) / task / kind, self.path / task / kind
+                source = self.folder(stage) / task / kind
+                place = self.path / task / kind
                 if is_sealed(source) and not is_sealed(place):
                     linked_copy(source, place)
                     logger.info("%s: %s of stage %s is at %s", task, kind, stage, place)
@@ -123,7 +125,7 @@ class StagedDirectory:
         return lines
 
     def result(self, last: Mapping[str, str]) -> TrainingResult:
-        """How the run went; `last` tells for every task which stage trained it last."""
+        """Return the result of the run; `last` maps each task to the last stage that trained it."""
         lines = self.write_history()
         planned = {name: task["expected_steps"] for name, task in lines[0]["tasks"].items()}
         steps = dict.fromkeys(planned, 0)

@@ -10,10 +10,11 @@ from typing import Any
 
 from palm.balance import BALANCES
 from palm.config import Config, read_config, settings_of
-from palm.controller.build import build, open_data
+from palm.controller.build import Parts, build, open_data
 from palm.controller.document import Document, document, that_count
 from palm.controller.plan import Plan, place_of, plan
 from palm.controller.settings import OF_WHOLE_RUN, marked
+from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
 from palm.core.registry import Registry, did_you_mean
 from palm.engine.run.run_directory import STAGE_WEIGHTS, STAGES
@@ -72,8 +73,6 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
         return []
     place = place_of(config, "stages")
     problems = list(_of_all(planned))
-    tags = planned.settings.get("target_tag") or [1] * len(config.tasks)
-    targets = [task for task, tag in zip(config.tasks, tags, strict=False) if tag]
     found: list[StagePlan] = []
     for number, said in enumerate(given, start=1):
         tasks = said.get("tasks") or config.tasks
@@ -83,22 +82,30 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
         wrong = list(_problems(said, str(name), tasks, config.tasks))
         if not wrong:
             try:
-                stage = _stage(config, planned, said, label, tasks, found)
-                found.append(stage)
-                # It is planned and built as its run will, and thrown away.
-                own = read_config(stage.settings, argv=[])
-                build(plan(own, for_train=True), own.place)
+                found.append(_stage(config, planned, said, label, tasks, found))
+                _parts_of(found[-1])  # built as its run will be, and thrown away
             except ConfigError as error:
                 wrong = [INSIDE.sub("", line) for line in error.problems]
         problems += [f"{place}: stage {label}: {line}" for line in wrong]
     trained = {task for stage in found for task in stage.targets}
-    if not problems and (left := [task for task in targets if task not in trained]):
+    left = [task for task in _targets(config.tasks, planned.settings) if task not in trained]
+    if left and not problems:
         problems.append(
             f"{place}: no stage trains {', '.join(left)}; leave it out of task_instance, or add one"
         )
-    if problems:
-        raise ConfigError(dict.fromkeys(problems))
+    raise_any(dict.fromkeys(problems))
     return found
+
+
+def _targets(tasks: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
+    """Return those of the tasks that are targets: all if `target_tag` is not set."""
+    tags = settings.get("target_tag") or [1] * len(tasks)
+    return [task for task, tag in zip(tasks, tags, strict=False) if tag]
+
+
+def _parts_of(stage: StagePlan) -> Parts:
+    config = read_config(stage.settings, argv=[])
+    return build(plan(config, for_train=True), config.place)
 
 
 def absolute_stages(config: Config, planned: Plan, stages: Sequence[StagePlan]) -> list[dict[str, Any]]:
@@ -122,16 +129,11 @@ def steps_of(stages: Sequence[StagePlan], devices: int | None = None) -> dict[st
     Raises:
         PalmError: data that cannot be used.
     """
-    found = {}
-    for stage in stages:
-        config = read_config(stage.settings, argv=[])
-        parts = build(plan(config, for_train=True), config.place)
-        found[stage.label] = open_data(parts, devices)
-    return found
+    return {stage.label: open_data(_parts_of(stage), devices) for stage in stages}
 
 
 def _of_all(planned: Plan) -> Iterator[str]:
-    """What makes stages impossible."""
+    """Problems that rule stages out altogether."""
     if not planned.settings["stages"]:
         yield "stages: names none; give a list of mappings, or leave it out"
     if planned.given:
@@ -146,7 +148,7 @@ def _of_all(planned: Plan) -> Iterator[str]:
 
 
 def _problems(said: Mapping[str, Any], name: str, tasks: Any, known: Sequence[str]) -> Iterator[str]:
-    """What is wrong with what a stage says of itself; its settings are checked when it is planned."""
+    """Problems of a stage's name, tasks and places; its settings are checked when it is planned."""
     if not NAME.fullmatch(name):
         yield f"name should be of letters, digits, '_', '-', '+' and '.', not {name!r}"
     if not isinstance(tasks, list) or not tasks:
@@ -178,8 +180,7 @@ def _stage(
 ) -> StagePlan:
     """The plan of a stage that has nothing wrong with it so far."""
     changes = {name: value for name, value in said.items() if name not in OWN}
-    tags = planned.settings.get("target_tag") or [1] * len(config.tasks)
-    if not any(tags[config.tasks.index(task)] for task in tasks):
+    if not {*tasks} & {*_targets(config.tasks, planned.settings)}:
         changes.setdefault("target_tag", [1] * len(tasks))  # somebody's epochs have to be counted
     folder = planned.settings["save_path"] / STAGES
     changes["save_path"] = folder / label
@@ -187,10 +188,7 @@ def _stage(
     if "reset" in said:
         start["reset"] = said["reset"]
     settings = _document(config, planned, tasks, {**changes, **start})
-    run = settings["global"]
-    own = run.get("target_tag") or [1] * len(tasks)
-    targets = [task for task, tag in zip(tasks, own, strict=False) if tag]
-    return StagePlan(label, tasks, targets, settings, source)
+    return StagePlan(label, tasks, _targets(tasks, settings["global"]), settings, source)
 
 
 def _document(config: Config, planned: Plan, tasks: Sequence[str], changes: Mapping[str, Any]) -> Document:

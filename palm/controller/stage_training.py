@@ -8,7 +8,7 @@ from typing import Any
 
 from palm.config import yaml_text
 from palm.controller.document import Document
-from palm.controller.stages import StagePlan
+from palm.controller.stage_planning import StagePlan
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.distributed import barrier, from_first, is_first, launch_id, lost_a_process, report_missing_ranks
@@ -16,7 +16,7 @@ from palm.engine.run.checkpoint import save_checkpoint
 from palm.engine.run.result import TrainingResult
 from palm.engine.run.run_directory import CONFIGURATION, RunDirectory
 from palm.engine.run.run_lock import only_run_in
-from palm.engine.run.stages import StagedDirectory
+from palm.engine.run.staged_directory import StagedDirectory
 from palm.engine.training.events import Ended, Evaluated, Event, Observer, Started
 from palm.engine.training.loop import Training
 

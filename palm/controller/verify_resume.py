@@ -1,4 +1,4 @@
-"""Whether an interrupted run ends like an uninterrupted one: tried out, in processes of their own."""
+"""Comparison of an interrupted run with an uninterrupted one, each in processes of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from palm.engine.run.determinism import Recording, first_difference, read_record
 
 @dataclass(frozen=True)
 class Check:
-    """What came out.
+    """The result of the comparison.
 
     Args:
         steps: made before the kill.

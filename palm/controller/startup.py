@@ -1,4 +1,4 @@
-"""What only a running program does: it reads its arguments, starts its processes, and ends with a message."""
+"""The start of a program: its arguments, its processes, and its error messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def configured(
 
 
 def argument_problems(config: object, task_dir: object, argv: object, tasks: object) -> Iterator[str]:
-    """What of a Controller's arguments is of another kind than it can be."""
+    """List the arguments of a Controller that have a wrong type."""
     if not isinstance(config, str | os.PathLike | Mapping):
         yield f"config should be a YAML file or a mapping, not {config!r}"
     if not isinstance(task_dir, str | os.PathLike):
@@ -68,7 +68,7 @@ def argument_problems(config: object, task_dir: object, argv: object, tasks: obj
 
 
 def joined(settings: Mapping[str, Any]) -> torch.device:
-    """Where this process computes, once there is one process for every device that the settings ask for."""
+    """Start one process per device that the settings ask for, and return the device of this one."""
     device = device_of(settings.get("use_gpu", True), settings.get("device", "auto"))
     launch(device, settings.get("num_devices", "auto"))
     join(device, settings.get("process_group_timeout", DEFAULT_TIMEOUT))
