@@ -249,3 +249,22 @@ def test_an_onnx_graph_computes_what_the_packed_encoder_computes(family: str, tm
     (logits,) = session.run(["logits"], given)
     found = torch.from_numpy(logits).softmax(-1).tolist()
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "bert"])
+def test_pooling_of_the_directory_is_saved_with_the_model(family: str, tmp_path: Path) -> None:
+    directory = model_directory(tmp_path, family, "")
+    (directory / "1_Pooling").mkdir()
+    told = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(told), encoding="utf-8")
+    Controller(run_of(tmp_path, directory, "cls", pooling="model", num_epochs=1), argv=[]).train()
+    backbone = palm.load_model(tmp_path / "out" / "cls" / "infer_model").backbone
+    assert backbone.settings["pooling"] == "mean"
+    ids = torch.tensor([[5, 6, 7, 0], [8, 9, 5, 6]])
+    zeros = torch.zeros_like(ids)
+    positions = torch.arange(4).expand(2, 4)
+    mask = ids > 0
+    inputs = {"token_ids": ids, "segment_ids": zeros, "position_ids": positions, "input_mask": mask}
+    outputs = backbone.eval()(inputs)
+    expected = torch.stack([outputs["encoder_outputs"][0, :3].mean(0), outputs["encoder_outputs"][1].mean(0)])
+    torch.testing.assert_close(outputs["sentence_embedding"], expected)
