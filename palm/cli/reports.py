@@ -86,12 +86,12 @@ def diff(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG0
     differs, 1 where something does, and 2 where there is no run.
     """
     from palm.core.files.untrusted import printable
-    from palm.report.difference import as_text, differences
+    from palm.report.difference import difference_table, differences
 
     found = differences(options.first, options.second)
     if options.json:
         write_line(json_text([dataclasses.asdict(difference) for difference in found]))
     else:
-        write_line(printable(as_text(found, options.first, options.second)))
+        write_line(printable(difference_table(found, options.first, options.second)))
     if found:
         raise SystemExit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -207,9 +208,8 @@ def test_a_target_with_no_expected_step(run: Run, capsys: pytest.CaptureFixture[
 def test_an_unknown_component(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.tasks["cls"]["paradigm"] = "clas"
     message = run.train(capsys, "--backbone", "bart")
-    assert "tasks/cls.yaml:4: paradigm: no head is called 'clas'; known: " in message
-    known = "bert, distilbert, electra, ernie, roberta"
-    assert f"--backbone: no backbone is called 'bart'; known: {known}; did you mean 'bert'?" in message
+    assert re.search(r"tasks/cls.yaml:4: paradigm: .*'clas'.* mlm,", message)
+    assert re.search(r"--backbone: .*'bart'.* bert, .* roberta.*'bert'", message)
 
 
 def test_components_that_do_not_fit_together(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

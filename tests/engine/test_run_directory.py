@@ -15,7 +15,7 @@ from palm.core.files.atomic_dir import new_directory
 from palm.core.files.fs import WRITTEN, mark_written, write_json
 from palm.core.files.untrusted import read_json
 from palm.engine.run.checkpoint import VERSION
-from palm.engine.run.run_directory import RunDirectory, Start, name_problem
+from palm.engine.run.run_directory import RunDirectory, RunStart, name_problem
 from palm.engine.run.run_lock import only_run_in
 
 
@@ -44,7 +44,7 @@ def directory(path: Path, **settings: Any) -> RunDirectory:
     return RunDirectory(path, ["cls"], ["cls"], **settings)
 
 
-def begun(run: RunDirectory, made: dict[str, Any] | None = None, **launch: Any) -> Start:
+def begun(run: RunDirectory, made: dict[str, Any] | None = None, **launch: Any) -> RunStart:
     start = run.check(**launch)
     launch.pop("goes_on", None)
     run.begin(start, made or identity(), **launch)
@@ -113,7 +113,7 @@ def test_an_earlier_run_stops_a_new_one_with_both_remedies(tmp_path: Path) -> No
     model(tmp_path / "cls" / "infer_model")
     with pytest.raises(
         StorageError,
-        match=r"20\d\d-\S+ \S+ \(step_4, step_8, step_12 and 1 more\).*"
+        match=r"20\d\d-\S+ \S+ \(step_4, step_8, step_12, and 1 more\).*"
         r"resume: auto.*overwrite: true.*save_path",
     ):
         directory(tmp_path).check()

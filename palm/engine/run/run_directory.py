@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from palm.core.differences import shortened
 from palm.core.errors import StorageError, TrainingError
 from palm.core.files.atomic_dir import check_target, move_foreign_aside, remove_directory, remove_stale
 from palm.core.files.fs import check_replaceable, has_link, numbered, remove_written, write_json
@@ -38,7 +39,7 @@ STAGES_RECORD = "stages.json"
 STAGE_WEIGHTS = "weights"
 """Of a run in stages: a folder for each, what they are, and what each ended with, in its folder."""
 
-SHOWN = 3
+MOST_FOLDERS = 3
 """Folders that a message names."""
 
 CHECKPOINT = "step_"
@@ -69,7 +70,7 @@ def name_problem(task: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Start:
+class RunStart:
     """The start of a run.
 
     Args:
@@ -99,7 +100,7 @@ class RunDirectory:
     resume: str | None = None
     overwrite: bool = False
 
-    def check(self, launch: str | None = None, goes_on: bool = False) -> Start:
+    def check(self, launch: str | None = None, goes_on: bool = False) -> RunStart:
         """Clear up after processes that died, refuse what would be refused hours later, choose the start.
 
         Args:
@@ -140,7 +141,7 @@ class RunDirectory:
             return None
         return self._refusal(found)
 
-    def begin(self, start: Start, identity: dict[str, Any], launch: str | None = None) -> None:
+    def begin(self, start: RunStart, identity: dict[str, Any], launch: str | None = None) -> None:
         """Make room for a run from the beginning, and write down which run this is.
 
         Args:
@@ -191,12 +192,12 @@ class RunDirectory:
         command = command_of_program("--resume", "auto") or "the same once more with resume: auto"
         return f"{told}; to go on from {checkpoint.name}: {command}"
 
-    def _start(self, is_own_launch: bool) -> Start:
+    def _start(self, is_own_launch: bool) -> RunStart:
         if self.resume is None and not is_own_launch:
-            return Start(_new_id(), None)
+            return RunStart(_new_id(), None)
         if self.resume not in (None, "auto") and not is_own_launch:
             checkpoint = Path(str(self.resume))
-            return Start((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
+            return RunStart((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
         run_id = self._record().get("id")
         if run_id is None:  # without the record, the run of all checkpoints if it is one
             runs = {run_of(folder) for folder in self._checkpoints()} - {None}
@@ -204,8 +205,8 @@ class RunDirectory:
         newest = None if run_id is None else newest_checkpoint(self.path, str(run_id))
         if run_id is None or newest is None:
             logger.info("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
-            return Start(_new_id(), None)
-        return Start(str(run_id), newest)
+            return RunStart(_new_id(), None)
+        return RunStart(str(run_id), newest)
 
     def _check_same(self, identity: dict[str, Any]) -> None:
         """Refuse to replace what another configuration trained where this one was to go on with it."""
@@ -263,10 +264,10 @@ class RunDirectory:
         return [folder.relative_to(self.path).as_posix() for folder in folders]
 
     def _refusal(self, found: Sequence[str]) -> str:
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         since = self._record().get("since", "a time that is not known")
+        folders = ", ".join(shortened(found, MOST_FOLDERS))
         return (
-            f"save_path: {self.path} holds an earlier run, of {since} ({', '.join(found[:SHOWN])}{more}). "
+            f"save_path: {self.path} holds an earlier run, of {since} ({folders}). "
             "Go on with it (resume: auto), replace it (overwrite: true), or give another save_path"
         )
 

@@ -17,7 +17,7 @@ from palm.core.files.untrusted import read_object
 from palm.core.logging import logger
 from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.result import TrainingResult, result_of
-from palm.engine.run.run_directory import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD, RunDirectory, Start
+from palm.engine.run.run_directory import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD, RunDirectory, RunStart
 from palm.engine.training.events import Drawn, Ended, Line, Planned, Saved, StageStarted
 from palm.engine.watching.history import HISTORY_FILE, read_lines, write_lines
 
@@ -91,7 +91,7 @@ class StagedDirectory:
         RunDirectory(self.path, self.run.tasks, self.run.targets, None, self.run.overwrite).check()
         identity = {"tasks": {task: {} for task in self.run.tasks}, "stages": list(self.stages)}
         fresh = RunDirectory(self.path, self.run.tasks, self.run.targets, None, overwrite=True)
-        fresh.begin(Start(uuid.uuid4().hex, None), identity, launch)
+        fresh.begin(RunStart(uuid.uuid4().hex, None), identity, launch)
         write_json(file, record)
 
     def _changed(self, saved: Mapping[str, Any]) -> Iterator[str]:

@@ -85,7 +85,7 @@ class Step(Event):
 
     @property
     def finished(self) -> bool:
-        """Whether that task reached its expected steps."""
+        """True if that task reached its expected steps."""
         return self.parts[0].finished
 
     @property
@@ -179,12 +179,12 @@ class Training:
 
     @property
     def is_over(self) -> bool:
-        """Whether every target has had its steps, or the run as many as it may have."""
+        """True if every target has had its steps, or the run as many as it may have."""
         return self.is_cut or all(task.done for task in self.tasks if task.is_target)
 
     @property
     def is_cut(self) -> bool:
-        """Whether the run has had its `max_steps`."""
+        """True if the run has had its `max_steps`."""
         return self.recipe.max_steps is not None and self.step >= self.recipe.max_steps
 
     def next_step(self) -> Step:
@@ -309,7 +309,7 @@ class Training:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a signal has asked any rank to end after this step; all ranks say the same."""
+        """True on all ranks if a signal has asked one of them to end after this step."""
         return self._is_asked_to_stop() if num_ranks() == 1 else self._ranks_stop
 
     def _is_asked_to_stop(self) -> bool:

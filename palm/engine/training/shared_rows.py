@@ -24,19 +24,22 @@ class FollowingStream(TaskStream):
     """
 
     def __init__(self, own: TaskStream, leader: TaskStream) -> None:
-        self.task, self.reader, self.rows = own.task, own.reader, own.rows
-        self.seed, self.shuffle = leader.seed, leader.shuffle
-        self._order, self._batches = leader._order, leader._batches
-        self.rank, self.num_ranks, self.steps_per_epoch = (
-            leader.rank,
-            leader.num_ranks,
-            leader.steps_per_epoch,
-        )
+        self.task = own.task
+        self.reader = own.reader
+        self.rows = own.rows
+        self.seed = leader.seed
+        self.shuffle = leader.shuffle
+        self._order = leader._order
+        self._batches = leader._batches
+        self.rank = leader.rank
+        self.num_ranks = leader.num_ranks
+        self.steps_per_epoch = leader.steps_per_epoch
 
 
 def sharing_problems(tasks: Sequence[Task]) -> list[str]:
-    """What is wrong with `share_rows_with` of tasks, before any data is read."""
-    by_name, problems = {task.name: task for task in tasks}, []
+    """Check `share_rows_with` of tasks, before any data is read."""
+    by_name = {task.name: task for task in tasks}
+    problems = []
     for task in tasks:
         if (named := task.share_rows_with) is None:
             continue
@@ -82,14 +85,16 @@ def share_rows(tasks: Sequence[Task]) -> None:
 def _check_same_rows(task: Task, leader: Task) -> None:
     assert task.stream is not None
     assert leader.stream is not None
-    ours, theirs = task.stream.rows, leader.stream.rows
+    ours = task.stream.rows
+    theirs = leader.stream.rows
     begins = f"task {task.name!r} shares the rows of {leader.name!r}, but"
     if len(ours) != len(theirs):
         raise DataError(
             f"{begins} it has {len(ours)} and that {len(theirs)}; give both the same texts in the same "
             "order, with an empty label (missing_labels: True) where a task has none"
         )
-    one, other = ours["token_ids"], theirs["token_ids"]
+    one = ours["token_ids"]
+    other = theirs["token_ids"]
     same = np.array_equal(one.lengths, other.lengths) and np.array_equal(one.values, other.values)
     if not same:
         row = next(k for k in range(len(ours)) if not np.array_equal(one[k], other[k]))
