@@ -112,22 +112,9 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     Raises:
         ConfigError: all problems in one report, also settings that nobody takes.
     """
-
-    arguments = partial(config.arguments, required=for_train)
-    has: Chosen = {}
-
-    def component(
-        registry: Registry[Any],
-        scope: str | None,
-        name: str | None,
-        told: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Any:
-        cls = _known(registry, name, config, scope, has)
-        if cls is None:
-            return None
-        told = {setting: value for setting, value in told.items() if setting in settings_of(cls)}
-        return cls, {**arguments(cls, scope, told), **told}
-
+    components = _Components(config, required=for_train)
+    component = components.component
+    arguments = components.arguments
     encoder = config.value("backbone")
     if encoder is not None and str(encoder.value).lower() in BACKBONES:
         config.adopt_aliases(BACKBONES[str(encoder.value)].aliases)
@@ -141,18 +128,10 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     balance = None if settings.get("balance") is None else component(BALANCES, None, settings["balance"])
     groups = arguments(ParameterGroups, None)
     rule = settings.get("lr_scheduler", "linear_warmup_decay")
-    schedule_class = _known(LR_SCHEDULES, rule, config, None, has)
+    schedule_class = _known(LR_SCHEDULES, rule, config, None, components.has)
     # Its horizon is known when the steps are counted.
     schedule = {} if schedule_class is None else arguments(schedule_class, None, HORIZON)
-    tasks = []
-    for name in config.tasks:
-        chosen = arguments(TaskParts, name, from_backbone=False)
-        reader = component(READERS, name, chosen.get("reader"))
-        counted = _classes_of(reader, config, name)
-        head = component(HEADS, name, chosen.get("paradigm"), counted)
-        reader = _as_wanted(reader, head, counted)
-        task = arguments(Task, name, TASK_PARTS, from_backbone=False)
-        tasks.append(TaskPlan(name, reader, head, task))
+    tasks = [components.task(name) for name in config.tasks]
     for name in {task.name for task in given} & {*config.tasks}:
         config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
     for name in (*config.tasks, *(task.name for task in given)):
@@ -161,8 +140,48 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     if for_train:
         _check_training(config, settings, everything := [*tasks, *map(TaskPlan.of, given)])
         _check_evaluation(config, settings, everything, mixing)
-    config.finish(_owners(), has)
+    config.finish(_owners(), components.has)
     return Plan(settings, backbone, optimizer, groups, schedule, mixing, balance, tasks, given)
+
+
+class _Components:
+    """The components that a configuration names, with the arguments that they take of it.
+
+    Args:
+        config: as read from files and command line.
+        required: a setting without a default must be there.
+
+    Attributes:
+        has: scope -> setting -> the names of components that it chose.
+    """
+
+    def __init__(self, config: Config, required: bool) -> None:
+        self.config = config
+        self.arguments = partial(config.arguments, required=required)
+        self.has: Chosen = {}
+
+    def component(
+        self,
+        registry: Registry[Any],
+        scope: str | None,
+        name: str | None,
+        told: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Any:
+        """Return the class of this name with its arguments; `told` replaces those of the configuration."""
+        cls = _known(registry, name, self.config, scope, self.has)
+        if cls is None:
+            return None
+        told = {setting: value for setting, value in told.items() if setting in settings_of(cls)}
+        return cls, {**self.arguments(cls, scope, told), **told}
+
+    def task(self, name: str) -> TaskPlan:
+        """Return the description of a task."""
+        chosen = self.arguments(TaskParts, name, from_backbone=False)
+        reader = self.component(READERS, name, chosen.get("reader"))
+        counted = _classes_of(reader, self.config, name)
+        head = self.component(HEADS, name, chosen.get("paradigm"), counted)
+        task = self.arguments(Task, name, TASK_PARTS, from_backbone=False)
+        return TaskPlan(name, _as_wanted(reader, head, counted), head, task)
 
 
 def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:

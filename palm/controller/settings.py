@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -203,25 +203,28 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
         values = settings.get(name)
         if isinstance(values, list) and len(values) != len(tasks):
             found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
-    ratios = settings.get("mix_ratio")
-    tags = settings.get("target_tag")
-    if isinstance(tags, list):
-        if set(tags) - {0, 1}:
-            found.append(("target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}"))
-        elif 1 not in tags:
-            found.append(("target_tag", "marks no target task; give at least one task the tag 1"))
-    if isinstance(ratios, list):
-        targets = tags if isinstance(tags, list) else [1] * len(tasks)
-        for task, ratio, tag in zip(tasks, ratios, targets, strict=False):
-            if not 0 <= ratio < math.inf or (tag == 1 and ratio == 0):
-                least = "above 0 for a target task" if tag == 1 else "0 or more"
-                found.append(("mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"))
+    found += _ratio_problems(settings.get("mix_ratio"), settings.get("target_tag"), tasks)
     found += [
         (name, f"should be {expected}, not {settings[name]!r}")
         for name, (fits, expected) in RANGES.items()
         if settings.get(name) is not None and not fits(settings[name])
     ]
     return found
+
+
+def _ratio_problems(ratios: object, tags: object, tasks: list[str]) -> Iterator[Problem]:
+    """List problems of the lists that say which tasks are targets and how often each is drawn."""
+    if isinstance(tags, list):
+        if set(tags) - {0, 1}:
+            yield "target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}"
+        elif 1 not in tags:
+            yield "target_tag", "marks no target task; give at least one task the tag 1"
+    if isinstance(ratios, list):
+        targets = tags if isinstance(tags, list) else [1] * len(tasks)
+        for task, ratio, tag in zip(tasks, ratios, targets, strict=False):
+            if not 0 <= ratio < math.inf or (tag == 1 and ratio == 0):
+                least = "above 0 for a target task" if tag == 1 else "0 or more"
+                yield "mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"
 
 
 def reset_problems(reset: Sequence[str] | None, start_from: Path | None, tasks: list[str]) -> list[Problem]:
