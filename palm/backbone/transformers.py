@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from palm.backbone.base import BACKBONES, Backbone
-from palm.backbone.packing import Packing, checked_layout
+from palm.backbone.packing import Packing, Padded, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.transformers_attention import NAME, register
 from palm.backbone.transformers_config import PACKED, library, read_encoder_config
@@ -96,6 +96,12 @@ class Transformers(Backbone):
         content = self.config.to_diff_dict() | {"model_type": self.config.model_type}
         write_text(target, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
+    def sizes(self) -> dict[str, int]:
+        """Return the settings that heads need, which the library may have under other names."""
+        rows, width = self.model.get_input_embeddings().weight.shape
+        sizes = {"hidden_size": int(self.config.hidden_size), "vocab_size": int(rows)}
+        return sizes if width == self.config.hidden_size else sizes | {"embedding_size": int(width)}
+
     def set_pooling(self, pooling: str) -> None:
         """Replace `pooling: model` by what a directory of weights says."""
         super().set_pooling(pooling)
@@ -133,13 +139,10 @@ class Transformers(Backbone):
             return_dict=True,
         )
         tokens = computed.last_hidden_state
-        tokens = tokens[0] if self.is_packed else packing.pack(tokens)  # [tokens, width]
+        tokens = self._flat(tokens, packing)  # [tokens, width]
         outputs: Tensors = {}
         if "word_embedding" in wanted:
-            embedded = computed.hidden_states[0]
-            outputs["word_embedding"] = packing.unpack(
-                embedded[0] if self.is_packed else packing.pack(embedded)
-            )
+            outputs["word_embedding"] = packing.unpack(self._flat(computed.hidden_states[0], packing))
         if "encoder_outputs" in wanted:
             outputs["encoder_outputs"] = packing.unpack(tokens)
         if wanted & set(SENTENCE):
@@ -150,16 +153,21 @@ class Transformers(Backbone):
             outputs |= {name: sentence for name in SENTENCE if name in wanted}
         return outputs
 
+    def _flat(self, tokens: Tensor, packing: Packing) -> Tensor:
+        return tokens.flatten(0, 1) if self.is_packed else packing.pack(tokens)
+
     def _packed(self, inputs: Tensors, packing: Packing) -> dict[str, Any]:
+        rows = packing.mask.shape if isinstance(packing, Padded) else (1, -1)
         given: dict[str, Any] = {
-            "input_ids": packing.pack(inputs["token_ids"])[None],
+            "input_ids": packing.pack(inputs["token_ids"]).view(rows),
             "palm_packing": packing,
         }
         if "segment_ids" in self.inputs_attr:
-            given["token_type_ids"] = packing.pack(inputs["segment_ids"])[None]
+            given["token_type_ids"] = packing.pack(inputs["segment_ids"]).view(rows)
         if self._takes_positions:
-            columns = packing.positions % packing.mask.shape[1]
-            given["position_ids"] = (columns + self._first_position)[None]
+            columns = torch.arange(packing.mask.shape[1], device=packing.mask.device)
+            positions = (columns + self._first_position).expand(packing.mask.shape)
+            given["position_ids"] = packing.pack(positions).view(rows)
         return given
 
     def _padded(self, inputs: Tensors) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from palm.backbone.packed_attention import attend
-from palm.backbone.packing import Packing
+from palm.backbone.packed_attention import attend, attend_in_graph
+from palm.backbone.packing import Packing, Padded
 
 NAME = "palm_packed"
 """Name of the implementation; the library makes no mask for a name without a mask function."""
@@ -39,7 +39,7 @@ def attend_packed(
 
     Args:
         module: the library's attention layer.
-        query: [1, heads, tokens, head_dim].
+        query: [1, heads, tokens, head_dim]; [batch, heads, seq, head_dim] in a padded layout.
         key: [1, key heads, tokens, head_dim]; a divisor of `heads` of them, each for as many query heads.
         value: as `key`.
         attention_mask: None, since `palm_packing` says which tokens see each other.
@@ -53,11 +53,15 @@ def attend_packed(
         [1, tokens, heads, head_dim], and None for the weights.
     """
     assert attention_mask is None, "a mask would be ignored"
-    q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))  # [tokens, heads, head_dim]
-    if (groups := q.shape[1] // k.shape[1]) > 1:
-        k = k.repeat_interleave(groups, dim=1)
-        v = v.repeat_interleave(groups, dim=1)
-    if scaling is not None and scaling != q.shape[-1] ** -0.5:
-        q = q * (scaling * q.shape[-1] ** 0.5)
+    if (groups := query.shape[1] // key.shape[1]) > 1:
+        key = key.repeat_interleave(groups, dim=1)
+        value = value.repeat_interleave(groups, dim=1)
+    if scaling is not None and scaling != query.shape[-1] ** -0.5:
+        query = query * (scaling * query.shape[-1] ** 0.5)
     window = None if sliding_window is None else sliding_window - 1
+    if isinstance(palm_packing, Padded):
+        q, k, v = (part.transpose(1, 2).flatten(0, 1) for part in (query, key, value))
+        gathered = attend_in_graph(q, k, v, palm_packing.keys_bias, window)  # [batch * seq, heads, head_dim]
+        return gathered.view(query.shape[0], -1, *gathered.shape[1:]), None
+    q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))  # [tokens, heads, head_dim]
     return attend(q, k, v, palm_packing.scope(False, window), dropout)[None], None

@@ -1,4 +1,4 @@
-"""What a balancing method is: a factor for every task's loss, or gradient, of a step."""
+"""The base class of balancing methods, which give every task's loss, or gradient, of a step a factor."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Balance(Component, ABC):
         """Take the losses of a step in, which were measured before its update."""
 
     def table(self, name: str) -> dict[str, Any]:
-        """What is known per task under a name."""
+        """Return the part of the state that has a name."""
         return self.state.setdefault(name, {})
 
     def state_dict(self) -> dict[str, Any]:
-        """What it has learned, JSON-ready."""
+        """Return what the method has learned, JSON-ready."""
         return copy.deepcopy(self.state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where `state_dict` was taken."""
+        """Resume from where `state_dict` was taken."""
         self.state = copy.deepcopy(state)
 
     def reset(self) -> None:

@@ -228,7 +228,9 @@ class _Sources:
         if path is None:
             return self.title, {}, None
         title = displayed(path)
-        return title, self._settings(self._read(read_json, path), title), None
+        settings = self._settings(self._read(read_json, path), title)
+        settings["encoder_config_path"] = setting  # the whole file, for `backbone: transformers`
+        return title, settings, None
 
     def _directory_settings(self) -> Settings:
         """Return the settings in the directory of pretrained weights, where `backbone` is 'auto'."""

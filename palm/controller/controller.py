@@ -34,10 +34,10 @@ from palm.distributed import (
 from palm.downloader.hub import pretrained_directory
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.run.checkpoint import load_checkpoint
-from palm.engine.run.evaluation import Evaluator, shown
+from palm.engine.run.evaluation import Evaluator, shown_score
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import CONFIGURATION, RunDirectory, Start
+from palm.engine.run.run_directory import CONFIGURATION, RunDirectory, RunStart
 from palm.engine.run.run_lock import only_run_in
 from palm.engine.run.saving import TargetSaver, checkpoint_saver, evaluation_observers, models_table
 from palm.engine.run.stopping import StopOnSignal
@@ -183,7 +183,7 @@ class Controller:
             )
             return self._run(training, evaluator, directory, start.run_id, watch)
 
-    def _begin(self, directory: RunDirectory, begin: Start) -> tuple[Training, Evaluator | None]:
+    def _begin(self, directory: RunDirectory, begin: RunStart) -> tuple[Training, Evaluator | None]:
         """Make the run, with the weights that it starts from, and its evaluator; enter it in its folder."""
         parts = self._trainable()
         settings = parts.settings
@@ -284,7 +284,9 @@ class Controller:
         model = self._model(plan, inference_model_dir)
         with tf32(self.plan.settings.get("tf32")):
             scores = model.evaluate(path, plan.task.get("metrics"))
-        logger.info("%s: %s", task, ", ".join(f"{name} {shown(value)}" for name, value in scores.items()))
+        logger.info(
+            "%s: %s", task, ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
+        )
         return scores
 
     def pred(

@@ -112,51 +112,53 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     Raises:
         ConfigError: all problems in one report, also settings that nobody takes.
     """
+    components = _Components(config, required=for_train)
+    component = components.component
+    arguments = components.arguments
     encoder = config.value("backbone")
     if encoder is not None and str(encoder.value).lower() in BACKBONES:
         config.adopt_aliases(BACKBONES[str(encoder.value)].aliases)
-    planner = _Planner(config, for_train)
-    settings = planner.run_settings()
-    backbone = planner.component(BACKBONES, "backbone", _named_backbone(settings, config))
-    optimizer = planner.component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
-    mixing = planner.component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
-    has_balance = settings.get("balance") is not None
-    balance = planner.component(BALANCES, None, settings["balance"]) if has_balance else None
-    groups = planner.arguments(ParameterGroups, None)
-    schedule = planner.schedule(settings.get("lr_scheduler", "linear_warmup_decay"))
-    tasks = [planner.task(name) for name in config.tasks]
-    _check_names(config, given)
+    settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
+    begins = reset_problems(settings.get("reset"), settings.get("start_from"), config.tasks)
+    for name, wrong in (*setting_problems(settings, config.tasks), *begins):
+        config.problem(f"{place_of(config, name)} {wrong}")
+    backbone = component(BACKBONES, "backbone", _named_backbone(settings, config))
+    optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
+    mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
+    balance = None if settings.get("balance") is None else component(BALANCES, None, settings["balance"])
+    groups = arguments(ParameterGroups, None)
+    rule = settings.get("lr_scheduler", "linear_warmup_decay")
+    schedule_class = _known(LR_SCHEDULES, rule, config, None, components.has)
+    # Its horizon is known when the steps are counted.
+    schedule = {} if schedule_class is None else arguments(schedule_class, None, HORIZON)
+    tasks = [components.task(name) for name in config.tasks]
+    for name in {task.name for task in given} & {*config.tasks}:
+        config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
+    for name in (*config.tasks, *(task.name for task in given)):
+        if (problem := name_problem(name)) is not None:
+            config.problem(problem)
     if for_train:
-        everything = [*tasks, *map(TaskPlan.of, given)]
-        _check_training(config, settings, everything)
+        _check_training(config, settings, everything := [*tasks, *map(TaskPlan.of, given)])
         _check_evaluation(config, settings, everything, mixing)
-    config.finish(_owners(), planner.has)
+    config.finish(_owners(), components.has)
     return Plan(settings, backbone, optimizer, groups, schedule, mixing, balance, tasks, given)
 
 
-class _Planner:
-    """Asks a configuration for the arguments of components, and notes which components it names.
+class _Components:
+    """The components that a configuration names, with the arguments that they take of it.
 
     Args:
-        config: the configuration.
-        for_train: whether everything that training needs must be there.
+        config: as read from files and command line.
+        required: a setting without a default must be there.
+
+    Attributes:
+        has: scope -> setting -> the names of components that it chose.
     """
 
-    def __init__(self, config: Config, for_train: bool) -> None:
+    def __init__(self, config: Config, required: bool) -> None:
         self.config = config
-        self.arguments = partial(config.arguments, required=for_train)
+        self.arguments = partial(config.arguments, required=required)
         self.has: Chosen = {}
-
-    def run_settings(self) -> dict[str, Any]:
-        """Return the settings of the run that belong to no component, checked against each other."""
-        tasks = self.config.tasks
-        own = self.arguments(RunSettings, None, provided=["task_instance"])
-        settings = {"task_instance": tasks, **own}
-        problems = setting_problems(settings, tasks)
-        problems += reset_problems(settings.get("reset"), settings.get("start_from"), tasks)
-        for name, wrong in problems:
-            self.config.problem(f"{place_of(self.config, name)} {wrong}")
-        return settings
 
     def component(
         self,
@@ -165,61 +167,21 @@ class _Planner:
         name: str | None,
         told: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """Return the class of this name and its arguments; None where there is no such class.
-
-        Args:
-            registry: has the class.
-            scope: the task or section that the settings are of; None for the whole run.
-            name: as the configuration writes it.
-            told: arguments that are known from elsewhere.
-        """
-        cls = self.known(registry, name, scope)
+        """Return the class of this name with its arguments; `told` replaces those of the configuration."""
+        cls = _known(registry, name, self.config, scope, self.has)
         if cls is None:
             return None
         told = {setting: value for setting, value in told.items() if setting in settings_of(cls)}
         return cls, {**self.arguments(cls, scope, told), **told}
 
-    def schedule(self, rule: str) -> dict[str, Any]:
-        """Return the arguments of a learning-rate schedule; its horizon is known when steps are counted."""
-        cls = self.known(LR_SCHEDULES, rule, None)
-        return {} if cls is None else self.arguments(cls, None, HORIZON)
-
     def task(self, name: str) -> TaskPlan:
-        """Return the plan of one task."""
+        """Return the description of a task."""
         chosen = self.arguments(TaskParts, name, from_backbone=False)
         reader = self.component(READERS, name, chosen.get("reader"))
         counted = _classes_of(reader, self.config, name)
         head = self.component(HEADS, name, chosen.get("paradigm"), counted)
-        reader = _as_wanted(reader, head, counted)
-        return TaskPlan(name, reader, head, self.arguments(Task, name, TASK_PARTS, from_backbone=False))
-
-    def known(self, registry: Registry[T], name: str | None, scope: str | None) -> T | None:
-        """Return what a registry has of this name, noted in `has`; or None, after reporting why."""
-        config = self.config
-        if name is None:  # which is reported; so who could use other settings is not known
-            config.excuse(scope)
-            return None
-        key = SETTING_OF[registry.kind]
-        owner = scope if scope in config.tasks else None
-        try:
-            found = registry[name]
-        except PalmError as error:
-            config.problem(f"{place_of(config, key, owner)}: {error}")
-            config.excuse(scope)
-            return None
-        for whose in {owner, None}:
-            names = self.has.setdefault(whose, {}).setdefault(key, [])
-            names += {registry.name_of(found)} - {*names}
-        return found
-
-
-def _check_names(config: Config, given: Sequence[Task]) -> None:
-    names = [task.name for task in given]
-    for name in {*names} & {*config.tasks}:
-        config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
-    for name in (*config.tasks, *names):
-        if (problem := name_problem(name)) is not None:
-            config.problem(problem)
+        task = self.arguments(Task, name, TASK_PARTS, from_backbone=False)
+        return TaskPlan(name, _as_wanted(reader, head, counted), head, task)
 
 
 def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:
@@ -258,6 +220,27 @@ def _owners() -> dict[str, dict[str, list[str]]]:
             for parameter in settings_of(registry[name]).values():
                 for spelling in parameter.spellings:
                     found.setdefault(spelling, {}).setdefault(SETTING_OF[registry.kind], []).append(name)
+    return found
+
+
+def _known(
+    registry: Registry[T], name: str | None, config: Config, scope: str | None, has: Chosen
+) -> T | None:
+    """Return the class of this name and enter it into `has`; or None, with a line of the report."""
+    if name is None:  # which is reported; so who could use other settings is not known
+        config.excuse(scope)
+        return None
+    key = SETTING_OF[registry.kind]
+    owner = scope if scope in config.tasks else None
+    try:
+        found = registry[name]
+    except PalmError as error:
+        config.problem(f"{place_of(config, key, owner)}: {error}")
+        config.excuse(scope)
+        return None
+    for whose in {owner, None}:
+        names = has.setdefault(whose, {}).setdefault(key, [])
+        names += {registry.name_of(found)} - {*names}
     return found
 
 

@@ -196,20 +196,14 @@ Problem = tuple[str, str]
 """A setting's name, and what is wrong with it; together they are a sentence."""
 
 
-def setting_problems(settings: Mapping[str, Any], tasks: Sequence[str]) -> list[Problem]:
-    """Return conflicts between global settings: lists of another length, values outside their range."""
-    lengths = {name: len(settings[name]) for name in marked(PER_TASK) if isinstance(settings.get(name), list)}
-    found = [
-        (name, f"has {length} entries for {len(tasks)} tasks ({', '.join(tasks)})")
-        for name, length in lengths.items()
-        if length != len(tasks)
-    ]
-    tags = settings.get("target_tag")
-    if isinstance(tags, list):
-        found += _tag_problems(tags)
-    ratios = settings.get("mix_ratio")
-    if isinstance(ratios, list):
-        found += _ratio_problems(ratios, tags if isinstance(tags, list) else [1] * len(tasks), tasks)
+def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Problem]:
+    """List problems of global settings: lists of a wrong length, values outside their range."""
+    found = []
+    for name in marked(PER_TASK):
+        values = settings.get(name)
+        if isinstance(values, list) and len(values) != len(tasks):
+            found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
+    found += _ratio_problems(settings.get("mix_ratio"), settings.get("target_tag"), tasks)
     found += [
         (name, f"should be {expected}, not {settings[name]!r}")
         for name, (fits, expected) in RANGES.items()
@@ -218,19 +212,19 @@ def setting_problems(settings: Mapping[str, Any], tasks: Sequence[str]) -> list[
     return found
 
 
-def _tag_problems(tags: Sequence[int]) -> list[Problem]:
-    if set(tags) - {0, 1}:
-        return [("target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}")]
-    if 1 not in tags:
-        return [("target_tag", "marks no target task; give at least one task the tag 1")]
-    return []
-
-
-def _ratio_problems(ratios: Sequence[float], tags: Sequence[int], tasks: Sequence[str]) -> Iterator[Problem]:
-    for task, ratio, tag in zip(tasks, ratios, tags, strict=False):
-        if not 0 <= ratio < math.inf or (tag == 1 and ratio == 0):
-            least = "above 0 for a target task" if tag == 1 else "0 or more"
-            yield "mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"
+def _ratio_problems(ratios: object, tags: object, tasks: list[str]) -> Iterator[Problem]:
+    """List problems of the lists that say which tasks are targets and how often each is drawn."""
+    if isinstance(tags, list):
+        if set(tags) - {0, 1}:
+            yield "target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}"
+        elif 1 not in tags:
+            yield "target_tag", "marks no target task; give at least one task the tag 1"
+    if isinstance(ratios, list):
+        targets = tags if isinstance(tags, list) else [1] * len(tasks)
+        for task, ratio, tag in zip(tasks, ratios, targets, strict=False):
+            if not 0 <= ratio < math.inf or (tag == 1 and ratio == 0):
+                least = "above 0 for a target task" if tag == 1 else "0 or more"
+                yield "mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"
 
 
 def reset_problems(reset: Sequence[str] | None, start_from: Path | None, tasks: list[str]) -> list[Problem]:

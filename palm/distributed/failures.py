@@ -1,4 +1,4 @@
-"""What a rank says when it, or another one, cannot go on."""
+"""Errors of ranks that wait for others, and their record for the launcher."""
 
 from __future__ import annotations
 

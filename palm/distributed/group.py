@@ -1,4 +1,4 @@
-"""The processes that train together: which of them this one is, and what they tell one another.
+"""The processes that train together: rank, joining, and exchange.
 
 One process is one device. Without a launcher there is one process, and nothing here does anything.
 """
@@ -33,22 +33,22 @@ LEAVE_TAKING = 0.2
 
 
 def is_launched() -> bool:
-    """Whether a launcher (`torchrun`) started this process as one of several."""
+    """Return whether a launcher (`torchrun`) started this process as one of several."""
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def _restarts() -> int:
-    """How often this machine's launcher has started its processes anew; that of a late comer has not."""
+    """Count the restarts by this machine's launcher; that of a machine that joined late has none."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def lost_a_process() -> bool:
-    """Whether processes were started anew, on any machine, because one was lost; every rank must ask."""
+    """Return whether any machine restarted its processes because one was lost; every rank must call it."""
     return int(all_reduce_sum(torch.tensor(_restarts()))) > 0
 
 
 def launch_id() -> str | None:
-    """What all processes of one launch have in common, those of a restart too; None without a launcher."""
+    """Return the id of the launch, which restarts keep; None without a launcher."""
     return os.environ.get("TORCHELASTIC_RUN_ID")
 
 
@@ -66,7 +66,8 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
         return
     backend = "gloo"
     if device.type == "cuda":
-        gpu, visible = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        gpu = int(os.environ.get("LOCAL_RANK", "0"))
+        visible = torch.cuda.device_count()
         if gpu >= visible:
             raise ConfigError(
                 [f"process {gpu} of this machine has no GPU: {visible} are visible; start {visible} at most"]
@@ -119,12 +120,12 @@ def rank() -> int:
 
 
 def num_ranks() -> int:
-    """How many processes there are."""
+    """Return the number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def is_first() -> bool:
-    """Whether this is the process that logs and writes files."""
+    """Return whether this is the process that logs and writes files."""
     return rank() == 0
 
 
@@ -144,7 +145,7 @@ def barrier() -> None:
 
 
 def from_first(make: Callable[[], T], meanwhile: Callable[[], object] | None = None) -> T:
-    """What rank 0 makes, for every rank.
+    """Compute a value on rank 0 and return it on every rank.
 
     Args:
         make: called on rank 0; its result is pickled for the others.

@@ -25,7 +25,7 @@ Context = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Form:
-    """How a model is called on several devices.
+    """The ways to call a model on several devices.
 
     Args:
         called: in place of the model.
@@ -71,12 +71,12 @@ class Replica:
 
     @property
     def reuses_gradients(self) -> bool:
-        """Whether the next pass writes where this one's gradients lie, in ddp's buckets."""
+        """True if the next pass writes where this one's gradients lie, in ddp's buckets."""
         return num_ranks() > 1
 
     @property
     def gathers_in_bf16(self) -> bool:
-        """Whether layers have parameters rounded to bfloat16, in whatever precision they are called."""
+        """True if layers have parameters rounded to bfloat16, in whatever precision they are called."""
         return self._parallel == "fsdp" and self._form.gathers_in_bf16
 
     def parameters(self) -> Iterator[nn.Parameter]:
@@ -125,7 +125,7 @@ class Replica:
 
 
 def gathers_in_bf16(model: nn.Module, layer: nn.Module) -> bool:
-    """Whether a layer casts all its parameters to bfloat16 itself, so that they may travel as that."""
+    """Return whether a layer casts all its parameters to bfloat16, so that they may travel in it."""
     return getattr(model, "precision", "fp32") == "bf16" and getattr(layer, "casts_its_parameters", False)
 
 

@@ -23,7 +23,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """What this rank has of a tensor, which shares its memory."""
+    """Return this rank's part of a tensor, in the same memory."""
     return tensor.to_local() if _is_cut(tensor) else tensor
 
 

@@ -17,12 +17,13 @@ from palm.core.version import __version__
 from palm.downloader.models import MODELS
 from palm.pretrained.configs import CONFIG_FILES
 from palm.pretrained.directory import settings_of_directory
+from palm.pretrained.library import POOLING_FILE
 
 if TYPE_CHECKING:
     import huggingface_hub.constants
     import huggingface_hub.errors
 
-_ALWAYS = [*CONFIG_FILES, "tokenizer_config.json"]
+_ALWAYS = [*CONFIG_FILES, "tokenizer_config.json", POOLING_FILE]
 _VOCABULARIES = (["vocab.txt"], ["vocab.json", "merges.txt"], ["tokenizer.json"])
 _WEIGHTS = (
     ["model.safetensors"],

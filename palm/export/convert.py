@@ -48,7 +48,8 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: b
     directory = read_directory(pretrained_directory(source))
     backbone = directory.build()
     report = fill_backbone(backbone, directory.given, directory.path)
-    weights = {name: directory.given.weights[name] for name in report.loaded}
+    state = backbone.state_dict()
+    weights = {name: directory.given.weights.get(name, state[name]) for name in report.loaded}
     with new_directory(folder, overwrite) as part:
         WRITERS[to](weights, backbone, part)
         if directory.vocab_path is not None:

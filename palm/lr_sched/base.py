@@ -1,4 +1,4 @@
-"""What a schedule is: the learning rate's factor as a function of the global step alone."""
+"""The base class of schedules: the learning rate's factor as a function of the global step alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Schedule(Component, ABC):
         """The factor of the learning rate in a step, counted from 0 over all tasks."""
 
     def simplest(self) -> Schedule:
-        """What computes the same with fewer settings, for comparing; itself, where there is no such one."""
+        """Return the schedule with the fewest settings that computes the same, for comparing."""
         return self
 
 

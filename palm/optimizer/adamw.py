@@ -45,9 +45,14 @@ class AdamW(MomentOptimizer):
         epsilon_hat: bool = False,
     ) -> None:
         super().__init__(
-            *(learning_rate, weight_decay, grad_clip, beta1, beta2, epsilon),
-            grad_clip_type=grad_clip_type,
-            apply_decay_param_fun=apply_decay_param_fun,
+            learning_rate,
+            weight_decay,
+            grad_clip,
+            beta1,
+            beta2,
+            epsilon,
+            grad_clip_type,
+            apply_decay_param_fun,
         )
         self.epsilon_hat = epsilon_hat
 
@@ -94,6 +99,6 @@ class Adam(AdamW):
         epsilon_hat: bool = False,
     ) -> None:
         super().__init__(
-            *(learning_rate, weight_decay, grad_clip), grad_clip_type=grad_clip_type, epsilon_hat=epsilon_hat
+            learning_rate, weight_decay, grad_clip, grad_clip_type=grad_clip_type, epsilon_hat=epsilon_hat
         )
         self.lr_scheduler = lr_scheduler

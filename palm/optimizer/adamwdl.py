@@ -85,9 +85,14 @@ class AdamWDL(MomentOptimizer):
         set_param_lr_fun: RateRule | str | None = None,
     ) -> None:
         super().__init__(
-            *(learning_rate, weight_decay, grad_clip, beta1, beta2, epsilon),
-            grad_clip_type=grad_clip_type,
-            apply_decay_param_fun=apply_decay_param_fun,
+            learning_rate,
+            weight_decay,
+            grad_clip,
+            beta1,
+            beta2,
+            epsilon,
+            grad_clip_type,
+            apply_decay_param_fun,
         )
         if not 0 < layerwise_decay <= 1:
             raise ConfigError([f"layerwise_decay should be above 0 and at most 1, not {layerwise_decay!r}"])

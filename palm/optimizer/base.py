@@ -1,4 +1,4 @@
-"""What an optimizer is here: settings that build a torch optimizer over a model's named parameters."""
+"""The base class of optimizers: settings that build a torch optimizer over named parameters."""
 
 from __future__ import annotations
 

@@ -26,8 +26,12 @@ class Optimizer(base.Optimizer):
     """
 
     def __init__(self, loss_var: Any, lr: float, lr_schedualer: Callable[[int], float] | None = None) -> None:
-        self._loss, self._lr, self._lr_schedualer = loss_var, lr, lr_schedualer
-        self.learning_rate, self.grad_clip, self.lr_scheduler = lr, None, lr_schedualer
+        self._loss = loss_var
+        self._lr = lr
+        self._lr_schedualer = lr_schedualer
+        self.learning_rate = lr
+        self.grad_clip = None
+        self.lr_scheduler = lr_schedualer
         self.weight_decay = 0.0
         self._prog: list[tuple[str, nn.Parameter]] = []
 
@@ -42,7 +46,7 @@ class Optimizer(base.Optimizer):
             take(prog)
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """What `_build` gives, with the decay behind it."""
+        """Return the optimizer of `_build`, with the decay behind its step."""
         self._set_prog(list(named_parameters), None)
         built = self._build(self.grad_clip)
 

@@ -1,4 +1,4 @@
-"""Which parameters move, and at which rate: freezing, and learning rates of parts of the model."""
+"""Freezing, and learning rates of parts of the model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from palm.core.checks import raise_any
 from palm.core.component import Component
 from palm.core.errors import ConfigError
 from palm.core.registry import did_you_mean
@@ -68,7 +69,8 @@ class ParameterGroups(Component):
             return set()
         if self.freeze == "backbone":
             return {name for name in names if name.startswith(BACKBONE)}
-        stages, count = layers(), 0 if self.freeze == "embeddings" else self.freeze
+        stages = layers()
+        count = 0 if self.freeze == "embeddings" else self.freeze
         assert isinstance(count, int)
         if count >= len(stages):
             raise ConfigError([f"freeze: there are {len(stages) - 1} layers, not {count}"])
@@ -98,15 +100,9 @@ class ParameterGroups(Component):
             ConfigError: a pattern that fits no parameter.
         """
         names = {parameter: name for name, parameter in moving}
-        unfit = [p for p in self.patterns if not any(fnmatchcase(name, p) for name in names.values())]
-        if unfit:
-            raise ConfigError(
-                f"parameter_learning_rates: {pattern!r} fits no parameter that moves"
-                f"{did_you_mean(pattern, names.values()) or f'; they are called like {moving[-1][0]!r}'}"
-                for pattern in unfit
-            )
-        for group in (groups := list(optimizer.param_groups)):
-            optimizer.param_groups.remove(group)
+        self._check_patterns(list(names.values()))
+        groups = list(optimizer.param_groups)
+        optimizer.param_groups.clear()
         for group in groups:
             by_rate: dict[float, list[int]] = {}
             for place, parameter in enumerate(group["params"]):
@@ -118,6 +114,15 @@ class ParameterGroups(Component):
                 {**group, **{name: [values[k] for k in places] for name, values in lists.items()}, "lr": rate}
                 for rate, places in by_rate.items()
             ]
+
+    def _check_patterns(self, names: Sequence[str]) -> None:
+        """Refuse patterns that fit none of the names of parameters that move."""
+        raise_any(
+            f"parameter_learning_rates: {pattern!r} fits no parameter that moves"
+            f"{did_you_mean(pattern, names) or f'; they are called like {names[-1]!r}'}"
+            for pattern in self.patterns
+            if not any(fnmatchcase(name, pattern) for name in names)
+        )
 
     def _rate(self, name: str, part: float, learning_rate: float, head_rates: Mapping[str, float]) -> float:
         for pattern, rate in self.patterns.items():

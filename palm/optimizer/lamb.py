@@ -56,9 +56,14 @@ class Lamb(MomentOptimizer):
         exclude_from_weight_decay: list[str] | None = None,
     ) -> None:
         super().__init__(
-            *(learning_rate, weight_decay, grad_clip, beta1, beta2, epsilon),
-            grad_clip_type=grad_clip_type,
-            apply_decay_param_fun=apply_decay_param_fun,
+            learning_rate,
+            weight_decay,
+            grad_clip,
+            beta1,
+            beta2,
+            epsilon,
+            grad_clip_type,
+            apply_decay_param_fun,
         )
         if exclude_from_weight_decay is None:
             return
@@ -97,7 +102,7 @@ class LambRule(MomentRule):
 
 
 def trust_ratio(weight: Tensor, update: Tensor) -> Tensor:
-    """How far LAMB lets one parameter move, relative to its own size.
+    """Return the factor by which LAMB scales the update of one parameter to its size.
 
     Args:
         weight: the parameter, of any shape.
@@ -109,5 +114,6 @@ def trust_ratio(weight: Tensor, update: Tensor) -> Tensor:
 
     Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity.
     """
-    size, step = torch.linalg.vector_norm(weight), torch.linalg.vector_norm(update)
+    size = torch.linalg.vector_norm(weight)
+    step = torch.linalg.vector_norm(update)
     return torch.where((size > 0) & (step > 0), size / step, torch.ones_like(size))

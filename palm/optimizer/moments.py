@@ -53,9 +53,12 @@ class MomentOptimizer(Optimizer):
         grad_clip_type: GradClipType = "global_norm",
         apply_decay_param_fun: DecayRule | str | None = None,
     ) -> None:
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
-        self.grad_clip, self.grad_clip_type = grad_clip, grad_clip_type
-        self.betas, self.epsilon = (beta1, beta2), epsilon
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.grad_clip = grad_clip
+        self.grad_clip_type = grad_clip_type
+        self.betas = (beta1, beta2)
+        self.epsilon = epsilon
         if problems := list(self._problems()):
             raise ConfigError(problems)
         rule = apply_decay_param_fun
@@ -84,7 +87,7 @@ class MomentOptimizer(Optimizer):
             yield f"epsilon should be above 0, not {self.epsilon!r}"
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:
-        """Whether weight decay applies; without a rule, to all but biases and layer norms."""
+        """Return whether weight decay applies; without a rule, to all but biases and layer norms."""
         return parameter.ndim > 1 if self._rule is None else bool(self._rule(name))
 
     def groups(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Group]:
@@ -185,8 +188,14 @@ def fused_adamw(
         eps: added to the root of the corrected second moment.
         weight_decay: before the step.
     """
+    parameters, gradients, means, squares = tensors
     torch._fused_adamw_(
-        *(*tensors, [], [step] * len(tensors[0])),
+        parameters,
+        gradients,
+        means,
+        squares,
+        [],
+        [step] * len(tensors[0]),
         lr=lr,
         beta1=betas[0],
         beta2=betas[1],
@@ -206,7 +215,9 @@ class EpsilonHatRule(MomentRule):
         root = (1 - beta2**step) ** 0.5
         # It is AdamW's with another epsilon: there it is added to √v̂ = √v / root.
         self.take_adam_step(
-            *(parameters, parameters, step),
+            parameters,
+            parameters,
+            step,
             lr=group["lr"],
             betas=group["betas"],
             eps=group["eps"] / root,

@@ -2,51 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from palm.core.numerics.sparse_embedding import summed
 from palm.optimizer.moments import Group, fused_adamw
 
-MOST = 0.5
-"""The share of a table's rows above which all of them are passed over, which needs no gradient of pieces."""
+MOST = 0.1
+"""The fraction of a table's rows with moments above which all rows are passed over.
 
-GAP = 4
-"""Rows that are apart by no more are one piece: a row of 384 numbers takes 0.4 µs, a piece of its own
-some 2 µs. Of 3000 words of 30522, drawn as often as texts have them, 1500 pieces are made, of 4600 rows."""
-
-
-class _Pieces(NamedTuple):
-    """Rows of a table, among them all with moments; those between change no more than by decay.
-
-    Args:
-        rows: true for these rows, bool[rows].
-        places: for these rows, which of them they are, int64[rows].
-        tensors: the table and its moments, each as a list of views of the pieces.
-    """
-
-    rows: Tensor
-    places: Tensor
-    tensors: list[list[Tensor]]
+A step of MiniLM's size on 32 short rows, interleaved, Intel Xeon with AMX: 13 % faster where texts have 800
+different words, 9 % with 2500, 3 % with 8000 while few of them have been seen.
+"""
 
 
 class _Known(NamedTuple):
-    """What the first `step` steps left of a table.
+    """The rows of a table that have moments, after `step` steps.
 
     Args:
-        tensors: the table and its moments.
+        mean: the first moment.
         step: of the table.
-        pieces: where moments are; None where that is more than `MOST` of all rows.
+        rows: bool[rows]; None where they are more than `MOST`.
     """
 
-    tensors: Sequence[Tensor]
+    mean: Tensor
     step: int
-    pieces: _Pieces | None
+    rows: Tensor | None
 
 
 def step_by_rows(optimizer: torch.optim.Optimizer) -> None:
@@ -56,7 +39,7 @@ def step_by_rows(optimizer: torch.optim.Optimizer) -> None:
     AdamW's own step, unlike that of `torch.optim.SparseAdam`, where moments rest while a row has no gradient.
 
     Args:
-        optimizer: its state has torch's names; what is known of rows is no part of it, but found anew.
+        optimizer: its state has torch's names; the rows that have moments are not saved in it.
     """
     known: dict[Tensor, _Known] = {}
     taken: list[tuple[Tensor, Tensor]] = []
@@ -67,12 +50,13 @@ def step_by_rows(optimizer: torch.optim.Optimizer) -> None:
             for table in group["params"]:
                 if table.grad is None or not table.grad.is_sparse:
                     continue
-                gradient, state = summed(table.grad), optimizer.state[table]
-                found = known[table] = _found(state, table, gradient, known.get(table))
-                if found.pieces is None:
+                gradient = summed(table.grad)
+                state = optimizer.state[table]
+                known[table] = _with_moments(state, table, gradient, known.get(table))
+                if (rows := known[table].rows) is None:
                     table.grad = gradient.to_dense()
                     continue
-                _move(group, state, table, gradient, found.pieces)
+                _move(group, state, table, gradient, rows)
                 taken.append((table, gradient))
                 table.grad = None  # the optimizer passes over it
 
@@ -83,64 +67,42 @@ def step_by_rows(optimizer: torch.optim.Optimizer) -> None:
 
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)
-    _TAKING.add(optimizer)
+    optimizer.takes_sparse_gradients = True  # type: ignore[attr-defined]
 
 
 def takes_sparse_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether gradients may be sparse; see `step_by_rows`."""
-    return optimizer in _TAKING
+    """Return whether gradients may be sparse; see `step_by_rows`."""
+    return bool(getattr(optimizer, "takes_sparse_gradients", False))
 
 
-_TAKING: WeakSet[torch.optim.Optimizer] = WeakSet()
-
-
-def _found(state: dict[str, Tensor], table: Tensor, gradient: Tensor, known: _Known | None) -> _Known:
-    """Which rows have moments after the step that comes."""
+def _with_moments(state: dict[str, Tensor], table: Tensor, gradient: Tensor, known: _Known | None) -> _Known:
+    """Find the rows that have moments after the coming step."""
     if not state:
         state["step"] = torch.zeros((), dtype=torch.float32)
-        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
-    step, ids = int(state["step"]), gradient.indices()[0]
-    tensors = table.detach(), state["exp_avg"], state["exp_avg_sq"]
-    there = [] if known is None else [tensor.data_ptr() for tensor in known.tensors]
-    if there != [tensor.data_ptr() for tensor in tensors]:
-        known = None
-    if known is not None and known.pieces is None:
-        return _Known(tensors, step + 1, None)
-    # Otherwise a dense gradient, or a checkpoint, came between.
-    pieces = known.pieces if known is not None and known.step == step else None
-    if pieces is None or not pieces.rows[ids].all():
-        rows = (tensors[1] != 0).any(1) | (tensors[2] != 0).any(1) if pieces is None else pieces.rows
-        pieces = _pieces(tensors, rows.index_fill(0, ids, True))
-    are_few = int(pieces.rows.sum()) <= MOST * len(table)
-    return _Known(tensors, step + 1, pieces if are_few else None)
+        state["exp_avg"] = torch.zeros_like(table)
+        state["exp_avg_sq"] = torch.zeros_like(table)
+    mean = state["exp_avg"]
+    step = int(state["step"])
+    if known is not None and known.mean is mean and known.rows is None:
+        return _Known(mean, step + 1, None)
+    if known is not None and known.mean is mean and known.rows is not None and known.step == step:
+        rows = known.rows
+    else:  # a dense gradient, or a checkpoint, came between
+        rows = (mean != 0).any(1) | (state["exp_avg_sq"] != 0).any(1)
+    rows = rows.index_fill(0, gradient.indices()[0], True)
+    return _Known(mean, step + 1, rows if int(rows.sum()) <= MOST * len(table) else None)
 
 
-def _pieces(tensors: Sequence[Tensor], rows: Tensor) -> _Pieces:
-    """Some rows of a table and its moments, and those in small gaps between them."""
-    ids = rows.nonzero().squeeze(1)
-    breaks = ids.diff() > GAP
-    starts = ids[F.pad(breaks, (1, 0), value=True)[: len(ids)]].tolist()
-    ends = (ids[F.pad(breaks, (0, 1), value=True)[: len(ids)]] + 1).tolist()
-    bounds = list(zip(starts, ends, strict=True))
-    rows = torch.zeros_like(rows)
-    for start, end in bounds:
-        rows[start:end] = True
-    views = [[tensor[start:end] for start, end in bounds] for tensor in tensors]
-    return _Pieces(rows, rows.cumsum(0) - 1, views)
-
-
-def _move(group: Group, state: dict[str, Tensor], table: Tensor, gradient: Tensor, pieces: _Pieces) -> None:
-    """One step of a table."""
+def _move(group: Group, state: dict[str, Tensor], table: Tensor, gradient: Tensor, rows: Tensor) -> None:
+    """Make one step of a table."""
     if group["weight_decay"]:
         table.mul_(1 - group["lr"] * group["weight_decay"])
     state["step"] += 1
-    parameters, means, squares = pieces.tensors
-    dense = table.new_zeros(sum(map(len, parameters)), table.shape[1])
-    dense.index_copy_(0, pieces.places[gradient.indices()[0]], gradient.values())
-    own = list(torch.split(dense, [len(piece) for piece in parameters]))
-    fused_adamw(
-        *([parameters, own, means, squares], state["step"]),
-        lr=group["lr"],
-        betas=group["betas"],
-        eps=group["eps"],
-    )
+    ids = rows.nonzero().squeeze(1)
+    moved = [tensor[ids] for tensor in (table, state["exp_avg"], state["exp_avg_sq"])]
+    dense = torch.zeros_like(moved[0])
+    dense[(rows.cumsum(0) - 1)[gradient.indices()[0]]] = gradient.values()
+    tensors = [[moved[0]], [dense], [moved[1]], [moved[2]]]
+    fused_adamw(tensors, state["step"], lr=group["lr"], betas=group["betas"], eps=group["eps"])
+    for tensor, values in zip((table, state["exp_avg"], state["exp_avg_sq"]), moved, strict=True):
+        tensor.index_copy_(0, ids, values)

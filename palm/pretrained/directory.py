@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from palm.backbone import BACKBONES, Backbone
+from palm.backbone.transformers import Transformers
 from palm.core.errors import StorageError
 from palm.core.files.untrusted import resolve_inside, wrap_read_errors
 from palm.core.numerics.allocation_limit import within_weights
@@ -111,7 +112,8 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
     """
     directory = read_directory(Path(path).absolute(), headers=True)
     with torch.device("meta"):  # without its numbers; a run would build it from the settings alone
-        directory.build()
+        backbone = directory.build()
+    sizes = backbone.sizes() if isinstance(backbone, Transformers) else {}
     expected = "vocab.json" if directory.backbone == "roberta" else "vocab.txt"
     if any(directory.config_file.parent.glob("*.model")):  # SentencePiece's own file
         expected = "tokenizer.json"
@@ -119,6 +121,7 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
     return {
         "backbone": directory.backbone,
         **directory.settings,
+        **sizes,
         "vocab_path": str(vocabulary),
         "do_lower_case": directory.do_lower_case,
     }

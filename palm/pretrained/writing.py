@@ -9,10 +9,12 @@ from typing import Any
 from torch import Tensor
 
 from palm.backbone import BACKBONES, Backbone
+from palm.backbone.transformers import Transformers
 from palm.core.files.fs import write_json
 from palm.core.files.tensors import save_tensors
 from palm.core.version import __version__
 from palm.pretrained.families import config_of, family_of
+from palm.pretrained.library import quiet_library
 from palm.pretrained.names import from_ours
 
 FORMAT = "palm-encoder"
@@ -30,6 +32,11 @@ def write_hugging_face(weights: Mapping[str, Tensor], backbone: Backbone, folder
     Raises:
         StorageError: `transformers` has no such encoder.
     """
+    if isinstance(backbone, Transformers):
+        backbone.load_state_dict(weights, strict=False)
+        with quiet_library():
+            backbone.model.save_pretrained(folder)
+        return
     family = family_of(backbone)
     save_tensors(folder / "model.safetensors", from_ours(weights, family.layout))
     config: dict[str, Any] = {"architectures": [f"{family.classes}Model"], **config_of(backbone)}

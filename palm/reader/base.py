@@ -86,11 +86,14 @@ class Reader(Methods2x, ABC):
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         """The batch of these rows, padded to the longest; with targets if the rows have them."""
 
-    @abstractmethod
     def records(
-        self, examples: Sequence[Any], rows: Rows, decoded: Sequence[Record], first: int
+        self,
+        examples: Sequence[Any],  # noqa: ARG002
+        rows: Rows,  # noqa: ARG002
+        decoded: Sequence[Record],
+        first: int,
     ) -> Iterator[Record]:
-        """One record per example, in order, from the head's decoded rows.
+        """One record per example, in order; here its number and its only row's decoded value.
 
         Args:
             examples: a chunk of consecutive examples of the file.
@@ -98,6 +101,8 @@ class Reader(Methods2x, ABC):
             decoded: one value per row, from `Head.decode`.
             first: the number of the chunk's first example in the file, counted from 0.
         """
+        for index, value in enumerate(decoded, start=first):
+            yield {"index": index, **value}
 
     def row_tokens(self, rows: Rows) -> Ints:
         """The number of tokens that every row brings into a batch, int64[rows]."""

@@ -21,7 +21,6 @@ from palm.core.tensor_specs import Specs, Tensors
 from palm.reader import base
 from palm.reader.base import Draw
 from palm.reader.legacy_2x import HasInputs, LoadedData
-from palm.reader.predictions import Record
 from palm.reader.rows.rows import Column, Rows
 
 R = TypeVar("R", bound="Reader")
@@ -147,16 +146,6 @@ class Reader(base.Reader):
             batch[name] = pad_sequence(values, batch_first=True) if is_ragged else torch.stack(values)
         lengths = torch.tensor([len(rows["token_ids"][index]) for index in indices])
         return {**batch, "input_mask": torch.arange(int(lengths.max())) < lengths[:, None]}
-
-    def records(
-        self,
-        examples: Sequence[Example],  # noqa: ARG002
-        rows: Rows,  # noqa: ARG002
-        decoded: Sequence[Record],
-        first: int,
-    ) -> Iterator[Record]:
-        for index, value in enumerate(decoded, start=first):
-            yield {"index": index, **value}
 
 
 def _rows_of(batches: Iterable[Mapping[str, Any]], path: Path) -> Iterator[Example]:

@@ -15,7 +15,6 @@ from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
-from palm.reader.rows.collate import padded_batch
 from palm.reader.rows.rows import Column, Ints, Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.text.bad_rows import OnBadRow
@@ -151,7 +150,7 @@ class MatchReader(TextReader):
                 "first_segment": Column.scalar(np.asarray(_both(rows, "first_segment", indices))),
             }
         )
-        batch = padded_batch(both, range(len(both)), self.tokenizer.pad_id, self.task_id)
+        batch = super().collate(both, range(len(both)), draw)
         batch["is_negative"] = torch.arange(len(both)) >= len(indices)
         return batch
 

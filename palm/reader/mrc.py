@@ -17,7 +17,7 @@ from palm.core.tensor_specs import Tensors
 from palm.reader.answers import ContextWindow, best_answers, null_odds
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Predictions, Record, write_answers
-from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR, padded_batch, row_values
+from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.text.bad_rows import OnBadRow
@@ -222,12 +222,9 @@ class MRCReader(TokenizingReader):
         columns["start_positions"].append(held.first - window.start + first if held else 0)
         columns["end_positions"].append(held.last - window.start + first if held else 0)
 
-    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
-        batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
+    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
+        batch = super().collate(rows, indices, draw)
         batch["unique_ids"] = FIRST_UNIQUE_ID + torch.as_tensor(indices, dtype=torch.long)
-        for name in self.targets_attr:
-            if name in rows:
-                batch[name] = row_values(rows, name, indices)
         return batch
 
     def records(

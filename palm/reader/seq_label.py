@@ -16,7 +16,7 @@ from palm.core.errors import ConfigError, DataError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
-from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
+from palm.reader.rows.collate import SEQUENCE_ATTR
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, check_labelled
@@ -175,8 +175,8 @@ class SequenceLabelReader(TokenizingReader):
             }
         )
 
-    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
-        batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
+    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
+        batch = super().collate(rows, indices, draw)
         mask = np.zeros(batch["token_ids"].shape, dtype=bool)  # [batch, seq]
         for row, index in enumerate(indices):
             mask[row, rows["word_starts"][index]] = True

@@ -10,10 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from palm.core.errors import ConfigError, DataError
-from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.reader.base import Draw
+from palm.core.tensor_specs import NO_LABEL, TensorSpec
 from palm.reader.predictions import Record
-from palm.reader.rows.collate import padded_batch, row_values
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.text.bad_rows import OnBadRow
@@ -153,24 +151,13 @@ class TextReader(TokenizingReader):
         )
         facts.shortened("rows", cut, len(examples), f"max_seq_len (now {self.max_seq_len})")
 
-    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
-        batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
-        if self.labels is not None and self.labels.target in rows:
-            batch[self.labels.target] = row_values(rows, self.labels.target, indices)
-        return batch
-
     def records(
-        self,
-        examples: Sequence[TextExample],  # noqa: ARG002
-        rows: Rows,  # noqa: ARG002
-        decoded: Sequence[Record],
-        first: int,
+        self, examples: Sequence[TextExample], rows: Rows, decoded: Sequence[Record], first: int
     ) -> Iterator[Record]:
         names = {} if self.labels is None else self.labels.names
-        for index, value in enumerate(decoded, start=first):
-            record = {"index": index, **value}
-            if value.get("label") in names:
-                record["label_name"] = names[value["label"]]
+        for record in super().records(examples, rows, decoded, first):
+            if record.get("label") in names:
+                record["label_name"] = names[record["label"]]
             yield record
 
     def _example(self, row: TableRow, label: float | None) -> TextExample:

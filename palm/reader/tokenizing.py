@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, TypeVar, get_args
 
+import numpy as np
+import torch
+
 from palm.core.checks import choice_problems, raise_any
 from palm.core.files.fs import write_text
-from palm.reader.base import Reader
-from palm.reader.rows.collate import SEQUENCE_ATTR
+from palm.core.tensor_specs import Tensors
+from palm.reader.base import Draw, Reader
+from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
+from palm.reader.rows.rows import Rows
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.subwords import load_tokenizer
 from palm.reader.text.tsv import TableRow, read_table
@@ -65,6 +70,14 @@ class TokenizingReader(Reader):
             write_text(target, self.tokenizer.to_library().to_str(pretty=True))
         else:
             super().write_file(setting, target)
+
+    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
+        """The batch of these rows, with every target that is one number a row."""
+        batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
+        for name in self.targets_attr:
+            if name in rows and rows[name].offsets is None:
+                batch[name] = torch.from_numpy(rows[name].values[np.asarray(indices)])
+        return batch
 
     def table_examples(
         self, path: Path, with_targets: bool, columns: tuple[str, ...], make: Callable[[TableRow], Example]

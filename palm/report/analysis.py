@@ -41,8 +41,8 @@ from palm.report.data import DataFile, statistics
 from palm.report.losses import example_losses, has_row_losses, record_loss
 from palm.report.run import Model, Run
 
-FILE = "report_data.json"
-VERSION = 1
+ANALYSIS_FILE = "report_data.json"
+ANALYSIS_VERSION = 1
 
 MOST_ROWS = 25
 """Rows that are shown, those with the largest loss."""
@@ -119,10 +119,10 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
         predict: load models and predict where nothing is known yet.
         trust: as for `palm.load_model`.
     """
-    file = run.folder / FILE
+    file = run.folder / ANALYSIS_FILE
     known: dict[str, Analysis] = {}
     stored = read_json(file) if file.is_file() else {}
-    if stored.get("version") == VERSION:
+    if stored.get("version") == ANALYSIS_VERSION:
         kinds = {"data": DataFile, "hardest": Row, "label_scores": LabelScore, "confused": Confused}
         for task, values in stored["tasks"].items():
             parts = {name: [kind(**value) for value in values[name]] for name, kind in kinds.items()}
@@ -132,7 +132,9 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
         found[task] = _analysis(run, task, known.get(task), predict, trust)
     fresh = {task: each for task, each in found.items() if isinstance(each, Analysis)}
     if any(each is not known.get(task) for task, each in fresh.items()):
-        write_json(file, {"version": VERSION, "tasks": {task: asdict(each) for task, each in fresh.items()}})
+        write_json(
+            file, {"version": ANALYSIS_VERSION, "tasks": {task: asdict(each) for task, each in fresh.items()}}
+        )
     return found
 
 
@@ -149,7 +151,7 @@ def _analysis(
     path = Path(str(dev_file))
     if not path.is_file():
         return f"The dev data is no longer at {path}, so nothing was predicted."
-    key = f"{VERSION}-{checksum(model.folder / MANIFEST)[:16]}-{checksum(path)[:16]}"
+    key = f"{ANALYSIS_VERSION}-{checksum(model.folder / MANIFEST)[:16]}-{checksum(path)[:16]}"
     if known is not None and known.key == key:
         return known
     if not predict:

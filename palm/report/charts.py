@@ -145,7 +145,10 @@ class Chart:
         steps = sorted({step for points in by_step for step in points})
         kept = Curve("", [(step, 0) for step in steps]).thinned(MOST_ROWS).points
         return [
-            [shown(step), *(shown(points[step]) if step in points else "–" for points in by_step)]
+            [
+                shown_number(step),
+                *(shown_number(points[step]) if step in points else "–" for points in by_step),
+            ]
             for step, _ in kept
         ]
 
@@ -255,7 +258,7 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def shown(value: float) -> str:
+def shown_number(value: float) -> str:
     """A number as people read it: four digits that count, thousands apart, no long rows of zeros."""
     if value == int(value) and abs(value) < 1e12:
         return f"{int(value):,}"

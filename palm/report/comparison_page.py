@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 COMPARISON = "compare.json"
 PICTURE = "compare.png"
-FORMAT = "palm-comparison"
+COMPARISON_FORMAT = "palm-comparison"
 
 
 def comparison_page(folder: Path, templates: Environment) -> str:
@@ -29,7 +29,7 @@ def comparison_page(folder: Path, templates: Environment) -> str:
         StorageError: what the folder holds is no comparison of this version.
     """
     found = read_object(folder / COMPARISON)
-    if found.get("format") != FORMAT or found.get("version") != 1:
+    if found.get("format") != COMPARISON_FORMAT or found.get("version") != 1:
         raise StorageError(f"{folder / COMPARISON} is no comparison of this palm; make it anew: palm compare")
     picture = folder / PICTURE
     return templates.get_template("comparison.html").render(

@@ -19,7 +19,7 @@ MOST_PAIRS = 20
 """Of most confused pairs."""
 
 
-Group = tuple[str, Sequence[tuple[str, int, float]]]
+ScoreGroup = tuple[str, Sequence[tuple[str, int, float]]]
 """A title, and ranges with their number of examples and mean score."""
 
 
@@ -99,7 +99,7 @@ class Counts(ABC):
         """Further facts, as names and values."""
         return []
 
-    def groups(self, windows: Sequence[int]) -> list[Group]:  # noqa: ARG002
+    def groups(self, windows: Sequence[int]) -> list[ScoreGroup]:  # noqa: ARG002
         """Scores of the predictions by size of the examples.
 
         Args:
@@ -288,7 +288,7 @@ class AnswerCounts(Counts):
             ("words of the predicted answers, on average", f"{means[1]:.2f}"),
         ]
 
-    def groups(self, windows: Sequence[int]) -> list[Group]:
+    def groups(self, windows: Sequence[int]) -> list[ScoreGroup]:
         lengths = [(length, score) for length, _, score in self._lengths]
         scores = [score for _, _, score in self._lengths]
         return [

@@ -12,7 +12,7 @@ from palm.core.differences import ABSENT, changes
 from palm.core.errors import StorageError
 from palm.core.files.untrusted import read_json
 from palm.engine.inference.inference import DESCRIPTION
-from palm.engine.run.evaluation import aligned, shown
+from palm.engine.run.evaluation import aligned, shown_score
 from palm.engine.run.run_directory import RECORD
 from palm.report.page import shown_value, versions_of
 from palm.report.run import Run, Value, read_run
@@ -20,7 +20,7 @@ from palm.report.run import Run, Value, read_run
 FOLDER = "save_path"
 """The setting in which two runs always differ."""
 
-Facts = dict[tuple[str, str], Any]
+FactsByPlace = dict[tuple[str, str], Any]
 """Where something stands (a task, or a section) and its name -> what it is."""
 
 
@@ -71,7 +71,7 @@ def differences(first: str, second: str) -> list[Difference]:
     ]
 
 
-def _compared(kind: str, first: Facts, second: Facts) -> Iterator[Difference]:
+def _compared(kind: str, first: FactsByPlace, second: FactsByPlace) -> Iterator[Difference]:
     for (place,), old, new in changes(first, second, depth=1):
         mine = _as_value(place, old)
         its = _as_value(place, new)
@@ -84,7 +84,7 @@ def _as_value(place: tuple[str, str], fact: Any) -> Value:
     return fact if isinstance(fact, Value) else Value(place[1], None if fact is ABSENT else fact)
 
 
-def _settings(run: Run) -> Facts:
+def _settings(run: Run) -> FactsByPlace:
     return {
         ("" if title == "global" else title, value.name): value
         for title, values in run.sections.items()
@@ -93,9 +93,9 @@ def _settings(run: Run) -> Facts:
     }
 
 
-def data_of(run: Run) -> Facts:
+def data_of(run: Run) -> FactsByPlace:
     """The rows that a run was trained on, with their digests, and the files that its models tell of."""
-    found: Facts = {}
+    found: FactsByPlace = {}
     for task, plan in run.history.start.tasks.items():
         found[task, "training rows"] = plan.rows
     identity: Any = None  # of a run that was not made from a configuration
@@ -112,15 +112,15 @@ def data_of(run: Run) -> Facts:
     return found
 
 
-def _versions(run: Run) -> Facts:
+def _versions(run: Run) -> FactsByPlace:
     start = run.history.start
     told = {**versions_of(run), "device": start.device, "precision": start.precision}
     return {("", name): value for name, value in told.items()}
 
 
-def _steps(run: Run) -> Facts:
+def _steps(run: Run) -> FactsByPlace:
     history = run.history
-    found: Facts = {
+    found: FactsByPlace = {
         ("", "end"): None if history.end is None else f"{history.end.reason} at {history.end.step}"
     }
     for task, plan in history.start.tasks.items():
@@ -130,9 +130,9 @@ def _steps(run: Run) -> Facts:
     return found
 
 
-def _scores(run: Run) -> Facts:
+def _scores(run: Run) -> FactsByPlace:
     """The last and the best scores of every task; the best evaluation is the run's own choice."""
-    found: Facts = {}
+    found: FactsByPlace = {}
     for evaluation in run.history.evaluations:
         for task, scores in evaluation.scores.items():
             for metric, score in scores.items():
@@ -155,7 +155,7 @@ MOST_LETTERS = 48
 """Of a value in the table."""
 
 
-def as_text(found: list[Difference], first: str, second: str) -> str:
+def difference_table(found: list[Difference], first: str, second: str) -> str:
     """A table for each kind of difference."""
     if not found:
         return f"{first} and {second} differ in nothing"
@@ -178,6 +178,6 @@ def as_text(found: list[Difference], first: str, second: str) -> str:
 def _told(kind: str, value: Any, origin: str) -> str:
     if value is None:
         return "-"
-    text = shown(value) if kind == "score" else shown_value(value)
+    text = shown_score(value) if kind == "score" else shown_value(value)
     text = text if len(text) <= MOST_LETTERS else f"…{text[-MOST_LETTERS:]}"
     return f"{text} ({origin})" if origin else text

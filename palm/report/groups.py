@@ -33,7 +33,7 @@ GRID = 200
 
 
 @dataclass(frozen=True)
-class Group:
+class SeedGroup:
     """Runs that belong together.
 
     Args:
@@ -60,7 +60,7 @@ class Band:
     spread: npt.NDArray[np.float64]
 
 
-def grouped_runs(runs: Sequence[Run]) -> list[Group]:
+def grouped_runs(runs: Sequence[Run]) -> list[SeedGroup]:
     """Runs by what they were configured with; a run without a configuration stands alone.
 
     A group is called by the settings that the groups do not share, or by its folder.
@@ -76,7 +76,7 @@ def grouped_runs(runs: Sequence[Run]) -> list[Group]:
         settings = _settings(group[0])
         told = [f"{name.rpartition(' ')[2]} {settings.get(name, 'default')}" for name in names]
         title = ", ".join(told) if settings and told else group[0].name
-        groups.append(Group(f"{title} ({len(group)} runs)" if len(group) > 1 else title, group))
+        groups.append(SeedGroup(f"{title} ({len(group)} runs)" if len(group) > 1 else title, group))
     return groups
 
 
@@ -86,7 +86,7 @@ def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
     return [name for name in names if len({json.dumps(each.get(name), default=str) for each in settings}) > 1]
 
 
-def band(group: Group, curve_of: Callable[[History], Curve | None]) -> Band | None:
+def band(group: SeedGroup, curve_of: Callable[[History], Curve | None]) -> Band | None:
     """The mean curve of a group's runs, between the first and the last step that all of them have.
 
     Args:

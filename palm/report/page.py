@@ -20,13 +20,13 @@ from palm.core.files.untrusted import read_json
 from palm.core.logging import logger
 from palm.core.version import __version__
 from palm.engine.inference.inference import DESCRIPTION
-from palm.engine.run.evaluation import shown as shown_score
+from palm.engine.run.evaluation import shown_score
 from palm.engine.run.run_directory import CONFIGURATION
 from palm.engine.training.events import Evaluated
 from palm.engine.watching.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
-from palm.report.charts import Bars, Chart, Line, shown
+from palm.report.charts import Bars, Chart, Line, shown_number
 from palm.report.comparison_page import COMPARISON, comparison_page
 from palm.report.curves import Curve
 from palm.report.history import History
@@ -35,7 +35,7 @@ from palm.report.run import Run, read_run
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-FILE = "report.html"
+REPORT_FILE = "report.html"
 
 
 def write_report(
@@ -65,7 +65,7 @@ def write_report(
         StorageError: no history there, or `output` cannot be written.
     """
     folder = Path(run)
-    file = folder / FILE if output is None else Path(output)
+    file = folder / REPORT_FILE if output is None else Path(output)
     if (folder / COMPARISON).is_file():
         text = comparison_page(folder, environment())
     else:
@@ -93,7 +93,7 @@ def environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"shown": shown, "score": _score, "value": shown_value, "duration": duration}
+    made.filters |= {"shown": shown_number, "score": _score, "value": shown_value, "duration": duration}
     return made
 
 
@@ -290,7 +290,7 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
     for task in run.history.tasks:
         if (model := run.model(task)) is not None:
             place = quote(str(model.folder))
-            yield f"Evaluate {task} on other data", f"palm evaluate --model {place} --input FILE"
+            yield f"Evaluate {task} on other data", f"palm evaluate --model {place} --input REPORT_FILE"
     yield "Make this page again", f"palm report {folder}"
 
 

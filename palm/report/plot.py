@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palm.core.errors import PalmError
+from palm.core.files.fs import write_atomically
 from palm.report import curves
 from palm.report.curves import Curve
-from palm.report.groups import Band, Group, band, grouped_runs
+from palm.report.groups import Band, SeedGroup, band, grouped_runs
 from palm.report.history import History
 from palm.report.run import read_run
 
@@ -98,13 +99,13 @@ def plot(*runs: str | Path) -> Figure:
     return figure
 
 
-def _groups(runs: Sequence[str | Path]) -> list[Group]:
+def _groups(runs: Sequence[str | Path]) -> list[SeedGroup]:
     if not runs:
         raise PalmError("name at least one run: the folder that is its save_path")
     return grouped_runs([read_run(run) for run in runs])
 
 
-def _panels(groups: Sequence[Group]) -> Iterator[list[Panel]]:
+def _panels(groups: Sequence[SeedGroup]) -> Iterator[list[Panel]]:
     """A row for every task: its loss, then its first metrics."""
     histories = [run.history for group in groups for run in group.runs]
     for task in dict.fromkeys(task for history in histories for task in history.tasks):
@@ -113,7 +114,7 @@ def _panels(groups: Sequence[Group]) -> Iterator[list[Panel]]:
         yield [Panel(task), *(Panel(task, name) for name in metrics)]
 
 
-def _draw(axes: Axes, panel: Panel, groups: Sequence[Group]) -> None:
+def _draw(axes: Axes, panel: Panel, groups: Sequence[SeedGroup]) -> None:
     for number, group in enumerate(groups):
         colour = COLOURS[number % len(COLOURS)]
         for run in group.runs if panel.metric is None else ():
@@ -143,6 +144,20 @@ def _draw_band(axes: Axes, found: Band | None, label: str, **style: Any) -> None
         low = found.mean - found.spread
         high = found.mean + found.spread
         axes.fill_between(found.steps, low, high, color=style["color"], alpha=0.18, linewidth=0)
+
+
+def save_figure(figure: Any, file: Path) -> None:
+    """Write a figure of matplotlib as its file's name says.
+
+    Raises:
+        PalmError: there is no such format.
+        StorageError: the file cannot be written, or is not palm's.
+    """
+    try:
+        with write_atomically(file) as part:
+            figure.savefig(part, dpi=150, format=file.suffix[1:] or "png")
+    except ValueError as error:
+        raise PalmError(f"{file}: {error}") from None
 
 
 def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour: bool = True) -> str:
@@ -181,7 +196,7 @@ def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour:
 
 
 def _chart(
-    panel: Panel, groups: Sequence[Group], colour: bool
+    panel: Panel, groups: Sequence[SeedGroup], colour: bool
 ) -> tuple[str, list[tuple[str, str, Sequence[curves.Point]]]] | None:
     """A title, and lines with their names and markers; None where no run has the curve."""
     lines: list[tuple[str, str, Sequence[curves.Point]]] = []

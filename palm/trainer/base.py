@@ -150,60 +150,69 @@ class TrainerBase(Assembly):
             print_steps: a log line every so many steps.
             dev_file: data with labels to evaluate on meanwhile; of several tasks, task -> file.
             metrics: names of metrics; of several tasks, task -> names; those of the heads where absent.
-            eval_every_n_steps: evaluate every so many global steps; -1: never.
+            eval_every_n_steps: like all that follow, as the setting of this name.
             eval_every_epoch: evaluate at the end of every epoch of the main task.
-            early_stopping_patience: evaluations without a better one after which a target counts as finished;
-                -1: never.
+            early_stopping_patience: evaluations without improvement until a target is finished; -1: no limit.
             early_stopping_by: 'task' for each target by its own first metric, 'all' for all at once.
-            progress: how the run shows how far it is: 'bar', 'lines', 'none' or 'auto'.
+            progress: 'bar', 'lines', 'none' or 'auto'.
             callbacks: called with every event of the run, see `palm.engine.training.events`.
             trackers: 'tensorboard', 'trackio', 'wandb', 'mlflow'.
-            transfer_every_n_steps: compare the tasks every so many global steps, 'auto' for as often as costs
-                some 2 % of the time; -1: never.
-
-        Returns:
-            How it went, to print or to look at.
+            transfer_every_n_steps: how often to compare the tasks; 'auto': in 2 % of the time; -1: never.
 
         Raises:
-            PalmError: a call is missing; names it.
-            ConfigError: metrics that do not fit, early stopping without dev data, or a tracker that is
-                unknown or not installed.
-            DataError: dev data that cannot be used, with its file and line.
-            TrainingError: a loss that is not a number.
+            PalmError: a call is missing, or a setting, dev data or a loss cannot be used.
         """
+        resumed_from = self._checkpoint
+        self._eval_every = (eval_every_n_steps, eval_every_epoch)
+        raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
+        run, evaluator = self._evaluated(dev_file, metrics)
+        if early_stopping_patience > 0 and evaluator is None:
+            raise ConfigError(["early_stopping_patience needs a dev_file"])
+        actors = evaluation_observers(
+            evaluator, self._save_path, {}, early_stopping_patience, early_stopping_by
+        )
+        probes = self._probes(run, transfer_every_n_steps)
+        watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
+        own = [] if self._saver is None else [self._saver]
+        return run_training(run, [*probes, self._tell_finish, *actors, *own], watch)
+
+    def _evaluated(
+        self, dev_file: DevFiles | None, metrics: Metrics | None
+    ) -> tuple[Training, Evaluator | None]:
+        """Return the run, and its evaluator if there is dev data."""
         forwards = self._forwards("train")
         needed(self._optimizer, self.name, "build_backward(optimizer)", "train")
         tasks = self._tasks("train")
         give_dev_data(tasks, forwards, dev_file, metrics)
-        raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
-        resumed_from = self._checkpoint
-        folder = self._save_path
-        own = trackers_of(trackers, folder) if is_first() else []
-        self._eval_every = eval_every_n_steps, eval_every_epoch
         run = self._training("train")
-        has_dev_data = any(task.dev_file is not None for task in tasks)
-        if early_stopping_patience > 0 and not has_dev_data:
-            raise ConfigError(["early_stopping_patience needs a dev_file"])
-        evaluator = Evaluator(run, eval_every_n_steps, eval_every_epoch) if has_dev_data else None
-        actors: list[Observer] = [
-            self._tell_finish,
-            *evaluation_observers(evaluator, folder, {}, early_stopping_patience, early_stopping_by),
-        ]
-        if transfer_every_n_steps == "auto" or transfer_every_n_steps > 0:
-            actors.insert(0, TransferProbe(run, transfer_every_n_steps))
-        if self._saver is not None:
-            actors.append(self._saver)
-        watch = Watch(
+        if all(task.dev_file is None for task in tasks):
+            return run, None
+        return run, Evaluator(run, *self._eval_every)
+
+    @staticmethod
+    def _probes(run: Training, every: int | Literal["auto"]) -> list[TransferProbe]:
+        return [TransferProbe(run, every)] if every == "auto" or every > 0 else []
+
+    def _watch(
+        self,
+        run: Training,
+        print_steps: int,
+        progress: Progress,
+        trackers: Sequence[str],
+        callbacks: Sequence[Observer],
+        resumed_from: Path | None,
+    ) -> Watch:
+        folder = self._save_path
+        return Watch(
             every=print_steps,
             progress=progress,
             heading=self._heading,
             with_epochs=False,
             folder=folder,
             configuration=self._record(run, folder),
-            observers=[*own, *callbacks],
+            observers=[*(trackers_of(trackers, folder) if is_first() else ()), *callbacks],
             resumed_from=resumed_from,
         )
-        return run_training(run, actors, watch)
 
     @staticmethod
     def _record(run: Training, folder: Path | None) -> dict[str, Any]:

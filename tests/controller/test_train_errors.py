@@ -68,11 +68,11 @@ def test_misspelt_keys_wrong_types_and_missing_files_come_in_one_report(
     run.settings["learning_rate"] = "fast"
     run.tasks["match"]["train_file"] = "nowhere.tsv"
     message = run.train(capsys, "--batch_sise", "8")
-    assert re.search(r"tasks/cls\.yaml:5: .*'n_clases'.*'n_classes'", message)
+    assert "tasks/cls.yaml:5: nothing uses 'n_clases'; did you mean 'n_classes'?" in message
     assert "tasks/cls.yaml: n_classes is missing" in message
-    assert re.search(r"learning_rate .*'fast'", message)
-    assert re.search(r"tasks/match\.yaml:1: train_file: .*nowhere\.tsv", message)
-    assert re.search(r"--batch_sise: .*'batch_size'", message)
+    assert "learning_rate should be a number, not 'fast'" in message
+    assert "tasks/match.yaml:1: train_file: no such file: nowhere.tsv" in message
+    assert "--batch_sise: nothing uses 'batch_sise'; did you mean 'batch_size'?" in message
 
 
 def test_a_missing_column(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +120,9 @@ def test_a_file_with_a_header_only(run: Run, capsys: pytest.CaptureFixture[str])
 
 def test_fewer_examples_than_a_batch(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     message = run.train(capsys, "--batch_size", "64")
-    assert re.search(r"task 'cls': 40 .*batch_size \(now 64\).*\b40\b", message)
+    assert (
+        "task 'cls': 40 training rows do not fill one batch; set batch_size (now 64) to 40 or less" in message
+    )
 
 
 def test_a_vocabulary_that_does_not_fit_the_embedding_table(
@@ -129,7 +131,7 @@ def test_a_vocabulary_that_does_not_fit_the_embedding_table(
     with (run.folder / "vocab.txt").open("a", encoding="utf-8") as file:
         file.writelines(f"word{k}\n" for k in range(20))
     message = run.train(capsys)
-    assert re.search(r"\b55 entries.*\b40 rows \(vocab_size\)", message)
+    assert "has 55 entries, the backbone's embedding table only 40 rows (vocab_size)" in message
 
 
 def test_heads_that_do_not_divide_the_width(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +143,7 @@ def test_heads_that_do_not_divide_the_width(run: Run, capsys: pytest.CaptureFixt
 
 def test_sequences_longer_than_the_position_table(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     message = run.train(capsys, "--max_seq_len", "65")
-    assert re.search(r"max_seq_len is 65\b.*\b64\b", message)
+    assert "max_seq_len is 65, the backbone's position table ends at 64" in message
 
 
 def test_a_loss_that_is_not_a_number(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,15 +158,17 @@ def test_a_loss_that_is_not_a_number(run: Run, capsys: pytest.CaptureFixture[str
         "--target_tag",
         "1,0,0",
     )
-    assert re.match(r"error: task 'cls': .*\bnan\b.*step 2 \(global step 2\)", message)
-    assert all(name in message for name in ("learning_rate", "warmup_proportion", "grad_clip"))
-    assert message.splitlines()[1].startswith("whole under out: ")
+    assert message == (
+        "error: task 'cls': the loss is nan at its step 2 (global step 2); nothing was updated. Try a "
+        "lower learning_rate, warmup_proportion above 0, or a smaller grad_clip, and look at the rows of "
+        "this batch\nwhole under out: nothing yet; there is no checkpoint to go on from\n"
+    )
 
 
 def test_a_save_path_that_cannot_be_written(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     (run.folder / "taken").write_text("a file", encoding="utf-8")
     message = run.train(capsys, "--save_path", str(run.folder / "taken"))
-    assert message.startswith("error: cannot write taken: File exists")
+    assert message == "error: cannot write taken: File exists: taken; give a folder that can be written\n"
 
 
 def test_a_checkpoint_of_another_configuration(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,8 +176,8 @@ def test_a_checkpoint_of_another_configuration(run: Run, capsys: pytest.CaptureF
     arguments = ["train", str(run.folder / "config.yaml"), "--task_dir", "tasks"]
     assert main([*arguments, "--save_every_n_steps", "5"]) == 0
     message = run.train(capsys, "--random_seed", "7", "--resume", "auto")
-    assert "checkpoint" in message
-    assert re.search(r"random_seed: 1 .*\b7\b", message)
+    assert "is a checkpoint of another configuration" in message
+    assert "random_seed: 1 in the checkpoint, 7 in this run" in message
 
 
 def test_a_checkpoint_that_is_not_there(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,10 +189,10 @@ def test_a_checkpoint_that_is_not_there(run: Run, capsys: pytest.CaptureFixture[
 def test_lists_of_another_length_than_the_tasks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.settings["num_epochs"] = 0
     message = run.train(capsys, "--mix_ratio", "1,1", "--target_tag", "0,0,0", "--ema_decay", "1.5")
-    assert re.search(r"config\.yaml:11: num_epochs .*\b0\b.*\b0\b", message)
-    assert re.search(r"mix_ratio .*\b2 .*\b3 .*\(cls, match, mrc\)", message)
+    assert "config.yaml:11: num_epochs should be above 0, not 0" in message
+    assert "mix_ratio has 2 entries for 3 tasks (cls, match, mrc)" in message
     assert "target_tag marks no target task" in message
-    assert re.search(r"ema_decay .*\b1\.5\b", message)
+    assert "ema_decay should be at least 0 and below 1, not 1.5" in message
 
 
 def test_a_target_that_would_never_be_drawn(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,9 +208,8 @@ def test_a_target_with_no_expected_step(run: Run, capsys: pytest.CaptureFixture[
 def test_an_unknown_component(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.tasks["cls"]["paradigm"] = "clas"
     message = run.train(capsys, "--backbone", "bart")
-    assert re.search(r"tasks/cls\.yaml:4: paradigm: .*'clas'", message)
-    known = "bert, distilbert, electra, ernie, roberta"
-    assert re.search(rf"--backbone: .*'bart'.*{known}.*'bert'", message)
+    assert re.search(r"tasks/cls.yaml:4: paradigm: .*'clas'.* mlm,", message)
+    assert re.search(r"--backbone: .*'bart'.* bert, .* roberta.*'bert'", message)
 
 
 def test_components_that_do_not_fit_together(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,7 +224,7 @@ def test_predicting_without_a_model_or_a_file(run: Run, capsys: pytest.CaptureFi
     run.write()
     config = [str(run.folder / "config.yaml"), "--task_dir", "tasks"]
     assert main(["predict", *config, "--task", "cls"]) == 2
-    assert re.search(r"\bcls\b.*save_path", capsys.readouterr().err)
+    assert "it is not trained yet; train first, or set save_path to where it was" in capsys.readouterr().err
     assert main(["predict", *config, "--task", "sentiment"]) == 2
     assert "no task is called 'sentiment'" in capsys.readouterr().err
     assert main(["predict", *config, "--task", "cls", "--cls.pred_file", "nowhere.tsv"]) == 2

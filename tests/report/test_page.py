@@ -15,7 +15,7 @@ import pytest
 import palm
 from helpers.runs import HOSTILE
 from palm.cli import main
-from palm.report.charts import Frame, shown
+from palm.report.charts import Frame, shown_number
 from palm.report.history import read_history
 
 pytest.importorskip("jinja2", reason="the extra report is not installed")
@@ -78,7 +78,9 @@ def check(page: Page, run: Path) -> None:
     steps = [step for step in history.steps if step.task == "cls"]
     table = page.tables["cls: loss"]
     assert table[0] == ["global step", "loss of the step", "smoothed", "dev loss"]
-    assert [row[:2] for row in table[1:] if row[1] != "–"] == [[shown(s.step), shown(s.loss)] for s in steps]
+    assert [row[:2] for row in table[1:] if row[1] != "–"] == [
+        [shown_number(s.step), shown_number(s.loss)] for s in steps
+    ]
     raw = [tuple(map(float, pair.split(","))) for pair in page.lines["cls: loss"][0].split()]
     assert len(raw) == len(steps)
     # Of three points the proportions of their heights are those of their losses.
@@ -92,7 +94,7 @@ def check(page: Page, run: Path) -> None:
     scores = page.tables["mrc: dev scores"]
     assert scores[0] == ["global step", "f1", "exact_match"]
     assert scores[1:] == [
-        [shown(e.step), *(shown(e.scores["mrc"][name] or 0) for name in ("f1", "exact_match"))]
+        [shown_number(e.step), *(shown_number(e.scores["mrc"][name] or 0) for name in ("f1", "exact_match"))]
         for e in history.evaluations
     ]
     assert HOSTILE in "".join(page.text)

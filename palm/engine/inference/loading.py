@@ -46,22 +46,17 @@ def load_model(
         head: those of the head.
 
     Raises:
-        StorageError: missing, damaged, of an unknown format, naming code that nobody trusts, or not
-            fitting these settings.
+        StorageError: missing, damaged, naming code that nobody trusts, or not fitting these settings.
         ConfigError: settings out of their range.
         PalmError: the extra `onnx` is not installed, or the model cannot be a graph.
     """
-    raise_any(choice_problems(("torch", "onnx"), engine=engine))
-    if (engine, precision) == ("torch", "int8"):
-        raise ConfigError(["precision 'int8' needs engine 'onnx', which needs the extra `onnx`"])
+    _check_engine(engine, precision)
     given = Path(folder)
     folder = chosen_model(given)
     description = _verified_description(folder)
     weights = load_tensors(folder / WEIGHTS)
     own = {"backbone": weights_under("backbone", weights), "head": weights_under("paradigm", weights)}
     with wrap_read_errors(folder / DESCRIPTION):
-        if problems := count_problems(batch_size=description["batch_size"]):
-            raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
         model = InferenceModel(
             str(description["task"]),
             rebuild(READERS, description["reader"], folder, trust=trust, overrides=reader),
@@ -80,6 +75,12 @@ def load_model(
     return model
 
 
+def _check_engine(engine: str, precision: str) -> None:
+    raise_any(choice_problems(("torch", "onnx"), engine=engine))
+    if (engine, precision) == ("torch", "int8"):
+        raise ConfigError(["precision 'int8' needs engine 'onnx', which needs the extra `onnx`"])
+
+
 def _verified_description(folder: Path) -> dict[str, Any]:
     verify(folder, (DESCRIPTION, WEIGHTS))
     description = read_object(folder / DESCRIPTION)
@@ -88,6 +89,9 @@ def _verified_description(folder: Path) -> dict[str, Any]:
             f"{folder} holds {description.get('format')!r} version {description.get('version')!r}, "
             f"this palm reads {FORMAT!r} version {VERSION}; load it with the palm that wrote it"
         )
+    with wrap_read_errors(folder / DESCRIPTION):
+        if problems := count_problems(batch_size=description["batch_size"]):
+            raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
     return description
 
 

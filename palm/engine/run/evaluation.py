@@ -9,7 +9,7 @@ from typing import Any
 
 from palm.core.logging import logger
 from palm.engine.inference.inference import InferenceModel
-from palm.engine.training.events import Completed, Evaluated, Event
+from palm.engine.training.events import Completed, Evaluated, Event, event_of
 from palm.engine.training.loop import Step, Training
 from palm.engine.training.task import Task
 from palm.metrics import Metric, metrics_of
@@ -117,7 +117,7 @@ class Evaluator:
         evaluation = replace(evaluation, best=best)
         for task in self.tasks:
             self.training.record_score(task, normalized_score(task, scores[task.name]))
-            found = ", ".join(f"{name} {shown(value)}" for name, value in scores[task.name].items())
+            found = ", ".join(f"{name} {shown_score(value)}" for name, value in scores[task.name].items())
             mark = " (best)" if task.name in best else ""
             logger.info("%s: step %d: %s%s", task.name, evaluation.step, found, mark)
         return evaluation
@@ -137,7 +137,7 @@ class Evaluator:
         for name, best in self.best.items():
             scores = by_step.get(best.step, last)[name]
             rows += [
-                (name, metric, shown(value), shown(scores[metric]), str(best.step))
+                (name, metric, shown_score(value), shown_score(scores[metric]), str(best.step))
                 for metric, value in last[name].items()
             ]
         return aligned(rows)
@@ -145,7 +145,7 @@ class Evaluator:
     def shown_at(self, task: str, step: int) -> str:
         """A task's deciding number at an evaluation, with its name; nothing where it was not evaluated."""
         found = next((each.scores.get(task) for each in self.evaluations if each.step == step), None)
-        return "" if not found else " ".join((name := next(iter(found)), shown(found[name])))
+        return "" if not found else " ".join((name := next(iter(found)), shown_score(found[name])))
 
     def _take(self, evaluation: Evaluated) -> None:
         self.evaluations.append(evaluation)
@@ -157,28 +157,17 @@ class Evaluator:
             self.overall.take(mean, evaluation.step)
 
     def state_dict(self) -> dict[str, Any]:
-        """All evaluations, JSON-ready."""
-        return {
-            "evaluations": [
-                {
-                    "step": evaluation.step,
-                    "scores": {task: json_ready(scores) for task, scores in evaluation.scores.items()},
-                }
-                for evaluation in self.evaluations
-            ]
-        }
+        """Return all evaluations, JSON-ready."""
+        return {"evaluations": [Evaluated(each.step, each.scores).as_line() for each in self.evaluations]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where `state_dict` was taken; what tasks had no dev data then counts from now on."""
+        """Restore `state_dict`; tasks that had no dev data then count from now on."""
         for line in state["evaluations"]:
-            scores = {
-                task.name: {
-                    name: math.nan if value is None else value
-                    for name, value in line["scores"].get(task.name, {}).items()
-                }
-                for task in self.tasks
-            }
-            self._take(Evaluated(line["step"], scores))
+            event = event_of(line)
+            assert isinstance(event, Evaluated)
+            self._take(
+                Evaluated(event.step, {task.name: event.scores.get(task.name, {}) for task in self.tasks})
+            )
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -237,7 +226,7 @@ def normalized_score(task: Task, scores: Scores) -> float:
     return 0.0 if math.isnan(score) else score
 
 
-def shown(value: float) -> str:
+def shown_score(value: float) -> str:
     """A score as people read it."""
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
 

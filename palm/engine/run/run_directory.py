@@ -11,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from palm.core.differences import shortened
 from palm.core.errors import StorageError, TrainingError
-from palm.core.files.atomic_dir import check_target, remove_directory, remove_stale
-from palm.core.files.fs import numbered, wrap_write_errors, write_json
+from palm.core.files.atomic_dir import check_target, move_foreign_aside, remove_directory, remove_stale
+from palm.core.files.fs import check_replaceable, has_link, numbered, remove_written, write_json
 from palm.core.files.manifest import MANIFEST, is_sealed
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
@@ -38,7 +39,7 @@ STAGES_RECORD = "stages.json"
 STAGE_WEIGHTS = "weights"
 """Of a run in stages: a folder for each, what they are, and what each ended with, in its folder."""
 
-SHOWN = 3
+MOST_FOLDERS = 3
 """Folders that a message names."""
 
 CHECKPOINT = "step_"
@@ -69,7 +70,7 @@ def name_problem(task: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Start:
+class RunStart:
     """The start of a run.
 
     Args:
@@ -99,7 +100,7 @@ class RunDirectory:
     resume: str | None = None
     overwrite: bool = False
 
-    def check(self, launch: str | None = None, goes_on: bool = False) -> Start:
+    def check(self, launch: str | None = None, goes_on: bool = False) -> RunStart:
         """Clear up after processes that died, refuse what would be refused hours later, choose the start.
 
         Args:
@@ -110,6 +111,13 @@ class RunDirectory:
             StorageError: files of others, or an earlier run's, stand where this run writes.
         """
         tasks = {*self.tasks, *self._earlier_tasks()}
+        for name in sorted({*tasks, BEST_OF_RUN, STAGES, *FOLDERS}):
+            if (self.path / name).is_symlink():
+                raise StorageError(f"{self.path / name} is a link; remove it, or give another save_path")
+        for name in (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS, STAGES_RECORD):
+            if self.overwrite or goes_on or self.resume == "auto":
+                move_foreign_aside(self.path / name)
+            check_replaceable(self.path / name)
         remove_stale(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
         for task in tasks:
             remove_stale(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
@@ -133,7 +141,7 @@ class RunDirectory:
             return None
         return self._refusal(found)
 
-    def begin(self, start: Start, identity: dict[str, Any], launch: str | None = None) -> None:
+    def begin(self, start: RunStart, identity: dict[str, Any], launch: str | None = None) -> None:
         """Make room for a run from the beginning, and write down which run this is.
 
         Args:
@@ -151,8 +159,7 @@ class RunDirectory:
             for folder in (*self._checkpoints(), *self._models()):
                 remove_directory(folder)
             for name in (BAD_ROWS, STAGES_RECORD):
-                with wrap_write_errors(self.path / name):
-                    (self.path / name).unlink(missing_ok=True)
+                remove_written(self.path / name)
         record = {
             "format": "palm-run",
             "version": 1,
@@ -185,12 +192,12 @@ class RunDirectory:
         command = command_of_program("--resume", "auto") or "the same once more with resume: auto"
         return f"{told}; to go on from {checkpoint.name}: {command}"
 
-    def _start(self, is_own_launch: bool) -> Start:
+    def _start(self, is_own_launch: bool) -> RunStart:
         if self.resume is None and not is_own_launch:
-            return Start(_new_id(), None)
+            return RunStart(_new_id(), None)
         if self.resume not in (None, "auto") and not is_own_launch:
             checkpoint = Path(str(self.resume))
-            return Start((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
+            return RunStart((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
         run_id = self._record().get("id")
         if run_id is None:  # without the record, the run of all checkpoints if it is one
             runs = {run_of(folder) for folder in self._checkpoints()} - {None}
@@ -198,8 +205,8 @@ class RunDirectory:
         newest = None if run_id is None else newest_checkpoint(self.path, str(run_id))
         if run_id is None or newest is None:
             logger.info("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
-            return Start(_new_id(), None)
-        return Start(str(run_id), newest)
+            return RunStart(_new_id(), None)
+        return RunStart(str(run_id), newest)
 
     def _check_same(self, identity: dict[str, Any]) -> None:
         """Refuse to replace what another configuration trained where this one was to go on with it."""
@@ -247,7 +254,7 @@ class RunDirectory:
             found += [place for place in places if MODELS.fullmatch(place.name)]
             found.append(self.path / BEST_OF_RUN / task)
         found += [file.parent for file in sorted((self.path / STAGES).rglob(MANIFEST))]
-        return [folder for folder in found if is_sealed(folder)]
+        return [folder for folder in found if is_sealed(folder) and not has_link(folder, self.path)]
 
     def results(self) -> list[str]:
         """The checkpoints and models that are there, as paths below the folder."""
@@ -257,10 +264,10 @@ class RunDirectory:
         return [folder.relative_to(self.path).as_posix() for folder in folders]
 
     def _refusal(self, found: Sequence[str]) -> str:
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         since = self._record().get("since", "a time that is not known")
+        folders = ", ".join(shortened(found, MOST_FOLDERS))
         return (
-            f"save_path: {self.path} holds an earlier run, of {since} ({', '.join(found[:SHOWN])}{more}). "
+            f"save_path: {self.path} holds an earlier run, of {since} ({folders}). "
             "Go on with it (resume: auto), replace it (overwrite: true), or give another save_path"
         )
 

@@ -11,13 +11,13 @@ from typing import Any
 from palm.core.differences import changes
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import linked_copy
-from palm.core.files.fs import write_json
+from palm.core.files.fs import has_link, write_json
 from palm.core.files.manifest import is_sealed
 from palm.core.files.untrusted import read_object
 from palm.core.logging import logger
 from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.result import TrainingResult, result_of
-from palm.engine.run.run_directory import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD, RunDirectory, Start
+from palm.engine.run.run_directory import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD, RunDirectory, RunStart
 from palm.engine.training.events import Drawn, Ended, Line, Planned, Saved, StageStarted
 from palm.engine.watching.history import HISTORY_FILE, read_lines, write_lines
 
@@ -71,6 +71,9 @@ class StagedDirectory:
         Raises:
             StorageError: an earlier run stands there, or stages with other settings.
         """
+        for stage in self.stages:
+            if has_link(self.folder(stage), self.path):
+                raise StorageError(f"{self.folder(stage)} is a link; remove it, or give another save_path")
         file = self.path / STAGES_RECORD
         saved = read_object(file) if file.is_file() else {}
         goes_on = self.run.resume == "auto" or (restarted and saved.get("launch") == launch)
@@ -88,7 +91,7 @@ class StagedDirectory:
         RunDirectory(self.path, self.run.tasks, self.run.targets, None, self.run.overwrite).check()
         identity = {"tasks": {task: {} for task in self.run.tasks}, "stages": list(self.stages)}
         fresh = RunDirectory(self.path, self.run.tasks, self.run.targets, None, overwrite=True)
-        fresh.begin(Start(uuid.uuid4().hex, None), identity, launch)
+        fresh.begin(RunStart(uuid.uuid4().hex, None), identity, launch)
         write_json(file, record)
 
     def _changed(self, saved: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Whether numbers are still numbers, asked once before they are saved."""
+"""A check that weights are finite, made once before they are saved."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 from palm.core.errors import TrainingError
 from palm.distributed import all_reduce_sum, local_shard
 
-SHOWN = 3
+NAMES_SHOWN = 3
 """How many names a message has."""
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
-    """The names of tensors that hold an infinity or what is not a number, on any rank.
+    """Return the names of tensors with a number that is not finite, on any rank.
 
-    All ranks must ask together. One maximum over each tensor, one wait for a GPU altogether.
+    All ranks must call it together. One maximum over each tensor, one wait for a GPU altogether.
 
     Args:
         tensors: by name, of any shape; integers are passed over.
@@ -35,7 +35,7 @@ def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def check_finite(tensors: Mapping[str, Tensor], place: str) -> None:
-    """Nothing, where all numbers are finite; all ranks must ask together.
+    """Raise unless all numbers are finite; all ranks must call it together.
 
     Args:
         tensors: by name.
@@ -53,6 +53,6 @@ def check_finite(tensors: Mapping[str, Tensor], place: str) -> None:
 
 
 def in_words(names: Sequence[str]) -> str:
-    """The first of the names, and how many there are."""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    """Join the first of the names, and count the others."""
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more

@@ -62,7 +62,7 @@ def joint_outputs(
 
 
 def _can_be_joined(backbone: Backbone, wanted: Names, rows_of: Sequence[int], depth: int) -> bool:
-    """Whether rows of several batches, padded to one length, are one batch for the encoder."""
+    """Check that rows of several batches, padded to one length, are one batch for the encoder."""
     read = {name for names in wanted for name in names}
     if depth:
         return len(rows_of) > 1 and "word_embedding" not in read

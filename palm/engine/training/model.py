@@ -24,7 +24,7 @@ def _escaped(task: str) -> str:
 
 
 class MultiTaskModel(nn.Module):
-    """What is trained: only the drawn tasks' heads run in a step.
+    """The shared encoder with the heads of all tasks; only those of the drawn tasks run in a step.
 
     Args:
         backbone: the shared encoder.
@@ -37,7 +37,8 @@ class MultiTaskModel(nn.Module):
 
     def __init__(self, backbone: Backbone, tasks: Sequence[Task], precision: Precision = "fp32") -> None:
         super().__init__()
-        self.backbone, self.precision = backbone, precision
+        self.backbone = backbone
+        self.precision = precision
         self.heads = nn.ModuleDict()
         self._owners: dict[str, str] = {}
         self._rows_of = {task.name: task.share_rows_with or task.name for task in tasks}

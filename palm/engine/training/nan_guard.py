@@ -44,7 +44,7 @@ class NotFinite(FloatingPointError):  # noqa: N818 - it is an answer, and what t
 def can_read_late(
     recipe: Recipe, optimizer: torch.optim.Optimizer, ema: ExponentialMovingAverage | None
 ) -> bool:
-    """Whether the values of a step may be read after the next one was begun.
+    """Decide whether the values of a step may be read after the next one has begun.
 
     On a GPU, where reading waits until all work is done; with an optimizer whose kernel can decide by itself
     whether it updates; and where nothing else moves with a step, as averages of weights do.
@@ -64,7 +64,8 @@ class NanGuard:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, late: bool) -> None:
-        self._optimizer, self._late = optimizer, late
+        self._optimizer = optimizer
+        self._late = late
         self._refuses: Tensor | None = None
         self._unread: list[tuple[Attempt, Sequence[str], Callable[[], list[float]]]] = []
 

@@ -16,7 +16,7 @@ Batches = list[list[Tensors]]
 
 
 def prefetches(device: torch.device) -> bool:
-    """Whether the host has time while a step is computed."""
+    """Return whether the host has time while a step is computed."""
     return device.type == "cuda"
 
 
@@ -46,7 +46,8 @@ class Prefetcher:
         Raises:
             Exception: what making them raised.
         """
-        coming, self._coming = self._coming, None
+        coming = self._coming
+        self._coming = None
         if coming is not None and coming[0] == _names(tasks):
             return coming[1].result()
         if coming is not None:

@@ -1,4 +1,4 @@
-"""What a run is made of, as one value, and what of it a checkpoint and whoever continues it must share."""
+"""The training configuration as one value, and the part of it that must match to resume."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Recipe:
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """What the losses of a run depend on, JSON-ready; who continues a checkpoint must have the same.
+    """Return what the losses of a run depend on, JSON-ready; it must match to resume from a checkpoint.
 
     Components stand under their registry names (others under their dotted path) with all their settings, so
     it does not matter which door put them together.
@@ -98,30 +98,8 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     a run of whole epochs with a constant rate may be continued for more, and one whose rate falls to 0 at its
     end may not.
     """
-    owners: dict[Head, str] = {}
+    tasks = _tasks_identity(recipe)
     own_seeds = {t.name: t.seed for t in recipe.tasks if t.seed not in (None, recipe.seed)}
-    tasks = {
-        task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
-        for task in recipe.tasks
-    }
-    plan = recipe.plan
-    binding = recipe.mixing.binding_plan(plan.leaders, plan.count)
-    for leader, steps in zip(plan.leaders, binding or (), strict=binding is not None):
-        tasks[leader.name]["expected_steps"] = steps
-    evaluation: dict[str, Any] = {}
-    if recipe.mixing.follows_scores:
-        evaluation = {name: getattr(recipe, name) for name in ("eval_every_n_steps", "eval_every_epoch")}
-        evaluation["metrics"] = {
-            task.name: list(task.metrics) for task in recipe.tasks if task.dev_file is not None
-        }
-    # Only what a run has is named, so that checkpoints from before there was any of it still fit.
-    together: dict[str, Any] = {}
-    if recipe.tasks_per_step != 1:
-        together["tasks_per_step"] = recipe.tasks_per_step
-    if recipe.loss_scale != "none":
-        together["loss_scale"] = recipe.loss_scale
-    if recipe.balance is not None:
-        together["balance"] = named(BALANCES, recipe.balance)
     schedule = recipe.schedule.simplest() if isinstance(recipe.schedule, Schedule) else recipe.schedule
     return {
         "task_instance": list(tasks),  # tasks in another order are drawn otherwise
@@ -131,14 +109,51 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         **_plain(recipe.groups.settings),
         "lr_scheduler": named(LR_SCHEDULES, schedule) if isinstance(schedule, Schedule) else _plain(schedule),
         "mixing": named(MIXINGS, recipe.mixing),
-        **together,
+        **_joint_identity(recipe),
         "ema_decay": recipe.ema_decay,
         "random_seed": recipe.seed,
         "precision": precision.resolved(recipe.precision, recipe.device),
         "compile": recipe.compile,
         **({"seeds": own_seeds} if own_seeds else {}),
         **({} if recipe.tf32 is None else {"tf32": recipe.tf32}),
-        **evaluation,
+        **_evaluation_identity(recipe),
+    }
+
+
+def _tasks_identity(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    owners: dict[Head, str] = {}
+    tasks = {
+        task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
+        for task in recipe.tasks
+    }
+    plan = recipe.plan
+    binding = recipe.mixing.binding_plan(plan.primary_tasks, plan.count)
+    for task, steps in zip(plan.primary_tasks, binding or (), strict=binding is not None):
+        tasks[task.name]["expected_steps"] = steps
+    return tasks
+
+
+def _joint_identity(recipe: Recipe) -> dict[str, Any]:
+    """Describe the steps of several tasks, where a run has any."""
+    described: dict[str, Any] = {}
+    if recipe.tasks_per_step != 1:
+        described["tasks_per_step"] = recipe.tasks_per_step
+    if recipe.loss_scale != "none":
+        described["loss_scale"] = recipe.loss_scale
+    if recipe.balance is not None:
+        described["balance"] = named(BALANCES, recipe.balance)
+    return described
+
+
+def _evaluation_identity(recipe: Recipe) -> dict[str, Any]:
+    """Describe the evaluations, where draws follow their scores."""
+    if not recipe.mixing.follows_scores:
+        return {}
+    metrics = {task.name: list(task.metrics) for task in recipe.tasks if task.dev_file is not None}
+    return {
+        "eval_every_n_steps": recipe.eval_every_n_steps,
+        "eval_every_epoch": recipe.eval_every_epoch,
+        "metrics": metrics,
     }
 
 

@@ -58,15 +58,19 @@ class TaskStream:
         rank: int = 0,
         num_ranks: int = 1,
     ) -> None:
-        self.task, self.reader, self.rows = task, reader, rows
-        self.seed, self.shuffle = seed, shuffle
+        self.task = task
+        self.reader = reader
+        self.rows = rows
+        self.seed = seed
+        self.shuffle = shuffle
         self._order = lru_cache(maxsize=2)(self._new_order)  # a batch may reach into the next epoch
         if max_tokens_per_batch is None:
             assert batch_size is not None, "neither batch_size nor max_tokens_per_batch"
             self._batches: Batches = self._of_rows(batch_size)
         else:
             self._batches = self._of_tokens(max_tokens_per_batch)
-        self.rank, self.num_ranks = rank, num_ranks
+        self.rank = rank
+        self.num_ranks = num_ranks
         self.steps_per_epoch = self._batches.steps_per_epoch // num_ranks
         if self.steps_per_epoch == 0:
             raise TrainingError(
@@ -85,7 +89,8 @@ class TaskStream:
 
     def _of_tokens(self, max_tokens: int) -> TokenBatches:
         row_tokens = self.reader.row_tokens(self.rows)
-        longest, total = int(np.argmax(row_tokens)), int(row_tokens.sum())
+        longest = int(np.argmax(row_tokens))
+        total = int(row_tokens.sum())
         if row_tokens[longest] > max_tokens:
             raise TrainingError(
                 f"task {self.task!r}: training row {longest + 1} has {row_tokens[longest]} tokens; "
@@ -99,7 +104,7 @@ class TaskStream:
         return TokenBatches(row_tokens, max_tokens, self._order)
 
     def rows_before(self, step: int) -> int:
-        """How many rows all processes' batches before `step` have together, those of every pass counted."""
+        """Count the rows of all processes' batches before `step`, those of every pass."""
         return self._batches.places(step * self.num_ranks - 1).stop if step else 0
 
     def picks(self, step: int) -> list[tuple[int, int]]:
@@ -169,8 +174,11 @@ class TokenBatches:
     """
 
     def __init__(self, row_tokens: Ints, max_tokens: int, order: Order) -> None:
-        self._row_tokens, self._max_tokens, self._order = row_tokens, max_tokens, order
-        self._first_numbers, self._first_places = [0], [0]  # of the batches that begin in an epoch, by epoch
+        self._row_tokens = row_tokens
+        self._max_tokens = max_tokens
+        self._order = order
+        self._first_numbers = [0]
+        self._first_places = [0]  # of the batches that begin in an epoch, by epoch
         self._sums = lru_cache(maxsize=2)(self._new_sums)
         self._bounds = lru_cache(maxsize=2)(self._cut)
         bounds = self._bounds(0)
@@ -188,8 +196,9 @@ class TokenBatches:
         return range(bounds[k], bounds[k + 1])
 
     def _cut(self, epoch: int) -> list[int]:
-        """Where the batches begin that begin in an epoch, and then the first of the next, in the chain."""
-        sums, before = self._sums(epoch), epoch * len(self._row_tokens)
+        """Find the places at which the batches of an epoch begin, and then the first of the next."""
+        sums = self._sums(epoch)
+        before = epoch * len(self._row_tokens)
         place = self._first_places[epoch] - before
         bounds = [place]
         while sums[-1] - sums[place] > self._max_tokens:
@@ -200,7 +209,7 @@ class TokenBatches:
         return [before + place for place in bounds]
 
     def _new_sums(self, epoch: int) -> npt.NDArray[np.int64]:
-        """How many tokens stand before each place of an epoch, and before its end, int64[rows + 1]."""
+        """Count the tokens before each place of an epoch, and before its end, int64[rows + 1]."""
         return np.concatenate([[0], np.cumsum(self._row_tokens[self._order(epoch)], dtype=np.int64)])
 
 

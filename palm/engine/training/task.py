@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,14 @@ class Task(Component):
         ConfigError: for values outside their range.
     """
 
+    top: nn.ModuleDict | None = None
+    stream: TaskStream | None = None
+    cache: DataCache | None = None
+    expected_steps: int = 0
+    step: int = 0
+    bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
+    stopped_at: int | None = None
+
     def __init__(
         self,
         name: str,
@@ -104,36 +112,43 @@ class Task(Component):
         share_rows_with: str | None = None,
         private_layers: int = 0,
     ) -> None:
-        self.name, self.reader, self.head = name, reader, head
-        self.batch_size, self.max_tokens_per_batch = batch_size, max_tokens_per_batch
+        self.name = name
+        self.reader = reader
+        self.head = head
+        self.batch_size = batch_size
+        self.max_tokens_per_batch = max_tokens_per_batch
         self.pred_batch_size = pred_batch_size or batch_size or PREDICTION_ROWS
-        self.train_file, self.dev_file, self.pred_file = train_file, dev_file, pred_file
+        self.train_file = train_file
+        self.dev_file = dev_file
+        self.pred_file = pred_file
         self.metrics: Sequence[str] = head.metrics if metrics is None else metrics
         self.pred_output_path = pred_output_path
-        self.shuffle, self.seed, self.print_first_n = shuffle, seed, print_first_n
-        self.loss_weight, self.learning_rate_factor = loss_weight, learning_rate_factor
+        self.shuffle = shuffle
+        self.seed = seed
+        self.print_first_n = print_first_n
+        self.loss_weight = loss_weight
+        self.learning_rate_factor = learning_rate_factor
         self.head_learning_rate = head_learning_rate
         self.gradient_accumulation_steps = gradient_accumulation_steps
-        sizes = {"batch_size": batch_size, "max_tokens_per_batch": max_tokens_per_batch}
-        given = {setting: value for setting, value in sizes.items() if value is not None}
-        problems = [
-            *([] if given else [NO_BATCH_SIZE]),
-            *count_problems(**given, gradient_accumulation_steps=gradient_accumulation_steps),
-            *count_problems(least=0, private_layers=private_layers),
-            *positive_problems(loss_weight=loss_weight, learning_rate_factor=learning_rate_factor),
-            *positive_problems(head_learning_rate=1 if head_learning_rate is None else head_learning_rate),
-        ]
-        raise_any(f"task {name!r}: {line}" for line in problems)
-        self.mix_ratio, self.is_target, self.share_rows_with = mix_ratio, is_target, share_rows_with
+        self.mix_ratio = mix_ratio
+        self.is_target = is_target
+        self.share_rows_with = share_rows_with
         self.private_layers = private_layers
-        self.top: nn.ModuleDict | None = None
-        self.stream: TaskStream | None = None
-        self.cache: DataCache | None = None
-        self.expected_steps = 0
-        self.step = 0
         self.scores: list[float] = []
-        self.bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
-        self.stopped_at: int | None = None
+        raise_any(f"task {name!r}: {line}" for line in self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        """Check the values of settings."""
+        sizes = {"batch_size": self.batch_size, "max_tokens_per_batch": self.max_tokens_per_batch}
+        given = {setting: value for setting, value in sizes.items() if value is not None}
+        if not given:
+            yield NO_BATCH_SIZE
+        yield from count_problems(**given, gradient_accumulation_steps=self.gradient_accumulation_steps)
+        yield from count_problems(least=0, private_layers=self.private_layers)
+        rates = {"loss_weight": self.loss_weight, "learning_rate_factor": self.learning_rate_factor}
+        if self.head_learning_rate is not None:
+            rates["head_learning_rate"] = self.head_learning_rate
+        yield from positive_problems(**rates)
 
     def open_stream(
         self,
@@ -171,14 +186,18 @@ class Task(Component):
             rank=rank(),
             num_ranks=devices or num_ranks(),
         )
-        batches, per_step = stream.steps_per_epoch, self.gradient_accumulation_steps
+        batches = stream.steps_per_epoch
+        per_step = self.gradient_accumulation_steps
         if batches < per_step:
             raise TrainingError(
                 f"task {self.name!r}: its rows fill {batches} batches, too few for one step; set "
                 f"gradient_accumulation_steps (now {per_step}) to {batches} or less, or add data"
             )
-        self.stream, self.expected_steps, self.step = stream, 0, 0
-        self.scores, self.stopped_at = [], None
+        self.stream = stream
+        self.expected_steps = 0
+        self.step = 0
+        self.scores = []
+        self.stopped_at = None
 
     def _log_first_rows(self, path: Path) -> None:
         self.reader.bad_rows = BadRows(path, self.reader.on_bad_row)  # told when all are encoded
@@ -194,7 +213,7 @@ class Task(Component):
 
     @property
     def done(self) -> bool:
-        """Whether it has had the steps that were planned for it, or needs no more."""
+        """True if it has had its planned steps, or needs no more."""
         return self.step >= self.expected_steps or self.stopped_at is not None
 
     @property
@@ -209,18 +228,18 @@ class Task(Component):
         return max(self.step - 1, 0) // self.steps_per_epoch
 
     def rows_after(self, step: int) -> tuple[int, int]:
-        """How many training rows it has, and how many it has trained on in `step` steps, repeats counted."""
+        """Count its training rows, and those that it trained on in `step` steps, repeats included."""
         assert self.stream is not None, "the training data is not loaded"
         return len(self.stream.rows), self.stream.rows_before(step * self.gradient_accumulation_steps)
 
     def batches(self, step: int) -> list[Tensors]:
-        """What its step `step`, counted from 0, trains on."""
+        """Return the batches of its step `step`, counted from 0."""
         assert self.stream is not None, "the training data is not loaded"
         first = step * self.gradient_accumulation_steps
         return [self.stream.batch(first + k) for k in range(self.gradient_accumulation_steps)]
 
     def progress(self, step: int | None = None) -> TaskProgress:
-        """How far it is, for a mixing strategy, after `step` steps, or those that it has had."""
+        """Return its progress, for a mixing strategy, after `step` steps, by default all that it had."""
         assert self.stream is not None, "the training data is not loaded"
         return TaskProgress(
             name=self.name,
@@ -251,10 +270,12 @@ class Task(Component):
 
 
 def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> list[str]:
-    """What does not fit between reader, backbone and paradigm of one task; empty where all is well."""
-    reader, head = task.reader, task.head
+    """Check that reader, backbone and head of one task fit together; return a sentence per problem."""
+    reader = task.reader
+    head = task.head
     features = {**reader.outputs_attr, **backbone.outputs_attr}
-    wanted, given = head.targets_attr if for_train else {}, reader.targets_attr
+    wanted = head.targets_attr if for_train else {}
+    given = reader.targets_attr
     types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
     hint = f"; set label_type: {types.pop()}" if types and "label_type" in reader.settings else ""
     found = [
@@ -262,13 +283,15 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
         *mismatches("head", head.inputs_attr, "backbone", features),
         *(f"{line}{hint}" for line in mismatches("head's loss", wanted, "reader", given)),
     ]
-    rows, tokens = backbone.settings.get("vocab_size"), reader.vocab_size
+    rows = backbone.settings.get("vocab_size")
+    tokens = reader.vocab_size
     if rows is not None and tokens > rows:
         found.append(
             f"the vocabulary {str(reader.vocab_path)!r} has {tokens} entries, the backbone's embedding "
             f"table only {rows} rows (vocab_size); give the vocabulary that belongs to the backbone"
         )
-    longest, length = backbone.max_tokens, reader.settings.get("max_seq_len")
+    longest = backbone.max_tokens
+    length = reader.settings.get("max_seq_len")
     if longest is not None and length is not None and length > longest:
         found.append(
             f"max_seq_len is {length}, the backbone's position table ends at {longest} "

@@ -1,4 +1,4 @@
-"""What tasks do to each other: their gradients compared, and what a step on one does to the losses of all.
+"""Transfer between tasks: their gradients compared, and the effect of a step on one on the losses of all.
 
 It is measured beside the training, of which it changes no bit.
 """
@@ -68,11 +68,13 @@ class TransferProbe:
 
     def measure(self) -> Transferred:
         """Compare them now."""
-        began, training = time.perf_counter(), self.training
+        began = time.perf_counter()
+        training = self.training
         names = [task.name for task in training.tasks]
         with undisturbed(training):
             batches = self._next_batches()
-            losses, gradients = [], []
+            losses = []
+            gradients = []
             for name, batch in batches.items():
                 losses.append(sum_of_losses(training.replica, [TaskBatches(name, [batch])]).item())
                 gradients.append(taken_gradients(training.replica))
@@ -126,7 +128,8 @@ class TransferProbe:
         batches: Mapping[str, tuple[Tensors, float]],
     ) -> list[float]:
         """The losses of all tasks after a step of the encoder on one of them, which is taken back."""
-        model, replica = self.training.model, self.training.replica
+        model = self.training.model
+        replica = self.training.replica
         rate = LOOK_AHEAD * loss / size if size > 0 else 0.0
         moved = [
             (local_shard(parameter.detach()), local_shard(grad))
@@ -151,8 +154,10 @@ class TransferProbe:
 @contextmanager
 def undisturbed(training: Training) -> Iterator[None]:
     """Within it, the model computes in fp32 without dropout; afterwards all is as it was before."""
-    model, parameters = training.model, list(training.model.parameters())
-    gradients, modes = [p.grad for p in parameters], {module: module.training for module in model.modules()}
+    model = training.model
+    parameters = list(training.model.parameters())
+    gradients = [p.grad for p in parameters]
+    modes = {module: module.training for module in model.modules()}
     precision = model.precision
     devices = [training.recipe.device] if training.recipe.device.type == "cuda" else []
     for parameter in parameters:

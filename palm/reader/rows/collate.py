@@ -48,8 +48,3 @@ def padded_batch(rows: Rows, indices: Sequence[int], pad_id: int, task_id: int) 
         "task_ids": torch.from_numpy(task_id * mask.astype(np.int64)),
         "input_mask": torch.from_numpy(mask),
     }
-
-
-def row_values(rows: Rows, name: str, indices: Sequence[int]) -> torch.Tensor:
-    """One number a row, [batch], from the scalar column `name` and of its dtype."""
-    return torch.from_numpy(rows[name].values[np.asarray(indices)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,12 +12,12 @@ from palm.core.registry import did_you_mean
 from palm.engine.training.events import Observer
 
 TRACKERS = {
-    "tensorboard": ("palm.engine.watching.trackers.tensorboard", "pip install 'palm-torch[tensorboard]'"),
-    "trackio": ("palm.engine.watching.trackers.trackio", "pip install 'palm-torch[trackio]'"),
-    "wandb": ("palm.engine.watching.trackers.trackio", "pip install wandb"),
-    "mlflow": ("palm.engine.watching.trackers.mlflow", "pip install 'palm-torch[mlflow]'"),
+    "tensorboard": ("tensorboard:TensorBoard", "pip install 'palm-torch[tensorboard]'"),
+    "trackio": ("trackio:Trackio", "pip install 'palm-torch[trackio]'"),
+    "wandb": ("trackio:Trackio", "pip install wandb"),
+    "mlflow": ("mlflow:MLflow", "pip install 'palm-torch[mlflow]'"),
 }
-"""Name, which is that of the package too -> the module with its `observer`, and how to get the package."""
+"""Name, which is that of the package too -> module and class, and how to get the package."""
 
 
 def tracker_problems(names: Sequence[str]) -> list[str]:
@@ -33,7 +33,7 @@ def tracker_problems(names: Sequence[str]) -> list[str]:
 
 
 def trackers_of(names: Sequence[str], folder: Path | None) -> list[Observer]:
-    """The observers of trackers.
+    """Return the observers of trackers.
 
     Args:
         names: of `TRACKERS`.
@@ -46,4 +46,9 @@ def trackers_of(names: Sequence[str], folder: Path | None) -> list[Observer]:
         raise ConfigError([f"trackers: {line}" for line in problems])
     if names and folder is None:
         raise ConfigError(["trackers need a folder to write to; call set_saver(save_path, save_steps) first"])
-    return [import_module(TRACKERS[name][0]).observer(name, folder) for name in names]
+    return [_class_of(name)(name, folder) for name in names]
+
+
+def _class_of(name: str) -> Callable[[str, Path | None], Observer]:
+    module, _, class_name = TRACKERS[name][0].partition(":")
+    return getattr(import_module(f"{__name__}.{module}"), class_name)  # type: ignore[no-any-return]

@@ -21,11 +21,12 @@ class MLflow:
     It uses a client of its own, so that the program's active run stays what it is.
 
     Args:
-        folder: where the store is, unless MLFLOW_TRACKING_URI names another.
+        name: of the tracker.
+        folder: of the run; its store is below it, unless MLFLOW_TRACKING_URI names another.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, name: str, folder: Path) -> None:
+        self.folder = folder / name
         self.step = 0
         self.summary = Summary()
 
@@ -62,8 +63,3 @@ class MLflow:
         )
         self.run: str = run.info.run_id
         self.client.log_text(self.run, settings_text(event.configuration), "resolved_config.yaml")
-
-
-def observer(name: str, folder: Path) -> MLflow:
-    """That of a run which writes to `folder`."""
-    return MLflow(folder / name)

@@ -12,11 +12,12 @@ class TensorBoard:
     """Writes event files.
 
     Args:
-        folder: for `tensorboard --logdir`.
+        name: of the tracker.
+        folder: of the run; its files are below it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, name: str, folder: Path) -> None:
+        self.folder = folder / name
         self.step = 0
         self.summary = Summary()
 
@@ -37,8 +38,3 @@ class TensorBoard:
             for name, text in self.summary.texts():
                 self.writer.add_text(name, text, self.step)
             self.writer.close()
-
-
-def observer(name: str, folder: Path) -> TensorBoard:
-    """That of a run which writes to `folder`."""
-    return TensorBoard(folder / name)

@@ -52,8 +52,3 @@ class Trackio:
                 best = {f"best/{task}/{name}": value for name, value in scores.items()}
                 self.package.log({**best, f"best/{task}/step": step}, step=self.step)
             self.package.finish()
-
-
-def observer(name: str, folder: Path) -> Trackio:
-    """That of a run which writes to `folder`."""
-    return Trackio(name, folder)

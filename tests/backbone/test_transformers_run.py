@@ -1,0 +1,270 @@
+"""Runs on encoders of the `transformers` library: trained, resumed, evaluated, predicted, exported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import palm
+from helpers import tiny
+from helpers.library_encoders import config_of
+from palm import Controller
+from palm.backbone.transformers import Transformers
+from palm.core.errors import ConfigError, PalmError
+from palm.export.onnx_model import to_onnx
+from palm.pretrained import load_backbone
+
+transformers = pytest.importorskip("transformers", minversion="5.9")
+
+
+def model_directory(folder: Path, family: str, head: str = "ForMaskedLM", **settings: Any) -> Path:
+    """Weights, `config.json` and `tokenizer.json` as the library saves them, with the tiny vocabulary."""
+    words = (
+        tiny.write_files(folder / "data").joinpath("vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    )
+    tokenizer = transformers.BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
+    special = {
+        name: words.index(token) for name, token in (("pad_token_id", "[PAD]"), ("sep_token_id", "[SEP]"))
+    }
+    content = config_of(family, vocab_size=len(words), **special, **settings)
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.for_model(**content)
+    model = getattr(transformers, f"AutoModel{head}").from_config(config)
+    model.save_pretrained(folder / family)
+    tokenizer.save_pretrained(folder / family)
+    return folder / family
+
+
+def run_of(folder: Path, model: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
+    config = tiny.config(folder / "data", *tasks, backbone="auto", pretrain_path=str(model), **settings)
+    for name in ("backbone_config_path", "vocab_path"):
+        del config[name]
+    return config | {"save_path": str(folder / "out")}
+
+
+@pytest.mark.parametrize("family", ["modernbert", "deberta-v2", "eurobert"])
+def test_all_tasks_train_resume_with_equal_bits_and_predict(family: str, tmp_path: Path) -> None:
+    model = model_directory(tmp_path, family)
+    config = run_of(tmp_path, model, tasks_per_step=2, save_every_n_steps=7, keep_last_n=9)
+    straight = Controller(config, argv=[]).train()
+    whole = sorted((tmp_path / "out").glob("step_*"), key=lambda path: int(path.name[5:]))
+    saved = {path.name: safe_arrays(path) for path in whole}
+    later = config | {"save_path": str(tmp_path / "resumed")}
+    Controller(later | {"resume": str(whole[0])}, argv=[]).train()
+    again = sorted((tmp_path / "resumed").glob("step_*"), key=lambda path: int(path.name[5:]))
+    assert again[-1].name == whole[-1].name
+    for name, value in safe_arrays(again[-1]).items():
+        assert np.array_equal(value, saved[whole[-1].name][name]), name
+    assert set(straight.steps) == {"cls", "match", "mlm", "mrc"}
+    controller = Controller(config, argv=[])
+    predicted = palm.load_model(tmp_path / "out" / "cls" / "infer_model").predict(
+        ["Anna has a new red boat ."]
+    )
+    assert predicted[0]["label"] in range(4) or predicted[0]["label"] in "0123"
+    assert controller is not None
+
+
+def safe_arrays(folder: Path) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    return {
+        f"{file.name}:{n}": v for file in folder.glob("*.safetensors") for n, v in load_file(file).items()
+    }
+
+
+def test_a_saved_model_needs_neither_the_original_directory_nor_the_configuration(tmp_path: Path) -> None:
+    model = model_directory(tmp_path, "modernbert")
+    Controller(run_of(tmp_path, model, "cls"), argv=[]).train()
+    saved = tmp_path / "out" / "cls" / "infer_model"
+    texts = ["Anna has a new red boat .", "Ben has an old blue ball ."]
+    before = palm.load_model(saved).predict(texts)
+    moved = saved.rename(tmp_path / "elsewhere")
+    model.rename(tmp_path / "gone")
+    assert palm.load_model(moved).predict(texts) == before
+
+
+def test_weights_of_a_model_with_a_head_are_those_of_its_encoder(tmp_path: Path) -> None:
+    directory = model_directory(tmp_path, "modernbert", "ForSequenceClassification")
+    original = transformers.AutoModel.from_pretrained(directory, attn_implementation="eager").state_dict()
+    backbone = load_backbone(directory)
+    assert isinstance(backbone, Transformers)
+    for name, value in backbone.model.state_dict().items():
+        assert torch.equal(value, original[name]), name
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("auto_map", {"AutoModel": "modeling.Evil"}),
+        ("attn_implementation", "kernels-community/evil"),
+        ("_attn_implementation", "flash_attention_2"),
+        ("quantization_config", {"quant_method": "bitsandbytes"}),
+        ("use_kernels", True),
+        ("kernel_config", {"x": "y"}),
+        ("is_decoder", True),
+        ("is_encoder_decoder", True),
+    ],
+)
+def test_a_setting_that_brings_code_or_changes_the_computation_is_refused_by_name(
+    setting: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = model_directory(tmp_path, "modernbert")
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    (directory / "config.json").write_text(json.dumps(config | {setting: value}), encoding="utf-8")
+    (directory / "modeling.py").write_text("raise SystemExit('ran')", encoding="utf-8")
+
+    def connect(*_: object) -> None:
+        raise AssertionError("a connection was tried")
+
+    monkeypatch.setattr("socket.socket.connect", connect)
+    with pytest.raises(PalmError) as caught:
+        load_backbone(directory)
+    assert setting in str(caught.value)
+    assert str(directory) in str(caught.value)
+
+
+def test_a_local_directory_opens_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = model_directory(tmp_path, "modernbert")
+
+    def connect(*_: object) -> None:
+        raise AssertionError("a connection was tried")
+
+    monkeypatch.setattr("socket.socket.connect", connect)
+    assert load_backbone(directory).outputs_attr["encoder_outputs"].shape == ("batch", "seq", 32)
+
+
+def test_what_cannot_be_had_is_refused_before_the_run(tmp_path: Path) -> None:
+    model = model_directory(tmp_path, "modernbert")
+    config = run_of(tmp_path, model, "cls", "match")
+    config["tasks"]["cls"]["private_layers"] = 1
+    with pytest.raises(ConfigError) as caught:
+        Controller(config, argv=[]).train()
+    assert "private_layers" in str(caught.value)
+
+
+def test_layers_are_told_and_frozen(tmp_path: Path) -> None:
+    model = model_directory(tmp_path, "modernbert")
+    before = {n: v.clone() for n, v in load_backbone(model).state_dict().items()}
+    config = run_of(tmp_path, model, "cls", freeze="embeddings")
+    Controller(config, argv=[]).train()
+    after = palm.load_model(tmp_path / "out" / "cls" / "infer_model").backbone.state_dict()
+    moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert moved
+    assert not any("embeddings" in name for name in moved)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "bert", "eurobert"])
+def test_checkpointing_activations_changes_no_gradient(family: str, tmp_path: Path) -> None:
+    directory = model_directory(tmp_path, family)
+    found = []
+    for checkpoints in (False, True):
+        backbone = Transformers(directory / "config.json")
+        backbone.load_state_dict(random_weights(backbone))
+        backbone.train()
+        for part in backbone.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
+        if checkpoints:
+            backbone.checkpoint_activations()
+        ids = torch.arange(5, 25).view(2, 10)
+        mask = torch.arange(10) < torch.tensor([[10], [4]])
+        zeros = torch.zeros_like(ids)
+        inputs = {"token_ids": ids, "segment_ids": zeros, "input_mask": mask}
+        backbone(inputs, ["encoder_outputs"])["encoder_outputs"].square().sum().backward()
+        found.append({n: p.grad for n, p in backbone.named_parameters() if p.grad is not None})
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(gradient, found[1][name], atol=1e-6, rtol=1e-5)
+
+
+def random_weights(backbone: Transformers) -> dict[str, torch.Tensor]:
+    torch.manual_seed(5)
+    return {name: torch.randn_like(value) * 0.1 for name, value in backbone.state_dict().items()}
+
+
+def test_a_window_reaches_as_far_as_the_library_says_and_no_further(tmp_path: Path) -> None:
+    directory = model_directory(
+        tmp_path, "modernbert", local_attention=8, global_attn_every_n_layers=99, num_hidden_layers=2
+    )
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    config["layer_types"] = ["sliding_attention", "sliding_attention"]
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    backbone = Transformers(directory / "config.json").eval()
+    judge = transformers.AutoModel.from_config(
+        transformers.AutoConfig.for_model(**config), attn_implementation="eager"
+    ).eval()
+    judge.load_state_dict(backbone.model.state_dict())
+    ids = torch.arange(5, 35)[None] % 20 + 5
+    ours = {"token_ids": ids, "input_mask": torch.ones_like(ids, dtype=torch.bool)}
+    reach = reached(backbone.model, lambda: backbone(ours, ["encoder_outputs"])["encoder_outputs"])
+    assert reach == reached(judge, lambda: judge(input_ids=ids).last_hidden_state)
+    # Two layers of a window of 8, 4 tokens to each side.
+    assert reach == [abs(place - 15) <= 8 for place in range(30)]
+
+
+def reached(model: Any, compute: Callable[[], torch.Tensor]) -> list[bool]:
+    """Which of 30 tokens the 16th one depends on, by its gradient."""
+    seen: list[torch.Tensor] = []
+    table = model.get_input_embeddings()
+    handle = table.register_forward_hook(lambda _, __, out: seen.append(out.requires_grad_()) or out)
+    (gradient,) = torch.autograd.grad(compute()[0, 15].sum(), seen)
+    handle.remove()
+    return (gradient.reshape(30, -1).abs().sum(1) > 0).tolist()
+
+
+@pytest.mark.parametrize("family", ["modernbert", "deberta-v2", "albert", "nomic_bert"])
+def test_a_converted_encoder_has_the_keys_and_the_bits_of_the_original(family: str, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    directory = model_directory(tmp_path, family, "")
+    palm.convert(directory, tmp_path / "back")
+    original = load_file(directory / "model.safetensors")
+    written = load_file(tmp_path / "back" / "model.safetensors")
+    assert written.keys() == original.keys()
+    assert all(np.array_equal(written[name], value) for name, value in original.items())
+    again = transformers.AutoModel.from_pretrained(tmp_path / "back")
+    assert again.config.model_type == family
+
+
+@pytest.mark.parametrize("family", ["modernbert", "eurobert", "roberta-prelayernorm"])
+def test_an_onnx_graph_computes_what_the_packed_encoder_computes(family: str, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    directory = model_directory(tmp_path, family)
+    Controller(run_of(tmp_path, directory, "cls", num_epochs=1), argv=[]).train()
+    to_onnx(tmp_path / "out" / "cls" / "infer_model", tmp_path / "graph")
+    session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")
+    model = palm.load_model(tmp_path / "out" / "cls" / "infer_model", precision="fp32")
+    texts = ["Anna has a new red boat .", "a ball", "Ben has an old blue ball , and a new red boat ."]
+    expected = [row["probs"] for row in model.predict(texts)]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "graph")
+    rows = tokenizer(texts, padding=True, return_tensors="np")
+    given = {spec.name: rows[spec.name] for spec in session.get_inputs()}
+    (logits,) = session.run(["logits"], given)
+    found = torch.from_numpy(logits).softmax(-1).tolist()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "bert"])
+def test_pooling_of_the_directory_is_saved_with_the_model(family: str, tmp_path: Path) -> None:
+    directory = model_directory(tmp_path, family, "")
+    (directory / "1_Pooling").mkdir()
+    told = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(told), encoding="utf-8")
+    Controller(run_of(tmp_path, directory, "cls", pooling="model", num_epochs=1), argv=[]).train()
+    backbone = palm.load_model(tmp_path / "out" / "cls" / "infer_model").backbone
+    assert backbone.settings["pooling"] == "mean"
+    ids = torch.tensor([[5, 6, 7, 0], [8, 9, 5, 6]])
+    zeros = torch.zeros_like(ids)
+    positions = torch.arange(4).expand(2, 4)
+    mask = ids > 0
+    inputs = {"token_ids": ids, "segment_ids": zeros, "position_ids": positions, "input_mask": mask}
+    outputs = backbone.eval()(inputs)
+    expected = torch.stack([outputs["encoder_outputs"][0, :3].mean(0), outputs["encoder_outputs"][1].mean(0)])
+    torch.testing.assert_close(outputs["sentence_embedding"], expected)
