@@ -12,7 +12,10 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from palm.core.errors import PalmError
@@ -157,15 +160,41 @@ GRID = (
 # ---- What commands have in common ----
 
 
-def find_components(config: str) -> None:
-    """Let a configuration name classes of modules beside it or in the working directory.
+class _ComponentFinder(MetaPathFinder):
+    """Modules of the user, for what names them in a configuration and for each other, after all else.
 
-    As for `python demo.py`, whose folder Python searches; behind all else, so that no module of a library is
-    replaced by a file that happens to have its name.
+    Libraries import optional packages by name (triton, dill): a file of that name there is none.
     """
+
+    def __init__(self) -> None:
+        self.folders: list[str] = []
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """Find a top-level module in one of the folders."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
+            frame = frame.f_back
+        is_asked = frame.f_globals.get("__name__") in ("palm.core.registry", "palm.starter.catalogue")
+        if path is None and (is_asked or frame.f_code.co_filename.startswith(tuple(self.folders))):
+            return PathFinder.find_spec(fullname, self.folders)
+        return None
+
+
+_FINDER = _ComponentFinder()
+
+
+def find_components(config: str) -> None:
+    """Let a configuration name classes of modules beside it or in the working directory."""
     for folder in (Path(config).absolute().parent, Path.cwd()):
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
+        if str(folder) not in _FINDER.folders:
+            _FINDER.folders.append(str(folder))
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.append(_FINDER)
 
 
 def write_line(text: object) -> None:

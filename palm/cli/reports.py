@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from palm.cli.command import JSON, TRUST, Settings, command, flag, json_text, option, write_line
-from palm.core.errors import PalmError
 
 A_RUN = "the folder of a run, its save_path"
 
@@ -33,7 +32,7 @@ def plot_runs(options: argparse.Namespace, settings: Settings) -> None:  # noqa:
     """Plot loss and dev scores of every task. Runs that differ in nothing but the seed are drawn as their
     mean with its standard deviation, others beside each other.
     """
-    from palm.report.plot import plot, terminal_plot
+    from palm.report.plot import plot, save_figure, terminal_plot
 
     if options.terminal:
         width = min(shutil.get_terminal_size().columns, 120)
@@ -42,12 +41,7 @@ def plot_runs(options: argparse.Namespace, settings: Settings) -> None:  # noqa:
         return
     figure = plot(*options.runs)
     output = options.output or Path(options.runs[0]) / "curves.png"
-    try:
-        figure.savefig(output, dpi=150)
-    except ValueError as error:
-        raise PalmError(f"{output}: {error}") from None
-    except OSError as error:
-        raise PalmError(f"{output}: cannot be written ({error.strerror}); give another --output") from error
+    save_figure(figure, output)
     write_line(output)
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from palm.core.errors import PalmError
+from palm.core.invocation import START
 from palm.core.logging import logger
 from palm.engine.run.determinism import Recording, first_difference, read_recording
 
@@ -78,7 +78,7 @@ def _recorded(
     folder.mkdir(exist_ok=True)
     number = len(list(folder.glob("*.jsonl")))
     record = folder / f"{number}.jsonl"
-    command = [sys.executable, "-m", "palm", "verify-resume", *words, "--record", str(record)]
+    command = [*START, "verify-resume", *words, "--record", str(record)]
     command += ["--steps", str(steps), "--more", str(last - steps)]
     command += [] if killed_after is None else ["--killed"]
     command += ["--save_path", str(folder / "out"), "--save_every_n_steps", str(steps), "--resume", "auto"]

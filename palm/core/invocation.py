@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from pathlib import Path
+
+START = [sys.executable, str(Path(__file__).resolve().parents[1] / "__main__.py")]
+"""Start of a command that runs this palm; `-m` would run a `palm.py` of the working directory instead."""
 
 
 def is_program() -> bool:

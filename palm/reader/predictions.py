@@ -20,6 +20,8 @@ Record: TypeAlias = dict[str, Any]
 Predictions: TypeAlias = Sequence[Record] | Mapping[str, str]
 """All predictions of a file, read from disk on use."""
 
+PREDICTION_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
+
 STRIDE = 256
 """Lines between two remembered offsets: those of ten million lines take 312 KiB."""
 

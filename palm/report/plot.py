@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palm.core.errors import PalmError
+from palm.core.files.fs import write_atomically
 from palm.report import curves
 from palm.report.curves import Curve
 from palm.report.groups import Band, SeedGroup, band, grouped_runs
@@ -143,6 +144,20 @@ def _draw_band(axes: Axes, found: Band | None, label: str, **style: Any) -> None
         low = found.mean - found.spread
         high = found.mean + found.spread
         axes.fill_between(found.steps, low, high, color=style["color"], alpha=0.18, linewidth=0)
+
+
+def save_figure(figure: Any, file: Path) -> None:
+    """Write a figure of matplotlib as its file's name says.
+
+    Raises:
+        PalmError: there is no such format.
+        StorageError: the file cannot be written, or is not palm's.
+    """
+    try:
+        with write_atomically(file) as part:
+            figure.savefig(part, dpi=150, format=file.suffix[1:] or "png")
+    except ValueError as error:
+        raise PalmError(f"{file}: {error}") from None
 
 
 def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour: bool = True) -> str:

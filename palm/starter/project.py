@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.atomic_dir import check_target
-from palm.core.files.fs import write_text
+from palm.core.files.atomic_dir import check_target, unfinished_directory
+from palm.core.files.fs import UNFINISHED, write_text
 from palm.core.registry import did_you_mean
 from palm.engine.run.run_directory import name_problem
 
@@ -98,12 +97,11 @@ def write_project(folder: Path, tasks: Mapping[str, str], pretrain: str | None =
         raise StorageError(f"{folder} is not empty ({names}), and nothing is replaced; give a new folder")
     check_target(folder)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
-            part = Path(place) / "project"
+        with unfinished_directory(folder) as part:
             _fill(part, tasks, pretrain)
             if folder.is_dir():
                 folder.rmdir()
+            (part / UNFINISHED).unlink()
             part.rename(folder)
     except OSError as error:
         raise StorageError(
@@ -145,7 +143,6 @@ def task_problems(tasks: Mapping[str, str]) -> Iterator[str]:
 
 def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None) -> None:
     """Write all files of a project."""
-    folder.mkdir()
     for name, kind in tasks.items():
         shutil.copytree(TEMPLATES / "data" / kind, folder / "data" / name)
         ending = "json" if kind == "mrc" else "tsv"

@@ -23,7 +23,7 @@ from palm.core.files.atomic_dir import (
     remove_directory,
     remove_stale,
 )
-from palm.core.files.fs import recover, wrap_write_errors, write_text
+from palm.core.files.fs import UNFINISHED, WRITTEN, mark_written, recover, wrap_write_errors, write_text
 from palm.core.files.manifest import verify
 from palm.reader.predictions import write_records
 
@@ -82,7 +82,7 @@ def test_a_foreign_file_among_palms_own_is_named_and_stays(tmp_path: Path) -> No
 
 def test_a_temporary_of_a_listed_file_is_palms_own(tmp_path: Path) -> None:
     fill(tmp_path / "model", "1")
-    (tmp_path / "model" / "sub" / ".b.txt.123.part").write_text("half", encoding="utf-8")
+    (tmp_path / "model" / "sub" / ".b.txt.123.part").write_text("1", encoding="utf-8")
     assert foreign_files(tmp_path / "model") == []
     fill(tmp_path / "model", "2", overwrite=True)
     assert names(tmp_path) == ["model"]
@@ -147,7 +147,7 @@ def test_a_process_that_dies_at_any_call_leaves_the_old_folder_or_the_new_one(
         seen.add(content := (path / "a.txt").read_text(encoding="utf-8"))
         assert (path / "sub" / "b.txt").read_text(encoding="utf-8") == content
         fill(path, "old", overwrite=True)
-        assert names(tmp_path) == ["mine.txt", "model"]
+        assert names(tmp_path) == ["mine.txt", "model"] if exchanges else [WRITTEN, "mine.txt", "model"]
     assert number > 20
     assert seen == {"old", "new"}
 
@@ -170,19 +170,31 @@ def test_a_process_that_dies_while_discarding_leaves_the_whole_folder_or_none(tm
 @POSIX
 def test_a_reader_puts_back_what_was_moved_aside(tmp_path: Path) -> None:
     fill(tmp_path / "model", "1")
+    mark_written(tmp_path / ".model.old")
     (tmp_path / "model").rename(tmp_path / ".model.old")
     verify(tmp_path / "model")
-    assert names(tmp_path) == ["model"]
+    assert names(tmp_path) == [WRITTEN, "model"]
     recover(tmp_path / "model")  # nothing to do
 
 
-def test_sweeping_removes_only_names_of_ours(tmp_path: Path) -> None:
-    for name in (".model.node1-17.part", ".model.17.part", ".other.17.part", ".model.swp", "model.part"):
+def test_sweeping_removes_only_what_palm_left(tmp_path: Path) -> None:
+    users = [
+        ".model.node1-17.part",
+        ".model.17.part",
+        ".other.17.part",
+        ".model.swp",
+        "model.part",
+        ".model.old",
+    ]
+    for name in users:
         (tmp_path / name).write_text("x", encoding="utf-8")
-    (tmp_path / ".model.node2-18.part").mkdir()
-    (tmp_path / ".model.node2-18.part" / "half").write_text("x", encoding="utf-8")
+    for name, mark in ((".model.node2-18.part", "half"), (".model.node2-19.part", UNFINISHED)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / mark).write_text("x", encoding="utf-8")
+    mark_written(tmp_path / ".model.20.part")
+    (tmp_path / ".model.20.part").write_text("x", encoding="utf-8")
     remove_stale(tmp_path, lambda name: name == "model")
-    assert names(tmp_path) == [".model.swp", ".other.17.part", "model.part"]
+    assert names(tmp_path) == sorted([*users, ".model.node2-18.part", WRITTEN])
 
 
 @pytest.mark.parametrize(
@@ -213,7 +225,7 @@ def test_a_text_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> 
     with pytest.raises(StorageError, match="cannot write"):
         write_text(tmp_path / "none" / "note", "2")
     assert (tmp_path / "note").read_text(encoding="utf-8") == "1"
-    assert names(tmp_path) == ["note"]
+    assert names(tmp_path) == [WRITTEN, "note"]
 
 
 def test_a_disk_that_turns_read_only_is_told_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,9 +109,9 @@ def test_both_parts_of_a_step_have_dropout_of_their_own(folder: Path) -> None:
 
 
 def test_too_few_rows_for_a_step_and_numbers_below_one_are_errors(folder: Path) -> None:
-    with pytest.raises(palm.TrainingError, match=r"fill 10 batches, too few .* \(now 11\) to 10 or less"):
+    with pytest.raises(palm.TrainingError, match=r"10 .*gradient_accumulation_steps.*11.*10"):
         run(folder, "cls", 4, gradient_accumulation_steps=11)
-    with pytest.raises(palm.ConfigError, match="gradient_accumulation_steps: 0 should be a whole number, 1"):
+    with pytest.raises(palm.ConfigError, match="gradient_accumulation_steps: 0"):
         run(folder, "cls", 4, gradient_accumulation_steps=0)
 
 
@@ -124,9 +124,7 @@ def test_a_trainer_accumulates_in_train_and_refuses_single_steps(folder: Path) -
     loss = trainer.build_forward(ernie, palm.head.SequenceLabel(len(article.LABELS), article.HIDDEN))
     trainer.build_backward(palm.optimizer.Adam(loss, 1e-3))
     trainer.fit_reader(reader)
-    with pytest.raises(
-        palm.PalmError, match="get_one_batch concerns a step of one batch, and here a step has 2"
-    ):
+    with pytest.raises(palm.PalmError, match=r"get_one_batch.* 2"):
         trainer.get_one_batch()
     trainer.train(print_steps=-1)
     assert trainer.cur_train_step == 2 * (40 // 8)

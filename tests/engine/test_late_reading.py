@@ -124,7 +124,7 @@ def test_who_saves_or_evaluates_hears_of_a_bad_step(
     next(iter(training.model.head("cls").parameters())).data.fill_(math.nan)
     training.next_step()
 
-    with pytest.raises(TrainingError, match=r"the loss is nan at its step 1 \(global step 1\)"):
+    with pytest.raises(TrainingError, match=r"loss is nan.*step 1 .*step 1\)"):
         getattr(training, look)()
     assert (training.step, training.rows, training.tasks[0].step) == (0, 0, 0)
 

@@ -13,9 +13,10 @@ import palm
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import DataError, StorageError
+from palm.core.files.fs import WRITTEN
 from palm.engine.inference import inference
 from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.prediction_resume import PREDICTION_LOG, PredictionLog
+from palm.engine.inference.prediction_resume import PREDICTION_LOCK, PREDICTION_LOG, PredictionLog
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,8 @@ def stop_after(model: InferenceModel, steps: int, error: type[BaseException]) ->
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    hidden = (WRITTEN, PREDICTION_LOCK)
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name not in hidden}
 
 
 @pytest.mark.parametrize("task", ["cls", "mrc", "mlm"])

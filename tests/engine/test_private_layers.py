@@ -95,7 +95,7 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(folder: Path, settings: dict
     save_checkpoint(first, folder / "step_7")
     load_checkpoint(second, folder / "step_7")
     assert before + losses(second, 5) == expected
-    with pytest.raises(palm.StorageError, match="tasks have private_layers, so it has no encoder for all"):
+    with pytest.raises(palm.StorageError, match="private_layers"):
         trained_weights(folder / "step_7")
 
 
@@ -130,7 +130,5 @@ def test_own_layers_lie_where_the_shared_ones_of_their_height_lie(folder: Path) 
 
 
 def test_more_layers_than_there_are_is_a_mistake(folder: Path) -> None:
-    with pytest.raises(
-        palm.ConfigError, match="private_layers should be at most 2, so that one is shared, not 3"
-    ):
+    with pytest.raises(palm.ConfigError, match=r"private_layers.* 2.* 3"):
         Controller(config(folder, **{"cls.private_layers": 3}), argv=[])

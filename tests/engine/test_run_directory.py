@@ -12,7 +12,7 @@ import pytest
 
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import new_directory
-from palm.core.files.fs import write_json
+from palm.core.files.fs import WRITTEN, mark_written, write_json
 from palm.core.files.untrusted import read_json
 from palm.engine.run.checkpoint import VERSION
 from palm.engine.run.run_directory import RunDirectory, RunStart, name_problem
@@ -136,7 +136,7 @@ def test_overwrite_replaces_what_palm_wrote_and_nothing_else(tmp_path: Path) -> 
     run = directory(tmp_path, overwrite=True)
     run.check()
     assert begun(run, identity(num_epochs=3)).run_id != first.run_id
-    assert names(tmp_path) == ["best", "cls", "notes.txt", "run.json", "step_99"]
+    assert names(tmp_path) == [WRITTEN, "best", "cls", "notes.txt", "run.json", "step_99"]
     assert names(tmp_path / "cls") == ["predictions.json"]
     assert names(tmp_path / "step_99") == ["mine"]
 
@@ -169,7 +169,7 @@ def test_resume_of_one_checkpoint_goes_on_with_its_run_or_begins_another(tmp_pat
     start = begun(directory(tmp_path / "there", resume=str(chosen)))
     assert start.checkpoint == chosen
     assert start.run_id != first.run_id
-    assert names(here) == ["run.json", "step_4"]
+    assert names(here) == [WRITTEN, "run.json", "step_4"]
 
 
 def test_resume_auto_without_a_checkpoint_replaces_only_its_own_configuration(tmp_path: Path) -> None:
@@ -195,14 +195,16 @@ def test_a_restart_by_the_launcher_goes_on_without_being_asked(tmp_path: Path) -
 def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
     first = begun(directory(tmp_path))
     model(tmp_path / "cls" / "infer_model").rename(tmp_path / "cls" / ".infer_model.old")
+    mark_written(tmp_path / "cls" / ".infer_model.old")
     for name in (".step_8.node-17.part", "cls/.infer_model.step8.node-17.part", "best/.cls.node-17.part"):
         (tmp_path / name).mkdir(parents=True)
     for name in (".history.jsonl.17.part", "..run.lock.json.17.part", ".run.json.17.part"):
+        mark_written(tmp_path / name)
         (tmp_path / name).write_text("half", encoding="utf-8")
     checkpoint(tmp_path, 4, first.run_id)
     directory(tmp_path, resume="auto").check()
-    assert names(tmp_path) == ["best", "cls", "run.json", "step_4"]
-    assert names(tmp_path / "cls") == ["infer_model"]
+    assert names(tmp_path) == [WRITTEN, "best", "cls", "run.json", "step_4"]
+    assert names(tmp_path / "cls") == [WRITTEN, "infer_model"]
     assert names(tmp_path / "best") == []
 
 

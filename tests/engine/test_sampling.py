@@ -83,5 +83,5 @@ def test_what_is_drawn_for_a_row_changes_with_the_epoch_and_repeats_with_the_ste
 
 
 def test_fewer_rows_than_a_batch_is_an_error_that_says_so() -> None:
-    with pytest.raises(TrainingError, match=r"task 'a': 7 training rows .* set batch_size \(now 8\) to 7"):
+    with pytest.raises(TrainingError, match=r"task 'a': 7 .*batch_size \(now 8\) to 7"):
         stream(rows=7, batch_size=8)

@@ -233,11 +233,11 @@ def test_the_horizon_counts_global_steps() -> None:
 
 
 def test_what_cannot_be_put_together_is_told(folder: Path) -> None:
-    with pytest.raises(palm.ConfigError, match="should be a whole number from 1 to 2, as many as"):
+    with pytest.raises(palm.ConfigError, match=r"tasks_per_step.* 2.* 3"):
         run(folder, "cls", "match", tasks_per_step=3)
-    with pytest.raises(palm.ConfigError, match="tasks_per_step should be 1 or more, or all, not 0"):
+    with pytest.raises(palm.ConfigError, match=r"tasks_per_step.* all.* 0"):
         run(folder, "cls", "match", tasks_per_step=0)
-    with pytest.raises(palm.ConfigError, match="balance: DWA weighs the tasks of one step, and here"):
+    with pytest.raises(palm.ConfigError, match=r"balance: DWA.*tasks_per_step"):
         run(folder, "cls", "match", balance="dwa")
     for removed in ({"balance": "famo", "dwa_steps": 3}, {"balance": "gradnorm"}, {"balance": "nash_mtl"}):
         with pytest.raises(palm.ConfigError) as caught:
@@ -246,5 +246,5 @@ def test_what_cannot_be_put_together_is_told(folder: Path) -> None:
         assert str(list(removed.values())[-1]) in str(caught.value) or "dwa_steps" in removed
     trainer = article.program(article.write_files(folder / "article"))
     trainer._tasks_per_step = "all"
-    with pytest.raises(palm.PalmError, match="get_one_batch concerns a step of one task"):
+    with pytest.raises(palm.PalmError, match="get_one_batch"):
         trainer.get_one_batch()

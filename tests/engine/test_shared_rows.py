@@ -158,25 +158,25 @@ def test_what_cannot_share_rows_is_told(folder: Path) -> None:
     def wrong(**settings: Any) -> None:
         Controller(config(folder, **settings), argv=[]).training()
 
-    with pytest.raises(palm.ConfigError, match="share_rows_with names 'slott'; there are slot, intent"):
+    with pytest.raises(palm.ConfigError, match=r"share_rows_with.*'slott'.*slot, intent"):
         wrong(**{"intent.share_rows_with": "slott"})
-    with pytest.raises(palm.ConfigError, match=r"but batch_size is 2, not 4; give both the same"):
+    with pytest.raises(palm.ConfigError, match=r"batch_size.* 2.* 4"):
         wrong(**{"intent.batch_size": 2})
     lines = (folder / "intent.tsv").read_text(encoding="utf-8").splitlines()
     (folder / "intent.tsv").write_text("\n".join(lines[:-1]) + "\n", encoding="utf-8")
-    with pytest.raises(palm.DataError, match=r"shares the rows of 'slot', but it has 39 and that 40"):
+    with pytest.raises(palm.DataError, match=r"'slot'.* 39 .* 40"):
         wrong()
     lines[5] = "0\twho"
     (folder / "intent.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    with pytest.raises(palm.DataError, match=r"but row 5 has other tokens \(3 and \d of them\)"):
+    with pytest.raises(palm.DataError, match=r"row 5 .*3 \D*\d"):
         wrong()
 
 
 def test_an_empty_label_is_still_a_mistake_elsewhere(folder: Path) -> None:
     without_labels(folder / "intent.tsv", [6], 0)
-    with pytest.raises(palm.DataError, match=r"intent.tsv:8: the label '' is not a whole number"):
+    with pytest.raises(palm.DataError, match=r"intent.tsv:8: .*''"):
         run(folder)
     made = config(folder, missing_labels=True)
     made["tasks"]["intent"]["dev_file"] = made["tasks"]["intent"]["train_file"]
-    with pytest.raises(palm.DataError, match=r"intent.tsv:8: the label is empty; rows to evaluate on"):
+    with pytest.raises(palm.DataError, match=r"intent.tsv:8: .*empty"):
         Controller(made, argv=[]).train()

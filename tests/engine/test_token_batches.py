@@ -92,12 +92,12 @@ def test_rows_of_one_token_make_the_batches_of_batch_size(rows: int, size: int) 
 
 
 def test_a_row_that_fits_into_no_batch_is_named() -> None:
-    with pytest.raises(TrainingError, match=r"task 'a': training row 2 has 5 tokens; set max_tokens.*now 4"):
+    with pytest.raises(TrainingError, match=r"task 'a': .*row 2 .* 5 .*max_tokens.*now 4"):
         by_tokens([4, 5, 3], most=4)
 
 
 def test_rows_that_fill_no_batch_are_an_error() -> None:
-    with pytest.raises(TrainingError, match=r"rows of 12 tokens do not fill one batch; .*\(now 13\) to 12"):
+    with pytest.raises(TrainingError, match=r" 12 .*\(now 13\) to 12"):
         by_tokens([4, 5, 3], most=13)
     assert by_tokens([4, 5, 3], most=12).steps_per_epoch == 1
 
@@ -133,7 +133,7 @@ def test_a_run_by_tokens_resumes_to_the_bit_and_only_with_the_same_number(folder
         )
         assert whole.read_bytes() == resumed.read_bytes()
 
-    with pytest.raises(StorageError, match=r"cls.max_tokens_per_batch: 50 in the checkpoint, 51 in"):
+    with pytest.raises(StorageError, match=r"cls\.max_tokens_per_batch: 50\D*51"):
         controller(folder, 51, "--resume", checkpoint).train()
 
 
@@ -150,11 +150,9 @@ def test_batch_size_serves_prediction_where_there_is_a_number_of_tokens(folder: 
 def test_neither_rows_nor_tokens_is_a_line_of_the_report(folder: Path) -> None:
     config = tiny.config(folder, "cls", max_tokens_per_batch=None)
     del config["batch_size"]
-    with pytest.raises(
-        ConfigError, match=r"task 'cls': there is neither batch_size .* nor max_tokens_per_batch"
-    ):
+    with pytest.raises(ConfigError, match=r"task 'cls': .*batch_size .*max_tokens_per_batch"):
         Controller(config, argv=[])
-    with pytest.raises(ConfigError, match="max_tokens_per_batch: 0 should be a whole number, 1 or more"):
+    with pytest.raises(ConfigError, match="max_tokens_per_batch: 0"):
         Controller({**config, "max_tokens_per_batch": 0}, argv=[])
 
 

@@ -167,9 +167,7 @@ def test_how_often_it_is_done_by_itself_follows_from_its_passes(folder: Path) ->
     assert automatic_period(training) == math.ceil((3 * 2 + 4) / (0.02 * 3))
     assert TransferProbe(training, "auto").every == 167
     alone = Controller(tiny.config(folder, "cls", transfer_every_n_steps=5), argv=[])
-    with pytest.raises(palm.ConfigError, match="transfer_every_n_steps compares tasks, and there is one"):
+    with pytest.raises(palm.ConfigError, match=r"transfer_every_n_steps.*one"):
         alone.train()
-    with pytest.raises(
-        palm.ConfigError, match="transfer_every_n_steps should be a number of steps, auto or -1"
-    ):
+    with pytest.raises(palm.ConfigError, match=r"transfer_every_n_steps.*auto.*-1"):
         Controller(config(folder, transfer_every_n_steps=-3), argv=[])

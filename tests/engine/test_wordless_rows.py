@@ -37,10 +37,8 @@ def test_a_dev_row_without_a_word_is_passed_over_and_told_once(
 ) -> None:
     with caplog.at_level("WARNING", "palm"):
         found = trained(folder, "holes.tsv")
-    told = [record.getMessage() for record in caplog.records if "word to hide" in record.getMessage()]
-    assert told == [
-        f"{folder / 'holes.tsv'}:10: no word to hide; 2 rows of 10 are such, and evaluation passes over them"
-    ]
+    (told,) = [message for message in caplog.messages if f"{folder / 'holes.tsv'}:10" in message]
+    assert "2 rows of 10" in told
     lines = [line for line in found.history if line["event"] == "evaluation"]
     assert len(lines) == 2  # once an epoch
     expected = [line for line in trained(folder, "dev.tsv").history if line["event"] == "evaluation"]
@@ -71,5 +69,5 @@ def test_every_row_has_a_prediction_though_nothing_was_hidden(folder: Path) -> N
 
 def test_a_row_to_train_on_is_refused_as_before(folder: Path) -> None:
     (folder / "mlm.tsv").write_text(f"text_a\nthe red door\n{WORDLESS}\n", encoding="utf-8")
-    with pytest.raises(palm.DataError, match=r"mlm\.tsv:3: no word to hide in '\\u200b'"):
+    with pytest.raises(palm.DataError, match=r"mlm\.tsv:3: .*'\\u200b'"):
         Controller(tiny.config(folder, "mlm", batch_size=1), argv=[]).train()

@@ -96,17 +96,17 @@ def test_a_warm_up_is_shorter_than_the_run(warmup_steps: int, num_train_steps: i
 
 
 def test_noam_without_a_warm_up_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least one step of warm-up, not 0; raise warmup_proportion"):
+    with pytest.raises(ConfigError, match=r"noam.*0.*warmup_proportion"):
         schedule_of_run("noam", 100)
 
 
 def test_a_constant_rate_has_no_negative_warm_up() -> None:
-    with pytest.raises(ConfigError, match="warmup_steps should be 0 or more, not -2"):
+    with pytest.raises(ConfigError, match=r"warmup_steps.*-2"):
         WarmupScheduler(-2)
 
 
 def test_an_unknown_schedule_is_named() -> None:
-    with pytest.raises(PalmError, match="did you mean 'constant'"):
+    with pytest.raises(PalmError, match="'constant'"):
         schedule_of_run("constnat", 10)
 
 

@@ -174,11 +174,11 @@ def test_the_rule_of_rates_and_of_decay_can_be_given() -> None:
 
 def test_rates_by_layer_need_layers() -> None:
     pairs = [("weight", nn.Parameter(torch.ones(2, 2)))]
-    with pytest.raises(ConfigError, match="layerwise_decay needs the layer of each parameter"):
+    with pytest.raises(ConfigError, match="adamwdl: layerwise_decay"):
         AdamWDL(1.0, layerwise_decay=0.5).build(pairs)
-    with pytest.raises(ConfigError, match=r"layerwise_decay should be above 0 and at most 1, not 1\.5"):
+    with pytest.raises(ConfigError, match=r"layerwise_decay.*1\.5"):
         AdamWDL(1.0, layerwise_decay=1.5)
-    with pytest.raises(PalmError, match=r"the decay rule 'no\.such\.rule' cannot be imported"):
+    with pytest.raises(PalmError, match=r"'no\.such\.rule'"):
         Lamb(1.0, apply_decay_param_fun="no.such.rule")
 
 
@@ -195,7 +195,7 @@ class Bag(Backbone):
 
 
 def test_an_encoder_that_does_not_tell_its_layers_is_named() -> None:
-    with pytest.raises(ConfigError, match="Bag does not tell which layer its parameters are in"):
+    with pytest.raises(ConfigError, match="Bag"):
         Bag().parameter_layers()
 
 
@@ -274,7 +274,7 @@ def test_adamwdl_takes_its_published_positions() -> None:
 
 
 def test_a_lazy_adamwdl_is_refused() -> None:
-    with pytest.raises(ConfigError, match="lazy_mode is not offered"):
+    with pytest.raises(ConfigError, match="lazy_mode"):
         AdamWDL(lazy_mode=True)
 
 

@@ -13,8 +13,12 @@ from pathlib import Path
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
 from palm.core.files.fs import (
+    UNFINISHED,
     aside_name,
     hard_link,
+    is_plain,
+    is_temporary,
+    is_written,
     recover,
     remove,
     replace_directory,
@@ -22,7 +26,7 @@ from palm.core.files.fs import (
     temporary_name,
     wrap_write_errors,
 )
-from palm.core.files.manifest import MANIFEST, is_sealed, manifest_of, seal, verify
+from palm.core.files.manifest import MANIFEST, is_sealed, manifest_of, seal, unchanged, verify
 from palm.core.logging import logger
 
 WEIGHTS = ".safetensors"
@@ -49,22 +53,34 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
         StorageError: something else stands there, or the place cannot be written.
     """
     check_target(path, overwrite)
-    temporary = temporary_name(path)
-    try:
-        with wrap_write_errors(path):
-            for folder in (*stale_temporaries(path), aside_name(path)):
-                _remove_temporary(folder)
-            remove(temporary)  # of a process with the same number
-            temporary.mkdir(parents=True)
-            yield temporary
-            seal(temporary)
-            check_target(path, overwrite)  # hours may lie between
-            old = replace_directory(temporary, path)
-    except BaseException:
-        remove(temporary)
-        raise
+    with unfinished_directory(path) as part:
+        yield part
+        seal(part)
+        check_target(path, overwrite)  # hours may lie between
+        (part / UNFINISHED).unlink()
+        old = replace_directory(part, path)
     if old is not None:
         _remove_listed(old)
+
+
+@contextmanager
+def unfinished_directory(path: Path) -> Iterator[Path]:
+    """Yield a marked folder to fill beside `path`; it is removed on an error, or later if this process dies.
+
+    Raises:
+        StorageError: the place cannot be written.
+    """
+    part = temporary_name(path)
+    with wrap_write_errors(path):
+        for folder in (*stale_temporaries(path), aside_name(path), part):
+            _remove_temporary(folder)
+        part.mkdir(parents=True)
+        try:
+            (part / UNFINISHED).touch()
+            yield part
+        except BaseException:
+            remove(part)
+            raise
 
 
 def linked_copy(source: Path, path: Path) -> None:
@@ -148,7 +164,7 @@ def foreign_files(folder: Path) -> list[str]:
 
     Empty folders count.
     """
-    ours = {*_listed(folder), MANIFEST}
+    ours = unchanged(folder)
     parents = {parent.as_posix() for name in ours for parent in Path(name).parents}
     foreign = []
     for file in sorted(folder.rglob("*")):
@@ -156,24 +172,25 @@ def foreign_files(folder: Path) -> list[str]:
         is_folder = file.is_dir() and not file.is_symlink()
         if _is_part_of(file, folder, ours):
             continue
-        if name not in (parents if is_folder else ours) or (name == MANIFEST and len(ours) == 1):
+        if name not in (parents if is_folder else ours):
             foreign.append(name)
     return foreign
 
 
 def move_foreign_aside(path: Path) -> None:
-    """Give a folder another name where `new_directory` would refuse to replace it; nothing of it is lost.
+    """Give a folder or a file another name where palm would refuse to replace it; nothing of it is lost.
 
     For folders that a run must write after hours: a checkpoint of palm whose manifest is damaged, or files
     that somebody put there since the run began.
     """
-    if not path.is_dir() or path.is_symlink() or not foreign_files(path):
+    is_folder = path.is_dir() and not path.is_symlink()
+    if not (foreign_files(path) if is_folder else is_plain(path) and not is_written(path)):
         return
     places = (path.with_name(f"{path.name}.kept{number or ''}") for number in count())
-    kept = next(place for place in places if not place.exists())
+    kept = next(place for place in places if not os.path.lexists(place))
     with wrap_write_errors(kept):
         path.rename(kept)
-    logger.warning("%s holds files that palm did not write; it was renamed to %s", path, kept.name)
+    logger.warning("%s is not as palm wrote it; it was renamed to %s", path, kept.name)
 
 
 def remove_directory(folder: Path) -> None:
@@ -181,41 +198,44 @@ def remove_directory(folder: Path) -> None:
 
     The folder loses its name first, so that no half of it is ever seen.
     """
-    if not folder.is_dir() or foreign_files(folder):
+    if not folder.is_dir() or folder.is_symlink() or foreign_files(folder):
         return
     aside = temporary_name(folder)
     with suppress(OSError):
-        remove(aside)
+        _remove_temporary(aside)
         folder.rename(aside)
         _remove_listed(aside)
 
 
-def _listed(folder: Path) -> set[str]:
-    """Return the files that a folder's manifest lists; none where it is no manifest."""
-    try:
-        return set(manifest_of(folder))
-    except StorageError:
-        return set()
-
-
 def _is_part_of(file: Path, folder: Path, ours: Collection[str]) -> bool:
-    """Tell whether it is the temporary of one of our files, left where a disk let nothing be removed."""
+    """Tell whether it is the temporary name of one of our files, left by a process that died meanwhile."""
     part = _TEMPORARY.fullmatch(file.name)
-    return part is not None and file.with_name(part[1]).relative_to(folder).as_posix() in ours
+    if part is None or not is_plain(file):
+        return False
+    whole = file.with_name(part[1])
+    return whole.relative_to(folder).as_posix() in ours and checksum(file) == checksum(whole)
 
 
 def _remove_listed(folder: Path) -> None:
-    """Remove the files of a manifest with their temporaries, the manifest last, then empty folders."""
-    listed = sorted(_listed(folder))
-    parts = [path for path in folder.rglob(".*.part") if _is_part_of(path, folder, [*listed, MANIFEST])]
-    for path in [*parts, *(folder / name for name in listed), folder / MANIFEST]:
+    """Remove the unchanged files of a manifest with their temporaries, then empty folders."""
+    ours = unchanged(folder)
+    parts = [path for path in folder.rglob(".*.part") if _is_part_of(path, folder, ours)]
+    last = sorted(
+        ours, key=lambda name: name == MANIFEST
+    )  # a process that dies before leaves the rest listed
+    for path in (*parts, *(folder / name for name in last)):
         remove(path)
-    folders = [path for path in folder.rglob("*") if path.is_dir()]
+    _remove_empty(folder)
+    if folder.exists():
+        logger.warning("%s holds files that palm did not write; they are not removed", folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder that holds nothing but folders."""
+    folders = [path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()]
     for path in (*sorted(folders, reverse=True), folder):
         with suppress(OSError):
             path.rmdir()
-    if folder.exists():
-        logger.warning("%s holds files that palm did not write; they are not removed", folder)
 
 
 def remove_stale(folder: Path, is_ours: Callable[[str], bool]) -> None:
@@ -225,7 +245,7 @@ def remove_stale(folder: Path, is_ours: Callable[[str], bool]) -> None:
         folder: where no other process of palm writes now.
         is_ours: tells whether palm gives a name; it gets it without the dot before and the ending.
     """
-    for place in list(folder.iterdir()) if folder.is_dir() else ():
+    for place in list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
         match = _TEMPORARY.fullmatch(place.name)
         if match is None or not is_ours(match[1]):
             continue
@@ -234,8 +254,13 @@ def remove_stale(folder: Path, is_ours: Callable[[str], bool]) -> None:
 
 
 def _remove_temporary(place: Path) -> None:
-    """Remove what palm wrote or moved aside; of a complete folder only what its manifest lists."""
-    if (place / MANIFEST).is_file():
-        _remove_listed(place)
-    else:
+    """Remove what palm left unfinished or moved aside; of a complete folder only what its manifest lists."""
+    if place.is_symlink():
+        return
+    is_ours = place.suffix == ".part" or is_temporary(place)
+    if is_plain(place / UNFINISHED) or (is_plain(place) and is_temporary(place)):
         remove(place)
+    elif is_ours and is_sealed(place):
+        _remove_listed(place)
+    elif is_ours and place.is_dir() and all(path.is_dir() for path in place.rglob("*")):
+        _remove_empty(place)

@@ -8,18 +8,20 @@ from pathlib import Path
 _BLOCK = 1 << 20
 
 
-def checksum(path: Path, algorithm: str = "sha256") -> str:
+def checksum(path: Path, algorithm: str = "sha256", length: int = -1) -> str:
     """The hexadecimal hash of a file's bytes, read a block at a time.
 
     Args:
         path: the file.
         algorithm: a name that `hashlib` knows.
+        length: of the bytes at its beginning that count; below 0 for all.
 
     Raises:
         OSError: it cannot be read.
     """
     digest = hashlib.new(algorithm)
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
+        while block := file.read(_BLOCK if length < 0 else min(_BLOCK, length)):
             digest.update(block)
+            length -= len(block) if length > 0 else 0
     return digest.hexdigest()

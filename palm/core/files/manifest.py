@@ -10,15 +10,22 @@ from typing import Any
 
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
-from palm.core.files.fs import flush, flush_folder, recover, write_text
-from palm.core.files.untrusted import parse_json, read_bytes, read_object, resolve_inside, wrap_read_errors
+from palm.core.files.fs import UNFINISHED, flush, flush_folder, has_link, is_plain, recover, write_text
+from palm.core.files.untrusted import (
+    is_inside,
+    parse_json,
+    read_bytes,
+    read_object,
+    resolve_inside,
+    wrap_read_errors,
+)
 
 MANIFEST = "manifest.json"
 
 
 def seal(folder: Path) -> None:
     """Enter every file in `manifest.json` with its size and SHA-256, and flush them to the disk."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != UNFINISHED)
     entries = {
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": checksum(file)}
         for file in files
@@ -86,6 +93,28 @@ def verified_object(folder: Path, name: str) -> dict[str, Any]:
     """
     _check_files(folder, manifest_of(folder), [name])
     return read_object(folder / name)
+
+
+def unchanged(folder: Path) -> set[str]:
+    """Return the manifest and those of its files that are in the folder, behind no link, with their checksum.
+
+    A folder whose manifest is damaged, or names anything outside of it, has none.
+    """
+    try:
+        entries = manifest_of(folder)
+    except StorageError:
+        return set()
+    if not all(is_inside(name) for name in entries):
+        return set()
+    return {MANIFEST, *(name for name, entry in entries.items() if _is_unchanged(folder, name, entry))}
+
+
+def _is_unchanged(folder: Path, name: str, entry: Any) -> bool:
+    file = folder / name
+    if not is_plain(file) or has_link(file, folder):
+        return False
+    with wrap_read_errors(file):
+        return bool(file.stat().st_size == entry["size"] and checksum(file) == entry["sha256"])
 
 
 def _check_files(folder: Path, entries: Mapping[str, Any], names: Iterable[str]) -> None:

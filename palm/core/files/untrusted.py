@@ -142,6 +142,14 @@ def printable(text: str) -> str:
     )
 
 
+def is_inside(name: object) -> bool:
+    """Tell whether a name is that of something below a folder, as far as the name alone tells."""
+    if not isinstance(name, str) or not name or _LEADS_OUT.search(name):
+        return False
+    place = PurePosixPath(name)
+    return ".." not in place.parts and not place.is_absolute()
+
+
 def resolve_inside(folder: Path, name: object) -> Path:
     """The file that something in a directory names, which must lie in it.
 
@@ -151,7 +159,7 @@ def resolve_inside(folder: Path, name: object) -> Path:
     Raises:
         StorageError: the name leads out of the directory, or to no plain file.
     """
-    if not isinstance(name, str) or _LEADS_OUT.search(name) or ".." in PurePosixPath(name).parts:
+    if not isinstance(name, str) or not is_inside(name):
         raise StorageError(f"{folder} is unsafe: it names the file {name!r}, which would lie outside of it")
     path = folder / name
     root = folder.resolve()

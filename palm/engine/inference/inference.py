@@ -16,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.errors import ConfigError, DataError, PalmError
+from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.checksum import checksum
 from palm.core.files.fs import write_json, write_text
@@ -45,6 +45,7 @@ from palm.engine.training.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Predictions, Reader, Record, Rows
+from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.rows.chunks import chunks_of
 from palm.reader.rows.rows import Ints
 
@@ -151,6 +152,10 @@ class InferenceModel:
         """
         file = Path(path)
         directory = Path(directory)
+        if file.resolve().parent == directory.resolve() and file.name in PREDICTION_FILES:
+            raise StorageError(
+                f"{file} is the input and would be replaced; give another folder for the output"
+            )
         log = PredictionLog(directory, lambda: self._about(file))
         if resume and is_first():
             log.resume()

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import FileLock, Timeout
+
 from palm.core.errors import DataError, StorageError
-from palm.core.files.fs import wrap_write_errors
+from palm.core.files.fs import (
+    is_plain,
+    is_temporary,
+    mark_written,
+    open_to_append,
+    remove,
+    wrap_write_errors,
+)
 from palm.core.logging import logger
+from palm.distributed import is_first
 
 PREDICTION_LOG = ".predictions.resume"
+PREDICTION_LOCK = ".predictions.lock"
 
 
 class PredictionLog:
@@ -30,8 +43,10 @@ class PredictionLog:
     def __init__(self, directory: Path, about: Callable[[], dict[str, Any]]) -> None:
         self.path = directory / PREDICTION_LOG
         self._about = cache(about)
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
+        self._lock = FileLock(directory / PREDICTION_LOCK)
         self._end = 0
+        self._digest = ""
         self.num_examples = 0
 
     def resume(self) -> None:
@@ -43,6 +58,7 @@ class PredictionLog:
         if not self.path.is_file():
             logger.info("%s: no stopped prediction; starting from the beginning", self.path.parent)
             return
+        self._check()
         lines = self._lines()
         _, stopped = next(lines, (0, None))
         if not isinstance(stopped, dict):
@@ -86,22 +102,48 @@ class PredictionLog:
         with wrap_write_errors(self.path):
             if self._file is None:
                 self._file = self._opened()
-            self._file.write(json.dumps(records) + "\n")
+            self._write(records)
             self._file.flush()
         self.num_examples += len(records)
 
-    def _opened(self) -> IO[str]:
+    def _opened(self) -> IO[bytes]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._check()
+        mark_written(self.path)
+        self._file = file = open_to_append(self.path)
+        file.truncate(self._end)
         if not self._end:
-            file = self.path.open("w", encoding="ascii")
-            file.write(json.dumps(self._about()) + "\n")
-            return file
-        file = self.path.open("r+", encoding="ascii")
-        file.seek(self._end)
-        file.truncate()
+            self._digest = ""
+            self._write(self._about())
         return file
 
+    def _write(self, value: Any) -> None:
+        """Write a line: its checksum, which covers all lines before, and the value."""
+        assert self._file is not None
+        text = json.dumps(value)
+        self._digest = chained(self._digest, text.encode())
+        self._file.write(f"{self._digest} {text}\n".encode())
+
+    def _check(self) -> None:
+        if os.path.lexists(self.path) and not (is_plain(self.path) and is_temporary(self.path)):
+            raise StorageError(
+                f"{self.path} was not written by palm; move it elsewhere, or give another folder"
+            )
+
     def __enter__(self) -> PredictionLog:
+        if not is_first():
+            return self
+        with wrap_write_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._lock.acquire(blocking=False)
+            except Timeout:
+                raise StorageError(
+                    f"{self.path.parent}: another process writes predictions there; wait for it, or give "
+                    "another folder"
+                ) from None
+            except NotImplementedError:
+                logger.warning("%s is on a file system without locks", self.path.parent)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -109,9 +151,10 @@ class PredictionLog:
         with suppress(OSError):  # a full or read-only disk was reported already
             if self._file is not None:
                 self._file.close()
-            if kind is None or issubclass(kind, DataError):
-                self.path.unlink(missing_ok=True)
-        if kind is not None and self.path.is_file():
+            if (kind is None or issubclass(kind, DataError)) and is_temporary(self.path):
+                remove(self.path)
+            self._lock.release()
+        if kind is not None and is_plain(self.path) and is_temporary(self.path):
             logger.warning(
                 "%s: stopped after %d examples; resume with --resume (in Python: resume=True)",
                 self.path.parent,
@@ -120,12 +163,17 @@ class PredictionLog:
 
     def _lines(self) -> Iterator[tuple[int, Any]]:
         """Yield the whole lines, each with its end in the file."""
+        digest = ""
         with self.path.open("rb") as file:
             for line in file:
-                try:
-                    value = json.loads(line) if line.endswith(b"\n") else None
-                except ValueError:
+                told, _, text = line.partition(b" ")
+                digest = chained(digest, text.removesuffix(b"\n"))
+                if told != digest.encode() or not line.endswith(b"\n"):
                     return
-                if value is None:
-                    return
-                yield file.tell(), value
+                self._digest = digest
+                yield file.tell(), json.loads(text)
+
+
+def chained(before: str, text: bytes) -> str:
+    """Return the checksum of a line and all before it."""
+    return hashlib.sha256(before.encode() + text).hexdigest()[:16]

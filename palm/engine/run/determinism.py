@@ -13,6 +13,7 @@ from torch import Tensor
 
 from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
+from palm.core.files.fs import open_to_append
 from palm.core.files.tensors import tensor_digests
 from palm.distributed import full_tensors, is_first
 from palm.engine.run.checkpoint import optimizer_tensors
@@ -58,8 +59,8 @@ class Recorder:
         if is_last:
             line["tensors"] = tensor_digests(tensors_of(self.training))
         if is_first():
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            with open_to_append(self.path) as file:
+                file.write(json.dumps(line).encode() + b"\n")
         if is_last:
             raise EnoughSteps
 

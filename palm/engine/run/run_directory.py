@@ -13,8 +13,8 @@ from typing import Any
 
 from palm.core.differences import shortened
 from palm.core.errors import StorageError, TrainingError
-from palm.core.files.atomic_dir import check_target, remove_directory, remove_stale
-from palm.core.files.fs import numbered, wrap_write_errors, write_json
+from palm.core.files.atomic_dir import check_target, move_foreign_aside, remove_directory, remove_stale
+from palm.core.files.fs import check_replaceable, has_link, numbered, remove_written, write_json
 from palm.core.files.manifest import MANIFEST, is_sealed
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
@@ -111,6 +111,13 @@ class RunDirectory:
             StorageError: files of others, or an earlier run's, stand where this run writes.
         """
         tasks = {*self.tasks, *self._earlier_tasks()}
+        for name in sorted({*tasks, BEST_OF_RUN, STAGES, *FOLDERS}):
+            if (self.path / name).is_symlink():
+                raise StorageError(f"{self.path / name} is a link; remove it, or give another save_path")
+        for name in (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS, STAGES_RECORD):
+            if self.overwrite or goes_on or self.resume == "auto":
+                move_foreign_aside(self.path / name)
+            check_replaceable(self.path / name)
         remove_stale(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
         for task in tasks:
             remove_stale(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
@@ -152,8 +159,7 @@ class RunDirectory:
             for folder in (*self._checkpoints(), *self._models()):
                 remove_directory(folder)
             for name in (BAD_ROWS, STAGES_RECORD):
-                with wrap_write_errors(self.path / name):
-                    (self.path / name).unlink(missing_ok=True)
+                remove_written(self.path / name)
         record = {
             "format": "palm-run",
             "version": 1,
@@ -248,7 +254,7 @@ class RunDirectory:
             found += [place for place in places if MODELS.fullmatch(place.name)]
             found.append(self.path / BEST_OF_RUN / task)
         found += [file.parent for file in sorted((self.path / STAGES).rglob(MANIFEST))]
-        return [folder for folder in found if is_sealed(folder)]
+        return [folder for folder in found if is_sealed(folder) and not has_link(folder, self.path)]
 
     def results(self) -> list[str]:
         """The checkpoints and models that are there, as paths below the folder."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import wrap_write_errors, write_json
+from palm.core.files.fs import remove_written, wrap_write_errors, write_json
 from palm.core.files.untrusted import read_json
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
@@ -51,7 +51,7 @@ def only_run_in(folder: Path) -> Iterator[None]:
     finally:
         # The lock itself stays: whoever has opened it just now would lock a file that is gone.
         with suppress(OSError):
-            (folder / HOLDER).unlink()
+            remove_written(folder / HOLDER)
         lock.release()
 
 

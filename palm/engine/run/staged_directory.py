@@ -11,7 +11,7 @@ from typing import Any
 from palm.core.differences import changes
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import linked_copy
-from palm.core.files.fs import write_json
+from palm.core.files.fs import has_link, write_json
 from palm.core.files.manifest import is_sealed
 from palm.core.files.untrusted import read_object
 from palm.core.logging import logger
@@ -71,6 +71,9 @@ class StagedDirectory:
         Raises:
             StorageError: an earlier run stands there, or stages with other settings.
         """
+        for stage in self.stages:
+            if has_link(self.folder(stage), self.path):
+                raise StorageError(f"{self.folder(stage)} is a link; remove it, or give another save_path")
         file = self.path / STAGES_RECORD
         saved = read_object(file) if file.is_file() else {}
         goes_on = self.run.resume == "auto" or (restarted and saved.get("launch") == launch)

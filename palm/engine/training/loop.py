@@ -114,7 +114,7 @@ class Training:
         rows: of the batches so far, of all tasks and ranks.
         tokens: the same, padding not counted.
         plan: its steps, as planned at first.
-        leaders: the tasks that are drawn; the others share the rows of one of them.
+        primary_tasks: the tasks that are drawn; the others share the rows of one of them.
         total_steps: global steps until every target has had its expected ones, as planned at first: with one
             task a step, the expected steps of all tasks together.
         stop_request: whether a signal asks this process to end; None where nobody listens.
@@ -137,7 +137,7 @@ class Training:
         self.ema = ema
         self.plan = recipe.plan
         self.total_steps = self.plan.total_steps
-        self.leaders = [task for task in self.tasks if task.share_rows_with is None]
+        self.primary_tasks = [task for task in self.tasks if task.share_rows_with is None]
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = 0
         self.rows = 0
@@ -199,7 +199,7 @@ class Training:
 
     def _drawn(self) -> list[Task]:
         """Draw the tasks of the next step, as a function of its number and of how far all are."""
-        progress = [task.progress() for task in self.leaders]
+        progress = [task.progress() for task in self.primary_tasks]
         names = self.plan.drawn(self.recipe.seed, self.step, progress)
         return [task for task in self.tasks if task.name in names]
 
@@ -332,12 +332,12 @@ class Training:
         Each task gets one, and a part of the rest by its weight, rounded so that the run's last step stays
         where the schedule ends.
         """
-        unfinished = np.array([task.step < task.expected_steps for task in self.leaders])
-        weights = unfinished * self.recipe.mixing.weights([task.progress() for task in self.leaders])
+        unfinished = np.array([task.step < task.expected_steps for task in self.primary_tasks])
+        weights = unfinished * self.recipe.mixing.weights([task.progress() for task in self.primary_tasks])
         left = max(self.total_steps - self.step, 1)
         rest = max(left * self.plan.count - int(unfinished.sum()), 0)
         bounds = np.round(rest * np.cumsum(weights) / (weights.sum() or 1)).astype(int)
-        names = [task.name for task in self.leaders]
+        names = [task.name for task in self.primary_tasks]
         more = dict(zip(names, np.diff(bounds, prepend=0).tolist(), strict=True))
         for task in self.tasks:
             if task.step < task.expected_steps:

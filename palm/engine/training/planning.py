@@ -40,14 +40,14 @@ class StepPlan:
     max_steps: int | None = None
 
     @cached_property
-    def leaders(self) -> list[TaskProgress]:
+    def primary_tasks(self) -> list[TaskProgress]:
         """The tasks that are drawn; the others share the rows of one of them, and come along with it."""
         return [task for task in self.tasks if task.share_rows_with is None]
 
     @property
     def count(self) -> int:
         """The number of tasks that a step draws at most."""
-        return len(self.leaders) if self.tasks_per_step == "all" else self.tasks_per_step
+        return len(self.primary_tasks) if self.tasks_per_step == "all" else self.tasks_per_step
 
     @cached_property
     def main(self) -> TaskProgress:
@@ -62,16 +62,18 @@ class StepPlan:
     @cached_property
     def total_steps(self) -> int:
         """The optimizer steps of the whole run: the horizon of the learning rate."""
-        return self._total([task.expected_steps for task in self.leaders])
+        return self._total([task.expected_steps for task in self.primary_tasks])
 
     def _total(self, expected: Sequence[int]) -> int:
-        is_target = [task.is_target for task in self.leaders]
+        is_target = [task.is_target for task in self.primary_tasks]
         total = self.mixing.planned_updates(expected, is_target, self.count)
         return total if self.max_steps is None else min(total, self.max_steps)
 
-    def drawn(self, seed: int, step: int, leaders: Sequence[TaskProgress]) -> list[str]:
-        """The tasks that global step `step`, from 0, trains, given how far the leaders are."""
-        chosen = {leaders[k].name for k in self.mixing.draw_several(seed, step, leaders, self.count)}
+    def drawn(self, seed: int, step: int, primary_tasks: Sequence[TaskProgress]) -> list[str]:
+        """The tasks that global step `step`, from 0, trains, given how far the primary tasks are."""
+        chosen = {
+            primary_tasks[k].name for k in self.mixing.draw_several(seed, step, primary_tasks, self.count)
+        }
         return [task.name for task in self.tasks if (task.share_rows_with or task.name) in chosen]
 
     def draws(self, seed: int) -> Iterator[list[str]]:
@@ -81,21 +83,21 @@ class StepPlan:
         its draws follow dev scores.
         """
         done = Counter[str]()
-        leaders = list(self.leaders)
+        primary_tasks = list(self.primary_tasks)
         targets = [task for task in self.tasks if task.is_target]
         step = 0
         while step != self.max_steps and any(done[task.name] < task.expected_steps for task in targets):
-            names = self.drawn(seed, step, leaders)
+            names = self.drawn(seed, step, primary_tasks)
             yield names
             done.update(names)
-            leaders = [replace(t, step=done[t.name]) if t.name in names else t for t in leaders]
+            primary_tasks = [replace(t, step=done[t.name]) if t.name in names else t for t in primary_tasks]
             step += 1
 
     def expecting(self, expected: Expected, length: float | None) -> StepPlan:
         """Return the plan of a run of this length, or of the longest one that `max_steps` allows.
 
         Args:
-            expected: of the leaders.
+            expected: of the primary tasks.
             length: of the run, such as its epochs; None for as long as `max_steps` allows.
         """
         if self.max_steps is None:
@@ -103,9 +105,9 @@ class StepPlan:
             steps = list(expected(length))
         else:
             steps = self._longest(expected, length, self.max_steps)
-        by_leader = {task.name: count for task, count in zip(self.leaders, steps, strict=True)}
+        by_primary = {task.name: count for task, count in zip(self.primary_tasks, steps, strict=True)}
         tasks = [
-            replace(task, expected_steps=by_leader[task.share_rows_with or task.name]) for task in self.tasks
+            replace(task, expected_steps=by_primary[task.share_rows_with or task.name]) for task in self.tasks
         ]
         return replace(self, tasks=tasks)
 
@@ -163,9 +165,9 @@ def plan_epochs(
     """
     plan = StepPlan(tasks=tasks, mixing=mixing, tasks_per_step=tasks_per_step, max_steps=max_steps)
     counted = next(task for task in tasks if task.name == (reference or plan.main.name))
-    names = [task.name for task in plan.leaders]
+    names = [task.name for task in plan.primary_tasks]
     place = names.index(counted.share_rows_with or counted.name)
-    return plan.expecting(lambda epochs: mixing.expected_steps(plan.leaders, place, epochs), num_epochs)
+    return plan.expecting(lambda epochs: mixing.expected_steps(plan.primary_tasks, place, epochs), num_epochs)
 
 
 def plan_own_epochs(
@@ -185,7 +187,7 @@ def plan_own_epochs(
         max_steps: the run has this many steps at most.
     """
     plan = StepPlan(tasks=tasks, mixing=mixing, tasks_per_step=tasks_per_step, max_steps=max_steps)
-    whole = [(num_epochs[task.name] or 1) * task.steps_per_epoch for task in plan.leaders]
+    whole = [(num_epochs[task.name] or 1) * task.steps_per_epoch for task in plan.primary_tasks]
     is_endless = max_steps is not None and None in num_epochs.values()
     return plan.expecting(lambda part: [int(part * steps) for steps in whole], None if is_endless else 1.0)
 

@@ -127,8 +127,8 @@ def _tasks_identity(recipe: Recipe) -> dict[str, dict[str, Any]]:
         for task in recipe.tasks
     }
     plan = recipe.plan
-    binding = recipe.mixing.binding_plan(plan.leaders, plan.count)
-    for task, steps in zip(plan.leaders, binding or (), strict=binding is not None):
+    binding = recipe.mixing.binding_plan(plan.primary_tasks, plan.count)
+    for task, steps in zip(plan.primary_tasks, binding or (), strict=binding is not None):
         tasks[task.name]["expected_steps"] = steps
     return tasks
 

@@ -19,21 +19,21 @@ class FollowingStream(TaskStream):
     """The batches of a task that shares another's rows: those of the other, with labels of its own.
 
     Args:
-        own: its stream, whose rows are those of `leader` but for their labels.
-        leader: decides which rows a batch has, and in which order.
+        own: its stream, whose rows are those of `primary` but for their labels.
+        primary: decides which rows a batch has, and in which order.
     """
 
-    def __init__(self, own: TaskStream, leader: TaskStream) -> None:
+    def __init__(self, own: TaskStream, primary: TaskStream) -> None:
         self.task = own.task
         self.reader = own.reader
         self.rows = own.rows
-        self.seed = leader.seed
-        self.shuffle = leader.shuffle
-        self._order = leader._order
-        self._batches = leader._batches
-        self.rank = leader.rank
-        self.num_ranks = leader.num_ranks
-        self.steps_per_epoch = leader.steps_per_epoch
+        self.seed = primary.seed
+        self.shuffle = primary.shuffle
+        self._order = primary._order
+        self._batches = primary._batches
+        self.rank = primary.rank
+        self.num_ranks = primary.num_ranks
+        self.steps_per_epoch = primary.steps_per_epoch
 
 
 def sharing_problems(tasks: Sequence[Task]) -> list[str]:
@@ -44,14 +44,14 @@ def sharing_problems(tasks: Sequence[Task]) -> list[str]:
         if (named := task.share_rows_with) is None:
             continue
         about = f"task {task.name!r}: share_rows_with"
-        if (leader := by_name.get(named)) is None:
+        if (primary := by_name.get(named)) is None:
             hint = did_you_mean(named, by_name)
             problems.append(f"{about} names {named!r}; there are {', '.join(by_name)}{hint}")
             continue
-        if (other := leader.share_rows_with) is not None:
+        if (other := primary.share_rows_with) is not None:
             problems.append(f"{about} names {named!r}, which shares rows itself; name {other!r}")
         for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
-            if (own := getattr(task, name)) != (its := getattr(leader, name)):
+            if (own := getattr(task, name)) != (its := getattr(primary, name)):
                 problems.append(f"{about} {named!r}, but {name} is {own!r}, not {its!r}; give both the same")
     return problems
 
@@ -68,26 +68,26 @@ def share_rows(tasks: Sequence[Task]) -> None:
     for task in tasks:
         if task.share_rows_with is None:
             continue
-        leader = by_name[task.share_rows_with]
+        primary = by_name[task.share_rows_with]
         assert task.stream is not None
-        assert leader.stream is not None
-        _check_same_rows(task, leader)
-        task.stream = FollowingStream(task.stream, leader.stream)
-        one, other = (each.stream.batch(0) for each in (task, leader) if each.stream is not None)
+        assert primary.stream is not None
+        _check_same_rows(task, primary)
+        task.stream = FollowingStream(task.stream, primary.stream)
+        one, other = (each.stream.batch(0) for each in (task, primary) if each.stream is not None)
         for name in SEQUENCE_ATTR:
             if name in one and name in other and not torch.equal(one[name], other[name]):
                 raise DataError(
-                    f"task {task.name!r} shares the rows of {leader.name!r}, but their readers make other "
+                    f"task {task.name!r} shares the rows of {primary.name!r}, but their readers make other "
                     f"{name} of them; give both readers the same settings, and share no rows with mlm"
                 )
 
 
-def _check_same_rows(task: Task, leader: Task) -> None:
+def _check_same_rows(task: Task, primary: Task) -> None:
     assert task.stream is not None
-    assert leader.stream is not None
+    assert primary.stream is not None
     ours = task.stream.rows
-    theirs = leader.stream.rows
-    begins = f"task {task.name!r} shares the rows of {leader.name!r}, but"
+    theirs = primary.stream.rows
+    begins = f"task {task.name!r} shares the rows of {primary.name!r}, but"
     if len(ours) != len(theirs):
         raise DataError(
             f"{begins} it has {len(ours)} and that {len(theirs)}; give both the same texts in the same "

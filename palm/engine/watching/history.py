@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import wrap_write_errors, write_text
+from palm.core.files.fs import open_to_append, wrap_write_errors, write_text
 from palm.core.version import __version__
 from palm.engine.training.events import (
     Completed,
@@ -53,7 +53,7 @@ class HistoryWriter:
         self.folder = folder
         self.lines: list[Line] = []
         self._kept: int | None = None
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
         self._training = training
         training.attach("history", self)
         if training.step > 0 and folder is not None:
@@ -98,14 +98,13 @@ class HistoryWriter:
             self._write(event)
 
     def _start(self, event: Started) -> None:
+        self.lines = self.lines or [_plan(event.training).as_line()]
         if self.folder is not None:
             path = self.folder / HISTORY_FILE
             with wrap_write_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_lines(path, self.lines)
-                self._file = path.open("a", encoding="utf-8")
-        if not self.lines:
-            self._write(_plan(event.training))
+                self._file = open_to_append(path)
         # A run that is killed between saving a checkpoint and writing its line would lack that line for ever.
         if event.resumed_from is not None and self._is_here(event.resumed_from):
             saved = Saved(event.training.step, "checkpoint", self._shown(event.resumed_from))
@@ -138,7 +137,7 @@ class HistoryWriter:
             suppress(StorageError) if has_ended else nullcontext(),
             wrap_write_errors(self.folder / HISTORY_FILE),
         ):
-            self._file.write(_text(line))
+            self._file.write(_text(line).encode())
             self._file.flush()
 
     def close(self) -> None:
@@ -191,7 +190,7 @@ def write_lines(path: Path, lines: Iterable[Line]) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    write_text(path, "".join(map(_text, lines)))
+    write_text(path, "".join(map(_text, lines)), grows=True)
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -228,7 +227,11 @@ def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
             if number == len(written):
                 return
             raise _damaged(path, number, "not JSON", text) from None
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int) or "event" not in line:
+        if (
+            not isinstance(line, dict)
+            or not isinstance(line.get("step"), int)
+            or not isinstance(line.get("event"), str)
+        ):
             raise _damaged(path, number, "not an event of a run with its step", text)
         try:
             event = event_of(line)

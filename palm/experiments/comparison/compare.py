@@ -11,7 +11,7 @@ from palm.config import Config
 from palm.controller.startup import configured
 from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.errors import PalmError
-from palm.core.files.fs import write_json, write_text
+from palm.core.files.fs import check_replaceable, write_json, write_text
 from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.engine.inference.model_paths import BEST
 from palm.engine.run.run_lock import only_run_in
@@ -21,6 +21,7 @@ from palm.experiments.comparison.variants import Budget, Length, Variant
 from palm.experiments.grid.folder import ROWS, Grid, GridRun, word_of
 from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
 from palm.report.comparison_plot import plot_comparison
+from palm.report.plot import save_figure
 
 COMPARE_JSON = "compare.json"
 COMPARE_TABLE = "compare.txt"
@@ -114,6 +115,8 @@ def _compared(
     overwrite: bool,
     keep_models: bool,
 ) -> Outcome:
+    for name in (COMPARE_JSON, COMPARE_TABLE, COMPARE_PICTURE):
+        check_replaceable(grid.path / name)
     grid.open("compare", setup.about(), overwrite, grows=("also", "data"))
     ways = setup.ways()
     logger.info("%s", setup.equal(ways))
@@ -179,7 +182,7 @@ def _outcome(
     write_json(grid.path / COMPARE_JSON, found.as_json())
     write_text(grid.path / COMPARE_TABLE, f"{found}\n")
     try:
-        plot_comparison(found.as_json()).savefig(grid.path / COMPARE_PICTURE, dpi=150)
+        save_figure(plot_comparison(found.as_json()), grid.path / COMPARE_PICTURE)
     except PalmError as error:  # there is no matplotlib
         logger.info("no picture: %s", error)
     return found

@@ -186,9 +186,9 @@ def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]
     run = settings["global"]
     tasks = settings["tasks"]
     for name, own in tasks.items():
-        if (leader := own.get("share_rows_with")) is not None and leader not in tasks:
+        if (primary := own.get("share_rows_with")) is not None and primary not in tasks:
             del own["share_rows_with"]
-            yield f"task {name!r} reads rows of its own: share_rows_with names {leader!r}, which is left out"
+            yield f"task {name!r} reads rows of its own: share_rows_with names {primary!r}, which is left out"
     drawn = sum("share_rows_with" not in own for own in tasks.values())
     count = run.get("tasks_per_step", 1)
     if count != "all" and count > drawn:

@@ -130,7 +130,7 @@ def part_of(whole: StepPlan, names: Sequence[str]) -> StepPlan:
     part = replace(whole, tasks=tasks, max_steps=None)
     if whole.tasks_per_step == "all":
         return part
-    return replace(part, tasks_per_step=min(whole.tasks_per_step, len(part.leaders)))
+    return replace(part, tasks_per_step=min(whole.tasks_per_step, len(part.primary_tasks)))
 
 
 def _planned(part: StepPlan, num_epochs: float | None, max_steps: int | None) -> StepPlan:
@@ -148,4 +148,4 @@ def _distance(plan: StepPlan, wanted: Mapping[str, int]) -> int:
 
 
 def _batches(plan: StepPlan) -> int:
-    return sum(task.expected_steps for task in plan.leaders)
+    return sum(task.expected_steps for task in plan.primary_tasks)

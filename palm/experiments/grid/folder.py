@@ -13,7 +13,7 @@ from palm.controller.document import Document
 from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import remove_directory
-from palm.core.files.fs import write_json, write_text
+from palm.core.files.fs import has_link, remove_written, write_json, write_text
 from palm.core.files.manifest import MANIFEST
 from palm.core.files.untrusted import read_object
 from palm.engine.run.run_directory import CONFIGURATION as RESOLVED
@@ -31,7 +31,7 @@ OUT = "out"
 ROWS = "rows"
 
 RUN_FILES = (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
-RUN_PATTERNS = [CONFIGURATION, JOB, RESULT, LOG, ".worker.lock", f"{ROWS}/*.jsonl"]
+RUN_PATTERNS = [CONFIGURATION, JOB, RESULT, LOG, f"{ROWS}/*.jsonl"]
 RUN_PATTERNS += [f"{OUT}/{place}{name}" for place in ("", "stages/*/") for name in RUN_FILES]
 """The files of a run's folder beside models and checkpoints, which have manifests."""
 
@@ -122,11 +122,16 @@ class Grid:
 
     def folders(self) -> list[Path]:
         """Of all runs that were begun."""
-        return sorted(job.parent for job in (self.path / "runs").glob(f"*/{JOB}"))
+        found = (job.parent for job in (self.path / "runs").glob(f"*/{JOB}"))
+        return sorted(folder for folder in found if not has_link(folder, self.path))
 
     def prepare(self, run: GridRun, keep_models: bool) -> Path:
         """Write what the process of a run reads; returns its folder."""
         folder = self.folder(run.name)
+        if has_link(folder / OUT, self.path):
+            raise StorageError(
+                f"{folder / OUT} is a link, or in one; remove it, or give another folder (--output)"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         own = {"save_path": str((folder / OUT).absolute()), "resume": "auto", "overwrite": False}
         settings = {**run.settings, "global": {**run.settings["global"], **own}}
@@ -151,7 +156,8 @@ def clear(folder: Path) -> None:
     remove_models(folder)
     for pattern in RUN_PATTERNS:
         for file in folder.glob(pattern):
-            file.unlink()
+            if not has_link(file, folder):
+                remove_written(file)
 
 
 def remove_models(folder: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ import torch
 from palm.core.checks import count_problems, raise_any
 from palm.core.durations import duration
 from palm.core.errors import PalmError
-from palm.core.invocation import command_of_program
+from palm.core.files.fs import check_replaceable, open_to_append, write_text
+from palm.core.invocation import START, command_of_program
 from palm.core.logging import logger
 from palm.core.signals import Stopped
 from palm.engine.training.events import Logged
@@ -91,9 +92,12 @@ class Pool:
     def _started(self, run: GridRun, slot: Mapping[str, str]) -> subprocess.Popen[bytes]:
         folder = self.grid.prepare(run, self.keep_models)
         first, *rest = self.command
-        words = [sys.executable, "-m", "palm", first, str(folder / CONFIGURATION), *rest]
+        words = [*START, first, str(folder / CONFIGURATION), *rest]
         logger.info("%s: training; its log is %s", run.name, folder / LOG)
-        with (folder / LOG).open("ab") as log:
+        if not (folder / LOG).exists():
+            write_text(folder / LOG, f"{shlex.join(words)}\n", grows=True)
+        check_replaceable(folder / LOG)
+        with open_to_append(folder / LOG) as log:
             # A session of its own: Ctrl-C reaches this process alone, which tells the others.
             return subprocess.Popen(
                 words,

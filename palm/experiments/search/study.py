@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from palm.core.errors import PalmError
+from palm.core.errors import PalmError, StorageError
+from palm.core.files.fs import is_plain, is_temporary, mark_written
 from palm.experiments.grid.folder import word_of
 from palm.experiments.grid.pool import Result
 from palm.experiments.search.space import Range, Space, Values
@@ -41,11 +42,20 @@ class Study:
 
     Raises:
         PalmError: optuna is missing.
+        StorageError: the folder has a file of that name that is not palm's.
     """
 
     def __init__(self, folder: Path, space: Space, seed: int) -> None:
         self._optuna = optuna()
         self._space = space
+        file = folder / STUDY_FILE
+        if "?" in str(file.absolute()):  # the rest would be options of the database
+            raise StorageError(f"{folder}: the folder of a study cannot have '?' in its name; give another")
+        if file.exists() and (not is_plain(file) or not is_temporary(file)):
+            raise StorageError(
+                f"{file} was not made by palm sweep; move it elsewhere, or give another folder"
+            )
+        mark_written(file)
         self.storage = f"sqlite:///{(folder / STUDY_FILE).absolute()}"
         self._study = self._opened(seed)
         if known := len(self._study.trials):

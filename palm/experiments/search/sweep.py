@@ -15,7 +15,7 @@ from palm.controller.settings import RunSettings
 from palm.controller.startup import configured
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.fs import remove, write_json, write_text
+from palm.core.files.fs import check_replaceable, is_temporary, remove, remove_written, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
@@ -174,6 +174,8 @@ def _opened(folder: Path, space: Space, source: _Source, trials: int | None, ove
     if trials is None:
         for point in grid_points(space):
             source.at(point)  # all mistakes before the first run
+    for name in (SWEEP_JSON, SWEEP_TABLE, BEST_CONFIG):
+        check_replaceable(folder / name)
     given, planned = source.at(first_point(space))
     about = {
         "space": json_of_space(space),
@@ -182,8 +184,10 @@ def _opened(folder: Path, space: Space, source: _Source, trials: int | None, ove
         "data": data_checksums([planned]),
     }
     if Grid(folder).open("sweep", about, overwrite):
-        for name in (SWEEP_JSON, SWEEP_TABLE, BEST_CONFIG, STUDY_FILE):
-            remove(folder / name)
+        for name in (SWEEP_JSON, SWEEP_TABLE, BEST_CONFIG):
+            remove_written(folder / name)
+        if is_temporary(folder / STUDY_FILE):  # which SQLite changes, so that it has no checksum
+            remove(folder / STUDY_FILE)
     return None if trials is None else Study(folder, space, planned.settings.get("random_seed", 1))
 
 

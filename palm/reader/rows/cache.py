@@ -19,7 +19,7 @@ import tokenizers
 
 from palm.core.errors import DataError, StorageError
 from palm.core.files.checksum import checksum
-from palm.core.files.fs import remove
+from palm.core.files.fs import is_plain, remove
 from palm.core.files.locking import locked
 from palm.core.logging import logger
 from palm.reader.rows.chunks import RowEncoder, training_parts
@@ -35,6 +35,14 @@ REPORT_SECONDS = 10.0
 """Time between two lines about how far the encoding of a file has come."""
 
 _OURS = re.compile(r"[0-9a-f]{32}(\.lock|\.\d+\.part)?")
+
+MARK = ".palm-entry"
+"""A file of every entry; a folder without it is not palm's."""
+
+_FILES = re.compile(
+    rf"{re.escape(MARK)}|rows\.json|\d+\.(values|offsets)|model\.onnx|exact\.onnx|manifest\.json"
+)
+"""What an entry consists of: rows, or an ONNX graph."""
 
 
 FORMAT = 2
@@ -98,7 +106,7 @@ class DataCache:
                     return rows
             except StorageError as error:
                 logger.warning("%s: its encoded rows are damaged, so it is encoded again: %s", path, error)
-                remove(entry)
+                remove_entry(entry)
             forget_unused(self.folder)
             _encode_into(entry, reader, path)
             return mapped_rows(entry)[0]
@@ -150,8 +158,19 @@ def forget_unused(folder: Path) -> None:
     oldest = time.time() - KEPT_DAYS * 24 * 3600
     for place in folder.iterdir():
         with suppress(OSError):
-            if _OURS.fullmatch(place.name) and place.stat().st_mtime <= oldest:
-                remove(place)
+            if _OURS.fullmatch(place.name) and place.lstat().st_mtime <= oldest:
+                remove_entry(place)
+
+
+def remove_entry(place: Path) -> None:
+    """Remove an entry with palm's mark that holds nothing else, or the empty file that is the lock of one."""
+    if place.suffix == ".lock":
+        is_ours = is_plain(place) and not place.stat().st_size
+    else:
+        is_ours = not place.is_symlink() and is_plain(place / MARK)
+        is_ours = is_ours and all(is_plain(file) and _FILES.fullmatch(file.name) for file in place.iterdir())
+    if is_ours:
+        remove(place)
 
 
 def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Rows:
@@ -197,8 +216,10 @@ def _rows_with_messages(entry: Path) -> Rows | None:
 def _encode_into(entry: Path, reader: RowEncoder, path: Path) -> None:
     """Encode a file into a new entry."""
     part = entry.with_name(f"{entry.name}.{os.getpid()}.part")
-    remove(part)
+    if part.is_dir():  # of a process with the same number
+        remove_entry(part)
     part.mkdir()
+    (part / MARK).touch()
     try:
         bad = BadRows(path, reader.on_bad_row)
         with _warnings() as warnings:
@@ -212,7 +233,8 @@ def _encode_into(entry: Path, reader: RowEncoder, path: Path) -> None:
             if not entry.is_dir():  # where there are no locks, another process may have been first
                 raise
     finally:
-        remove(part)
+        if part.is_dir():
+            remove_entry(part)
 
 
 def _with_progress(parts: Iterable[Rows], path: Path) -> Iterator[Rows]:

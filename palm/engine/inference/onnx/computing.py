@@ -34,7 +34,7 @@ from palm.engine.inference.onnx.writing import (
 )
 from palm.paradigm import Head
 from palm.reader import Reader
-from palm.reader.rows.cache import DataCache, forget_unused
+from palm.reader.rows.cache import MARK, DataCache, forget_unused, remove_entry
 
 FILE = "model.onnx"
 
@@ -111,6 +111,7 @@ def graph_file(graph: Graph, rows: Tensors, precision: str, cache: DataCache | N
                 if not _is_whole(entry):
                     forget_unused(cache.folder)
                     with new_directory(entry) as part:
+                        (part / MARK).touch()
                         _make(graph, rows, precision, part / FILE)
             with suppress(OSError):  # an entry of somebody else
                 os.utime(entry)
@@ -155,7 +156,8 @@ def _is_whole(entry: Path) -> bool:
     try:
         verify(entry, (FILE,))
     except StorageError:
-        remove(entry)
+        if entry.is_dir():
+            remove_entry(entry)
         return False
     return True
 

@@ -1,0 +1,241 @@
+"""No file of the user is lost: whatever a folder holds, palm removes and replaces what it wrote itself."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import palm
+from helpers import saved, tiny
+from palm.controller import Controller
+from palm.core.errors import PalmError
+from palm.core.files.atomic_dir import linked_copy
+from palm.core.files.fs import write_text
+from palm.core.files.manifest import _manifest_text
+from palm.core.invocation import START
+from palm.engine.run.run_directory import RunDirectory
+from palm.engine.watching.history import write_lines
+from palm.export.convert import convert
+from palm.reader.predictions import write_records
+from palm.reader.rows.cache import KEPT_DAYS, MARK, forget_unused
+from palm.report.plot import save_figure
+
+MINE = "the user's own\n"
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A folder of the user beside that of the run, with one file."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text(MINE, encoding="utf-8")
+    return tmp_path / "mine" / "file"
+
+
+def train(folder: Path, **changes: object) -> None:
+    tiny.write_files(folder)
+    Controller(tiny.config(folder, "cls", num_hidden_layers=1, **changes), argv=[]).train()
+
+
+def forged(folder: Path, name: str, target: Path) -> Path:
+    """A folder whose manifest, right by its own checksum, lists a file elsewhere with its size and hash."""
+
+    folder.mkdir(parents=True)
+    entry = {"size": target.stat().st_size, "sha256": hashlib.sha256(target.read_bytes()).hexdigest()}
+    (folder / "manifest.json").write_text(_manifest_text({name: entry}), encoding="utf-8")
+    return folder
+
+
+def start_of_a_run(out: Path, **changes: object) -> None:
+    run = RunDirectory(out, ["cls"], ["cls"], **changes)  # type: ignore[arg-type]
+    run.begin(run.check(), {"tasks": {"cls": {}}})
+
+
+DELETING = {
+    "a start": (".step_7.host-99999999.part", start_of_a_run),
+    "a start, of stages": (".stages.1.part", start_of_a_run),
+    "a checkpoint": ("step_1", lambda out: start_of_a_run(out, overwrite=True)),
+    "a model": ("cls/infer_model", lambda out: start_of_a_run(out, overwrite=True)),
+    "a stage": ("stages/x", lambda out: start_of_a_run(out, overwrite=True)),
+    "convert": ("new", lambda out: convert(saved.model(out.parent), out / "new", overwrite=True)),
+}
+WAYS = ["absolute name", "..", "link to a file", "link to a folder"]
+
+
+def name_of(way: str, folder: Path, target: Path) -> str:
+    """What a manifest of `folder` would call the target."""
+    names = (str(target), os.path.relpath(target, folder), "link", "linked/file")
+    return dict(zip(WAYS, names, strict=True))[way]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("door", DELETING)
+def test_a_forged_manifest_removes_nothing_outside(tmp_path: Path, mine: Path, door: str, way: str) -> None:
+    place, command = DELETING[door]
+    folder = tmp_path / "out" / place
+    forged(folder, name_of(way, folder, mine), mine)
+    (folder / "link").symlink_to(mine)
+    (folder / "linked").symlink_to(mine.parent)
+    with suppress(PalmError):
+        command(tmp_path / "out")
+    assert mine.read_text(encoding="utf-8") == MINE
+
+
+@pytest.mark.parametrize("link", ["step_500", "stages", "stages/x", "best", "cls", "cls/infer_model"])
+@pytest.mark.parametrize("setting", [{"overwrite": True}, {"resume": "auto"}, {}])
+def test_a_link_in_the_folder_of_a_run_is_not_followed(
+    tmp_path: Path, link: str, setting: dict[str, object]
+) -> None:
+    other = saved.model(tmp_path)
+    linked_copy(other, tmp_path / "other" / "infer_model")
+    before = sorted(file.relative_to(tmp_path) for file in (tmp_path / "other").rglob("*"))
+    place = tmp_path / "out" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "other" / ("infer_model" if link in ("step_500", "cls/infer_model") else ""))
+    with suppress(PalmError):
+        start_of_a_run(tmp_path / "out", **setting)
+    assert place.is_symlink()
+    assert sorted(file.relative_to(tmp_path) for file in (tmp_path / "other").rglob("*")) == before
+    assert palm.load_model(tmp_path / "other" / "infer_model").task == "colour"
+
+
+HIDDEN = [
+    *(
+        ".colour.old",
+        ".best.old",
+        ".step_5.old",
+        ".cls.old",
+        ".tensorboard.old",
+        ".stages.old",
+        ".weights.old",
+    ),
+    *(".cls.20240101.part", ".history.jsonl.old", ".run.json.old", ".run.json.7.part"),
+]
+
+
+@pytest.mark.parametrize("is_folder", [True, False])
+@pytest.mark.parametrize("setting", [{"overwrite": True}, {"resume": "auto"}, {}])
+def test_hidden_backups_of_the_user_stay(tmp_path: Path, setting: dict[str, object], is_folder: bool) -> None:
+    out = tmp_path / "out"
+    files = [out / name / "file" if is_folder else out / name for name in HIDDEN]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(MINE, encoding="utf-8")
+    start_of_a_run(out, **setting)
+    assert [file for file in files if not file.is_file() or file.read_text(encoding="utf-8") != MINE] == []
+
+
+def test_a_changed_file_of_a_model_is_kept(tmp_path: Path) -> None:
+    folder = saved.model(tmp_path)
+    (folder / "README.md").write_text(MINE, encoding="utf-8")
+    with pytest.raises(PalmError) as caught:
+        convert(saved.model(tmp_path / "second"), folder, overwrite=True)
+    assert "README.md" in str(caught.value)
+    start_of_a_run(tmp_path, overwrite=True)
+    assert (folder / "README.md").read_text(encoding="utf-8") == MINE
+
+
+def entries(cache: Path) -> Iterator[Path]:
+    for name, files in {
+        "0" * 32: ["file"],
+        "1" * 32: [MARK, "file"],
+        "2" * 32: [],
+        "3" * 32 + ".lock": None,
+        "4" * 32 + ".7.part": ["0.values"],
+    }.items():
+        place = cache / name
+        if files is None:
+            place.write_text(MINE, encoding="utf-8")
+        else:
+            place.mkdir(parents=True)
+            for file in files:
+                (place / file).write_text(MINE, encoding="utf-8")
+        yield place
+
+
+def test_the_cache_keeps_what_others_put_there(tmp_path: Path) -> None:
+    places = list(entries(tmp_path))
+    palms = tmp_path / ("f" * 32)
+    palms.mkdir()
+    for name in (MARK, "rows.json", "0.values"):
+        (palms / name).touch()
+    old = time.time() - (KEPT_DAYS + 1) * 24 * 3600
+    for place in (*places, palms):
+        os.utime(place, (old, old))
+    forget_unused(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(places)
+
+
+@pytest.mark.parametrize("name", ["palm", "triton", "dill", "colorama", "tabulate", "yaml"])
+def test_modules_of_the_working_directory_are_not_imported(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text("open('ran', 'w')\nraise SystemExit(9)\n", encoding="utf-8")
+    tiny.write_files(tmp_path)
+    done = subprocess.run([*START, "check", "none.yaml"], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_modules_beside_a_configuration_are_for_those_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import beside\nclass Mine: pass\n", encoding="utf-8")
+    (tmp_path / "beside.py").write_text("", encoding="utf-8")
+    program = (
+        "from palm.cli.command import find_components; from palm.core.registry import imported\n"
+        f"find_components({str(tmp_path / 'config.yaml')!r})\n"
+        "try: import beside\n"
+        "except ImportError: print(imported('head', 'mine.Mine').__name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd="/", capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "Mine\n", done.stderr
+
+
+WRITING: dict[str, Callable[[Path], object]] = {
+    "a text": lambda file: write_text(file, "new"),
+    "a history": lambda file: write_lines(file, []),
+    "predictions": lambda file: write_records([{"label": 1}], file.parent),
+    "a picture": lambda file: save_figure(None, file),
+}
+
+
+@pytest.mark.parametrize(
+    "way", ["a file", "a hard link", "a link", "a folder link", "a FIFO", "a changed file"]
+)
+@pytest.mark.parametrize("door", WRITING)
+def test_what_palm_did_not_write_is_not_replaced(tmp_path: Path, mine: Path, door: str, way: str) -> None:
+    file = tmp_path / "predictions.json"
+    match way:
+        case "a file":
+            file.write_text(MINE, encoding="utf-8")
+        case "a hard link":
+            file.hardlink_to(mine)
+        case "a link":
+            file.symlink_to(mine)
+        case "a folder link":
+            file.symlink_to(mine.parent)
+        case "a FIFO":
+            os.mkfifo(file)
+        case "a changed file":
+            write_text(file, "palm's")
+            file.write_text(MINE, encoding="utf-8")
+    before = file.lstat()
+    with pytest.raises(PalmError) as caught:
+        WRITING[door](file)
+    assert str(file) in str(caught.value)
+    after = file.lstat()
+    assert (after.st_ino, after.st_mode, after.st_size) == (before.st_ino, before.st_mode, before.st_size)
+    assert mine.read_text(encoding="utf-8") == MINE
+
+
+def test_a_file_that_palm_wrote_is_replaced(tmp_path: Path) -> None:
+    for text in ("1", "2", "3"):
+        write_text(tmp_path / "note", text)
+    assert (tmp_path / "note").read_text(encoding="utf-8") == "3"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".palm-files.jsonl", "note"]
