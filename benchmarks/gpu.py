@@ -38,11 +38,10 @@ from speed_runs import (
     clock,
     free,
     gemm_rate,
-    head_of,
     peak_memory,
+    task_of,
 )
 
-from palm.core.tensor_specs import Tensors
 from palm.engine.run.checkpoint import optimizer_tensors, restore_optimizer
 from palm.engine.training.build import start
 from palm.engine.training.loop import Training
@@ -92,29 +91,9 @@ def on_one_encoder(
     )
 
 
-def task_of(name: str, case: Case, shape: Shape, mix_ratio: float = 1.0) -> Task:
-    """A task without a reader; what trains it brings its batches."""
-    head = head_of(case, shape.hidden_size)
-    return Task(name, None, head, batch_size=case.rows, mix_ratio=mix_ratio)  # type: ignore[arg-type]
-
-
-class Ready:
-    """The batches of a case again and again, in place of a task's stream."""
-
-    def __init__(self, case: Case) -> None:
-        self._batches, self.steps_per_epoch = case.batches, len(case.batches)
-        self.rows = range(case.rows * len(case.batches))
-
-    def batch(self, step: int) -> Tensors:
-        """The batch at `step`, counted from 0."""
-        return self._batches[step % self.steps_per_epoch]
-
-
 def mixed(cases: dict[str, Case], names: list[str], shape: Shape, device: torch.device) -> Training:
     """A run of some of demo 2's tasks, drawn as its `mix_ratio` says, that takes its batches from streams."""
     tasks = [task_of(name, cases[name], shape, TASKS[name]) for name in names]
-    for task in tasks:
-        task.stream = Ready(cases[task.name])  # type: ignore[assignment]
     # Every batch of length 384 once; each task by itself is planned for no fewer steps than among others.
     expect(tasks, plan_epochs([task.progress() for task in tasks], MixRatio(), num_epochs=1))
     return on_one_encoder(tasks, shape, device)

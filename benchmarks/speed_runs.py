@@ -78,6 +78,26 @@ def head_of(case: Case, width: int) -> Head:
     return heads[case.kind]()
 
 
+class Ready:
+    """The batches of a case again and again, in place of a task's stream."""
+
+    def __init__(self, case: Case) -> None:
+        self._batches, self.steps_per_epoch = case.batches, len(case.batches)
+        self.rows = range(case.rows * len(case.batches))
+
+    def batch(self, step: int) -> Tensors:
+        """The batch at `step`, counted from 0."""
+        return self._batches[step % self.steps_per_epoch]
+
+
+def task_of(name: str, case: Case, shape: Shape, mix_ratio: float = 1.0) -> Task:
+    """A task without a reader, on the batches of a case."""
+    head = head_of(case, shape.hidden_size)
+    task = Task(name, None, head, batch_size=case.rows, mix_ratio=mix_ratio)  # type: ignore[arg-type]
+    task.stream = Ready(case)  # type: ignore[assignment]
+    return task
+
+
 class Palm:
     """palm.
 
@@ -99,12 +119,11 @@ class Palm:
     ) -> None:
         self.case, self.device, self.precision = case, device, precision
         self.cache = WeightCache()
-        task = Task("task", None, head_of(case, shape.hidden_size), batch_size=case.rows)  # type: ignore[arg-type]
-        self.task = task
+        self.task = task_of("task", case, shape)
         self.training = start(
             Recipe(
                 backbone=backbone_of(shape),
-                tasks=[task],
+                tasks=[self.task],
                 optimizer=AdamW(LEARNING_RATE, WEIGHT_DECAY),
                 schedule=lambda _: 1.0,
                 device=device,

@@ -16,7 +16,7 @@ from palm.core.errors import PalmError
 from palm.core.files.checksum import checksum
 from palm.core.files.fs import write_json
 from palm.core.files.manifest import MANIFEST
-from palm.core.files.untrusted import read_json
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.engine.inference.inference import InferenceModel
@@ -121,12 +121,13 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
     """
     file = run.folder / ANALYSIS_FILE
     known: dict[str, Analysis] = {}
-    stored = read_json(file) if file.is_file() else {}
+    stored = read_object(file) if file.is_file() else {}
     if stored.get("version") == ANALYSIS_VERSION:
         kinds = {"data": DataFile, "hardest": Row, "label_scores": LabelScore, "confused": Confused}
-        for task, values in stored["tasks"].items():
-            parts = {name: [kind(**value) for value in values[name]] for name, kind in kinds.items()}
-            known[task] = Analysis(**{**values, **parts})
+        with wrap_read_errors(file):
+            for task, values in stored["tasks"].items():
+                parts = {name: [kind(**value) for value in values[name]] for name, kind in kinds.items()}
+                known[task] = Analysis(**{**values, **parts})
     found: dict[str, Analysis | str] = {}
     for task in run.history.tasks:
         found[task] = _analysis(run, task, known.get(task), predict, trust)

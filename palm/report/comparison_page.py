@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from palm.core.errors import StorageError
+from palm.core.files.fs import is_plain
 from palm.core.files.untrusted import read_object
 from palm.core.version import __version__
 
@@ -36,6 +37,6 @@ def comparison_page(folder: Path, templates: Environment) -> str:
         name=folder.resolve().name,
         folder=folder,
         found=found,
-        picture=base64.b64encode(picture.read_bytes()).decode() if picture.is_file() else "",
+        picture=base64.b64encode(picture.read_bytes()).decode() if is_plain(picture) else "",
         version=__version__,
     )

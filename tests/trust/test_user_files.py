@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,11 +18,15 @@ from helpers import saved, tiny
 from palm.controller import Controller
 from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import linked_copy
+from palm.core.files.fs import write_text
 from palm.core.files.manifest import _manifest_text
 from palm.core.invocation import START
 from palm.engine.run.run_directory import RunDirectory
+from palm.engine.watching.history import write_lines
 from palm.export.convert import convert
+from palm.reader.predictions import write_records
 from palm.reader.rows.cache import KEPT_DAYS, MARK, forget_unused
+from palm.report.plot import save_figure
 
 MINE = "the user's own\n"
 
@@ -191,3 +195,47 @@ def test_modules_beside_a_configuration_are_for_those_that_it_names(tmp_path: Pa
         [sys.executable, "-c", program], cwd="/", capture_output=True, text=True, check=False
     )
     assert done.stdout == "Mine\n", done.stderr
+
+
+WRITING: dict[str, Callable[[Path], object]] = {
+    "a text": lambda file: write_text(file, "new"),
+    "a history": lambda file: write_lines(file, []),
+    "predictions": lambda file: write_records([{"label": 1}], file.parent),
+    "a picture": lambda file: save_figure(None, file),
+}
+
+
+@pytest.mark.parametrize(
+    "way", ["a file", "a hard link", "a link", "a folder link", "a FIFO", "a changed file"]
+)
+@pytest.mark.parametrize("door", WRITING)
+def test_what_palm_did_not_write_is_not_replaced(tmp_path: Path, mine: Path, door: str, way: str) -> None:
+    file = tmp_path / "predictions.json"
+    match way:
+        case "a file":
+            file.write_text(MINE, encoding="utf-8")
+        case "a hard link":
+            file.hardlink_to(mine)
+        case "a link":
+            file.symlink_to(mine)
+        case "a folder link":
+            file.symlink_to(mine.parent)
+        case "a FIFO":
+            os.mkfifo(file)
+        case "a changed file":
+            write_text(file, "palm's")
+            file.write_text(MINE, encoding="utf-8")
+    before = file.lstat()
+    with pytest.raises(PalmError) as caught:
+        WRITING[door](file)
+    assert str(file) in str(caught.value)
+    after = file.lstat()
+    assert (after.st_ino, after.st_mode, after.st_size) == (before.st_ino, before.st_mode, before.st_size)
+    assert mine.read_text(encoding="utf-8") == MINE
+
+
+def test_a_file_that_palm_wrote_is_replaced(tmp_path: Path) -> None:
+    for text in ("1", "2", "3"):
+        write_text(tmp_path / "note", text)
+    assert (tmp_path / "note").read_text(encoding="utf-8") == "3"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".palm-files.jsonl", "note"]

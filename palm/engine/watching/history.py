@@ -227,7 +227,11 @@ def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
             if number == len(written):
                 return
             raise _damaged(path, number, "not JSON", text) from None
-        if not isinstance(line, dict) or not isinstance(line.get("step"), int) or "event" not in line:
+        if (
+            not isinstance(line, dict)
+            or not isinstance(line.get("step"), int)
+            or not isinstance(line.get("event"), str)
+        ):
             raise _damaged(path, number, "not an event of a run with its step", text)
         try:
             event = event_of(line)
