@@ -229,7 +229,9 @@ class _Sources:
             return self.title, {}, None
         title = displayed(path)
         settings = self._settings(self._read(read_json, path), title)
-        settings["encoder_config_path"] = setting  # the whole file, for `backbone: transformers`
+        backbone = self._own("backbone")
+        if backbone is not None and backbone.value == "transformers":
+            settings["encoder_config_path"] = setting  # its component reads the whole file
         return title, settings, None
 
     def _directory_settings(self) -> Settings:
