@@ -103,11 +103,8 @@ def open_to_append(path: Path) -> IO[bytes]:
         OSError: it cannot be written; or it is a link, a device, a FIFO or a file with a second name.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    for name in (
-        "O_NOFOLLOW",
-        "O_NONBLOCK",
-        "O_BINARY",
-    ):  # without O_NONBLOCK, a FIFO would wait for a reader
+    # Without O_NONBLOCK, a FIFO would wait for a reader.
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
         flags |= getattr(os, name, 0)
     file = os.fdopen(os.open(path, flags, 0o666), "ab")
     about = os.fstat(file.fileno())
