@@ -454,7 +454,7 @@ def files() -> Iterator[Mistake]:
     yield written("backbone.json", "[]", "should hold a JSON object, {...}")
     yield written("backbone.json", "{}", "is missing")
     yield written("vocab.txt", "red\n", "the vocabulary lacks [PAD], [UNK], [CLS], [SEP], [MASK]")
-    yield written("vocab.txt", "[PAD]\n[PAD]\n", ":2: the token '[PAD]' stands in line 1 already; remove one")
+    yield written("vocab.txt", "[PAD]\n[PAD]\n", ":2: ", "'[PAD]'", "line 1")
     yield written("vocab.txt", "a\tb\tc\n", ":1: expected 'token' or 'token<TAB>id'")
     yield written("vocab.txt", "a\t1\nb\t1\n", ":2: id 1 is taken by line 1")
 
