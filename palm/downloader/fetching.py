@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from http.client import HTTPException, HTTPResponse
@@ -13,7 +14,7 @@ from urllib.request import Request, urlopen
 from tqdm import tqdm
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import remove, write_json
+from palm.core.files.fs import remove
 from palm.core.files.untrusted import read_json
 from palm.core.version import __version__
 
@@ -145,7 +146,8 @@ class _Part:
             is_weak = etag is None or etag.startswith("W/")
             self.whole = _Whole(response.length, response.headers.get("Last-Modified") if is_weak else etag)
             self.path.write_bytes(b"")
-            write_json(self.notes, asdict(self.whole))
+            # Notes that a kill damages are not trusted, so they need no atomic file and its record.
+            self.notes.write_text(json.dumps(asdict(self.whole)), encoding="utf-8")
             return
         size = self.whole.size or 0
         if response.headers["Content-Range"] != f"bytes {self.length}-{size - 1}/{size}":
