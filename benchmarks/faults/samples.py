@@ -322,7 +322,7 @@ def _of_checkpoint(folder: Path) -> Any:
     if newest_checkpoint(folder.parent) is None:
         raise palm.PalmError("passed over, with a warning")
     found = tasks_of_run(folder)
-    return [[task.model.head.state_dict(), task.model.backbone.state_dict()] for task in found]
+    return [[task.head.state_dict(), task.backbone.state_dict()] for task in found]
 
 
 # ---- Text ----

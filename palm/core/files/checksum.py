@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 17
 
 
 def checksum(path: Path, algorithm: str = "sha256", length: int = -1) -> str:
