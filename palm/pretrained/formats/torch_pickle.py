@@ -1,7 +1,7 @@
 """PyTorch's `.bin`: a pickle of tensors that says where in the file their numbers lie.
 
 It is read here and not by `torch.load(weights_only=True, mmap=True)`, which runs no code either, but takes as
-much time as a pickle likes (a key of tuples within tuples, 200 bytes: more than a minute) and compares no
+much time as a pickle likes (a key of tuples within tuples, 200 bytes: still busy after 40 s) and compares no
 checksum (a flipped bit of a weight passes).
 
 Source: `torch/serialization.py`; a zip file since torch 1.6, before it pickles and then the numbers.
