@@ -20,7 +20,7 @@ def write_page(check: Check, file: Path) -> None:
         PalmError: jinja2 is missing.
         StorageError: the file cannot be written.
     """
-    write_text(file, page(check))
+    write_text(file, page(check), kind="check.html")
 
 
 def page(check: Check) -> str:

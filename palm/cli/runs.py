@@ -59,7 +59,7 @@ def check_run(options: argparse.Namespace, settings: Settings) -> None:
         if options.json == "-":
             write_line(text)
         else:
-            write_text(Path(options.json), f"{text}\n")
+            write_text(Path(options.json), f"{text}\n", kind="check.json")
     if options.html is not None:
         from palm.check.page import write_page
 

@@ -243,6 +243,12 @@ class Controller:
             [task.name for task in parts.tasks if task.is_target],
             resume if resume in (None, "auto") else str(self._found(resume)),
             parts.settings.overwrite,
+            [
+                file
+                for task in parts.tasks
+                for file in (task.train_file, task.dev_file, task.pred_file)
+                if file
+            ],
         )
 
     def _evaluator(self, training: Training) -> Evaluator | None:

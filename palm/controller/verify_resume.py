@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from palm.core.errors import PalmError
+from palm.core.files.door import make_folder
 from palm.core.invocation import START
 from palm.core.logging import logger
 from palm.engine.run.determinism import Recording, first_difference, read_recording
@@ -75,7 +76,7 @@ def _recorded(
     words: Sequence[str], folder: Path, steps: int, last: int, killed_after: int | None = None
 ) -> Recording:
     """Train in a process of its own, as `palm train` does, and read what it recorded."""
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     number = len(list(folder.glob("*.jsonl")))
     record = folder / f"{number}.jsonl"
     command = [*START, "verify-resume", *words, "--record", str(record)]

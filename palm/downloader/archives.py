@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from palm.core.errors import StorageError
+from palm.core.files.door import new_folder
 from palm.pretrained.formats.zips import MAX_MEMBERS, Limited, most_unpacked
 
 _DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, FileExistsError, NotADirectoryError)
@@ -32,7 +33,7 @@ def unpack(archive: Path, folder: Path) -> Path:
             too many files, too many bytes.
         OSError: the folder cannot be written.
     """
-    folder.mkdir()
+    new_folder(folder)
     try:
         with gzip.open(archive) as raw:
             stream = Limited(raw, most_unpacked(archive.stat().st_size))

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 from tqdm import tqdm
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import remove
+from palm.core.files.door import new_file, open_to_append, remove, rename
 from palm.core.files.untrusted import read_json
 from palm.core.version import __version__
 
@@ -61,7 +61,7 @@ def fetch(url: str, file: Path) -> None:
                 unit_divisor=1024,
                 disable=None,
             )
-            with part.path.open("ab") as out, progress:
+            with open_to_append(part.path) as out, progress:
                 for block in part.blocks(response):
                     out.write(block)
                     progress.update(len(block))
@@ -145,9 +145,10 @@ class _Part:
             etag = response.headers.get("ETag")
             is_weak = etag is None or etag.startswith("W/")
             self.whole = _Whole(response.length, response.headers.get("Last-Modified") if is_weak else etag)
-            self.path.write_bytes(b"")
+            self.discard()
             # Notes that a kill damages are not trusted, so they need no atomic file and its record.
-            self.notes.write_text(json.dumps(asdict(self.whole)), encoding="utf-8")
+            with new_file(self.notes) as notes:
+                notes.write(json.dumps(asdict(self.whole)).encode())
             return
         size = self.whole.size or 0
         if response.headers["Content-Range"] != f"bytes {self.length}-{size - 1}/{size}":
@@ -156,7 +157,7 @@ class _Part:
 
     def finish(self) -> None:
         """Make it the file."""
-        self.path.replace(self.file)
+        rename(self.path, self.file)
         remove(self.notes)
 
     def discard(self) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from safetensors import SafetensorError
 
 from palm.core.errors import PalmError, StorageError
-from palm.core.files.fs import remove
+from palm.core.files.door import copy, make_folder, remove, remove_empty, rename
 from palm.core.logging import logger
 from palm.downloader.archives import unpack
 from palm.downloader.fetching import fetch
@@ -43,15 +42,14 @@ def obtain(model: Model, folder: Path, convert: bool) -> None:
         if model.repository:
             logger.info("Downloading pretrain: %s from Hugging Face...", model.repository)
             files = work / "unpacked"
-            files.mkdir()
+            make_folder(files)
             for file in files_of(snapshot(model.repository)):
-                shutil.copyfile(file, files / file.name)
+                copy(file, files / file.name)
             _check(files)
         else:
             files = _unpacked(model, folder, work, convert)
-        if folder.is_dir():
-            folder.rmdir()  # it was empty; Windows would not replace it
-        files.replace(folder)
+        remove_empty(folder)  # Windows would not replace it
+        rename(files, folder)
         remove(work / "files")
     logger.info("done!")
 
@@ -66,7 +64,11 @@ def _unpacked(model: Model, folder: Path, work: Path, convert: bool) -> Path:
         twin = folder.with_name(other.name)
         if other.url == model.url and _is_there(twin):
             logger.info("Copying %s: it is the same model...", twin)
-            return Path(shutil.copytree(twin, work / "unpacked"))
+            for file in (path for path in twin.rglob("*") if path.is_file()):
+                place = work / "unpacked" / file.relative_to(twin)
+                make_folder(place.parent)
+                copy(file, place)
+            return work / "unpacked"
     address = model.address()
     archive = work / "files" / Path(urlsplit(address).path).name
     logger.info("Downloading %s: %s from %s...", folder.parent.name, model.name, address)

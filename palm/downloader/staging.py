@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import remove
+from palm.core.files.door import is_plain, make_folder, open_to_append, remove, remove_empty, within
+from palm.core.files.fs import UNFINISHED
 from palm.core.files.locking import locked
 
 
@@ -23,15 +24,18 @@ def staging(folder: Path) -> Iterator[Path]:
     """
     work, lock = (folder.with_name(f"{folder.name}.{end}") for end in ("part", "lock"))
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(lock, f"downloading {folder}"):
+        make_folder(folder.parent)
+        with within(folder.parent), locked(lock, f"downloading {folder}"):
+            if not is_plain(work / UNFINISHED) and any(not path.is_dir() for path in work.rglob("*")):
+                raise StorageError(f"{work} holds files that palm did not write; move it elsewhere")
+            make_folder(work)
+            open_to_append(work / UNFINISHED).close()
             remove(work / "unpacked")
-            (work / "files").mkdir(parents=True, exist_ok=True)
+            make_folder(work / "files")
             try:
                 yield work
             finally:
-                with suppress(OSError):
-                    (work / "files").rmdir()
+                remove_empty(work / "files")
                 remove(work / "unpacked" if (work / "files").is_dir() else work)
                 # While it is held, so that whoever waits for it finds it gone and makes a new one. Windows
                 # does not remove a file that is open; there it stays.

@@ -44,7 +44,7 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: b
     """
     raise_any(choice_problems(tuple(WRITERS), to=to))
     folder = Path(folder)
-    check_target(folder, overwrite)
+    check_target(folder, overwrite, [source])
     directory = read_directory(pretrained_directory(source))
     backbone = directory.build()
     report = fill_backbone(backbone, directory.given, directory.path)

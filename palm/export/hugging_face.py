@@ -41,7 +41,7 @@ def to_hugging_face(
         StorageError: `model_dir` holds no whole model, or `folder` is in use or cannot be written.
     """
     folder = Path(folder)
-    check_target(folder, overwrite)
+    check_target(folder, overwrite, [model_dir])
     model = saved_model(Path(model_dir), trust)
     name, head = layout_of_head(model.head)
     family = family_of(model.backbone)

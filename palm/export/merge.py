@@ -69,7 +69,7 @@ def merge(
     folder = Path(output)
     folders = [path if (path / STATE).is_file() else chosen_model(path) for path in map(Path, models)]
     shares = normalized_shares(weights, len(folders))
-    check_target(folder, overwrite)
+    check_target(folder, overwrite, folders)
     parents = [_loaded(path, task, trust) for path in folders]
     first = parents[0]
     for path, other in zip(folders[1:], parents[1:], strict=True):

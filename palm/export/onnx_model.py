@@ -84,7 +84,7 @@ def to_onnx(
     """
     require_onnx("an export to ONNX")
     folder = Path(folder)
-    check_target(folder, overwrite)
+    check_target(folder, overwrite, [source])
     models = tasks_of_run(Path(source), trust) if all_heads else [saved_model(Path(source), trust)]
     files = _files_of_rows([model.task for model in models], rows)
     graph = graph_of(models)

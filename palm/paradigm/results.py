@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from palm.core.files.door import make_folder
 from palm.core.files.fs import write_text
 from palm.core.tensor_specs import Tensors
 
@@ -60,7 +61,7 @@ class Results:
         """
         if output_dir is not None:
             folder = Path(output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in _buffer(self))
             path = folder / self.phase  # type: ignore[attr-defined]
             write_text(path, "".join(lines))

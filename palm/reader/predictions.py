@@ -7,11 +7,13 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from io import TextIOWrapper
 from itertools import islice
 from operator import eq
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, overload
 
+from palm.core.files.door import make_folder
 from palm.core.files.fs import wrap_write_errors, write_atomically
 
 Record: TypeAlias = dict[str, Any]
@@ -173,10 +175,9 @@ def _new_object(path: Path, end: str = "\n}\n") -> Iterator[Callable[[str, Any],
 def _new_file(path: Path) -> Iterator[TextIO]:
     """A file that appears under its name when it is complete."""
     with wrap_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     # Half of a surrogate pair, which no UTF-8 file can hold, is written as JSON's own escape.
-    with (
-        write_atomically(path) as part,
-        part.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
-    ):
+    with write_atomically(path) as opened:
+        file = TextIOWrapper(opened, "utf-8", "backslashreplace", "\n")
         yield file
+        file.detach()

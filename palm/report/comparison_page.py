@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import is_plain
+from palm.core.files.door import is_plain
 from palm.core.files.untrusted import read_object
 from palm.core.version import __version__
 

@@ -71,7 +71,7 @@ def write_report(
     else:
         found = read_run(folder)
         text = page(found, analyses_of(found, predict, trust))
-    write_text(file, text)
+    write_text(file, text, kind=REPORT_FILE)
     logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
     return file
 

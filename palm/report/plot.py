@@ -154,8 +154,8 @@ def save_figure(figure: Any, file: Path) -> None:
         StorageError: the file cannot be written, or is not palm's.
     """
     try:
-        with write_atomically(file) as part:
-            figure.savefig(part, dpi=150, format=file.suffix[1:] or "png")
+        with write_atomically(file, kind="curves.png") as opened:
+            figure.savefig(opened, dpi=150, format=file.suffix[1:] or "png")
     except ValueError as error:
         raise PalmError(f"{file}: {error}") from None
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.atomic_dir import check_target, unfinished_directory
-from palm.core.files.fs import UNFINISHED, write_text
+from palm.core.files.atomic_dir import new_directory
+from palm.core.files.door import copy, make_executable, make_folder, remove
+from palm.core.files.fs import write_text
+from palm.core.files.manifest import MANIFEST, is_sealed
 from palm.core.registry import did_you_mean
 from palm.engine.run.run_directory import name_problem
 
 TEMPLATES = Path(__file__).with_name("files")
+SCRIPT = "run.sh"
 
 KINDS = {
     "cls": "a label for every request",
@@ -92,21 +94,13 @@ def write_project(folder: Path, tasks: Mapping[str, str], pretrain: str | None =
     problems = list(task_problems(tasks))
     if problems:
         raise ConfigError(problems)
-    if folder.is_dir() and (there := sorted(path.name for path in folder.iterdir())):
+    was_killed = is_sealed(folder) and (folder / SCRIPT).is_file()  # before the last line of this function
+    if folder.is_dir() and not was_killed and (there := sorted(path.name for path in folder.iterdir())):
         names = ", ".join(there[:3]) + (", …" if len(there) > 3 else "")
         raise StorageError(f"{folder} is not empty ({names}), and nothing is replaced; give a new folder")
-    check_target(folder)
-    try:
-        with unfinished_directory(folder) as part:
-            _fill(part, tasks, pretrain)
-            if folder.is_dir():
-                folder.rmdir()
-            (part / UNFINISHED).unlink()
-            part.rename(folder)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {folder}: {error.strerror or error}; give another folder"
-        ) from error
+    with new_directory(folder, overwrite=was_killed) as part:
+        _fill(part, tasks, pretrain)
+    remove(folder / MANIFEST)
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
@@ -144,21 +138,23 @@ def task_problems(tasks: Mapping[str, str]) -> Iterator[str]:
 def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None) -> None:
     """Write all files of a project."""
     for name, kind in tasks.items():
-        shutil.copytree(TEMPLATES / "data" / kind, folder / "data" / name)
+        make_folder(folder / "data" / name)
+        for file in (TEMPLATES / "data" / kind).iterdir():
+            copy(file, folder / "data" / name / file.name)
         ending = "json" if kind == "mrc" else "tsv"
         data = f"data/{name}"
         paths = {"data": data, "train": f"{data}/train.{ending}", "dev": f"{data}/dev.{ending}"}
         write_text(folder / f"{name}.yaml", _filled(TEMPLATES / f"{kind}.yaml", paths))
     if pretrain is None:
         vocabulary = _vocabulary(folder / "data")
-        (folder / "encoder").mkdir()
+        make_folder(folder / "encoder")
         write_text(folder / "encoder" / "vocab.txt", "\n".join(vocabulary) + "\n")
         sizes = json.dumps({**SIZES, "vocab_size": len(vocabulary)}, indent=2)
         write_text(folder / "encoder" / "config.json", f"{sizes}\n")
     values = _values(tasks, pretrain)
-    for file in ("config.yaml", "README.md", "run.sh"):
+    for file in ("config.yaml", "README.md", SCRIPT):
         write_text(folder / file, _filled(TEMPLATES / file, values))
-    (folder / "run.sh").chmod(0o755)
+    make_executable(folder / SCRIPT)
 
 
 def _values(tasks: Mapping[str, str], pretrain: str | None) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from palm.config.files import yaml_text
 from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
+from palm.core.files.door import make_folder
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
@@ -219,7 +220,7 @@ class TrainerBase(Assembly):
         """Return the recipe as data for observers; also write it to the run's folder."""
         found = described(run.recipe)
         if folder is not None and is_first():
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             write_text(folder / RECIPE, yaml_text(found))
         return found
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from helpers.faults import died_at_call
 from palm.core.errors import StorageError
-from palm.core.files import fs as disk
+from palm.core.files import door
 from palm.core.files.atomic_dir import (
     check_target,
     foreign_files,
@@ -134,7 +134,7 @@ def test_a_process_that_dies_at_any_call_leaves_the_old_folder_or_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
 ) -> None:
     if not exchanges:  # as on macOS, and on file systems that cannot exchange names
-        monkeypatch.setattr(disk, "_renameat2", lambda: None)
+        monkeypatch.setattr(door, "_renameat2", lambda: None)
     (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
     path, seen = tmp_path / "model", set()
     fill(path, "old")
@@ -236,7 +236,6 @@ def test_a_disk_that_turns_read_only_is_told_of_once(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "fsync", refuse)
     for name in ("replace", "unlink"):
         monkeypatch.setattr(os, name, refuse)
-        monkeypatch.setattr(Path, name, refuse)  # Python 3.10's has its own of the former
     with pytest.raises(StorageError, match=r"note: .*read-only"):
         write_text(tmp_path / "note", "1")
     with pytest.raises(StorageError, match=r"predictions\.json: .*read-only"):
@@ -275,10 +274,10 @@ def test_equal_weights_become_one_file_and_damaged_ones_never(tmp_path: Path) ->
 
 
 def test_where_there_are_no_links_weights_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise OSError(95, "not supported")
 
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     linked_copy(sealed(tmp_path / "one", b"weights"), tmp_path / "two")
     assert verify(tmp_path / "two")
     assert not (tmp_path / "two" / "model.safetensors").samefile(tmp_path / "one" / "model.safetensors")

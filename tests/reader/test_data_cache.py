@@ -297,7 +297,7 @@ def retype(entry: Path) -> None:
     ],
     ids=["cut short", "a bit flipped", "another type", "a file missing", "no JSON", "no object", "no list"],
 )
-def test_a_damaged_entry_is_made_anew_with_one_line(
+def test_a_damaged_entry_is_made_anew_and_what_was_changed_is_kept(
     damage: Callable[[Path], None], folder: Path, cache: DataCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     digest = training_rows(classify(folder), folder / "cls.tsv", cache).digest
@@ -305,9 +305,10 @@ def test_a_damaged_entry_is_made_anew_with_one_line(
     caplog.clear()
 
     assert training_rows(classify(folder), folder / "cls.tsv", cache).digest == digest
-    [message] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert message.startswith(f"{folder / 'cls.tsv'}: ")
-    assert "damaged" in message
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert messages[0].startswith(f"{folder / 'cls.tsv'}: ")
+    assert "damaged" in messages[0]
+    assert len(messages) == 1 + len(list(cache.folder.glob("*.kept")))
 
     reader = classify(folder)
     forbid_encoding(reader)

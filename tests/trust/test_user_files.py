@@ -17,15 +17,15 @@ import palm
 from helpers import saved, tiny
 from palm.controller import Controller
 from palm.core.errors import PalmError
-from palm.core.files.atomic_dir import linked_copy
-from palm.core.files.fs import write_text
+from palm.core.files.atomic_dir import linked_copy, new_directory
+from palm.core.files.fs import UNFINISHED, _host, write_text
 from palm.core.files.manifest import _manifest_text
 from palm.core.invocation import START
 from palm.engine.run.run_directory import RunDirectory
 from palm.engine.watching.history import write_lines
 from palm.export.convert import convert
 from palm.reader.predictions import write_records
-from palm.reader.rows.cache import KEPT_DAYS, MARK, forget_unused
+from palm.reader.rows.cache import KEPT_DAYS, forget_unused
 from palm.report.plot import save_figure
 
 MINE = "the user's own\n"
@@ -145,10 +145,10 @@ def test_a_changed_file_of_a_model_is_kept(tmp_path: Path) -> None:
 def entries(cache: Path) -> Iterator[Path]:
     for name, files in {
         "0" * 32: ["file"],
-        "1" * 32: [MARK, "file"],
+        "1" * 32: ["manifest.json", "rows.json"],
         "2" * 32: [],
         "3" * 32 + ".lock": None,
-        "4" * 32 + ".7.part": ["0.values"],
+        f".{'4' * 32}.{_host()}-99999999.part": ["0.values"],
     }.items():
         place = cache / name
         if files is None:
@@ -162,10 +162,13 @@ def entries(cache: Path) -> Iterator[Path]:
 
 def test_the_cache_keeps_what_others_put_there(tmp_path: Path) -> None:
     places = list(entries(tmp_path))
+    with new_directory(tmp_path / ("f" * 32)) as palms:
+        write_text(palms / "rows.json", "{}")
     palms = tmp_path / ("f" * 32)
-    palms.mkdir()
-    for name in (MARK, "rows.json", "0.values"):
-        (palms / name).touch()
+    dead = tmp_path / f".{'e' * 32}.{_host()}-99999999.part"  # of a process that died
+    dead.mkdir()
+    for name in (UNFINISHED, "0.values"):
+        (dead / name).touch()
     old = time.time() - (KEPT_DAYS + 1) * 24 * 3600
     for place in (*places, palms):
         os.utime(place, (old, old))

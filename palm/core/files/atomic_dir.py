@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
+from palm.core.files.door import (
+    copy,
+    hard_link,
+    is_plain,
+    make_folder,
+    new_file,
+    new_folder,
+    remove,
+    remove_empty,
+    rename,
+    within,
+)
 from palm.core.files.fs import (
     UNFINISHED,
     aside_name,
-    hard_link,
-    is_plain,
     is_temporary,
     is_written,
     recover,
-    remove,
     replace_directory,
     stale_temporaries,
     temporary_name,
@@ -43,7 +51,8 @@ _TEMPORARY = re.compile(r"\.(.+?)(?:\.(?:[A-Za-z0-9]*-)?\d+\.part|\.old)")
 def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """A folder to fill that becomes `path` when the block ends well, and vanishes when it does not.
 
-    Every file is flushed to the disk and entered in `manifest.json` with its size and SHA-256 first.
+    Every file is flushed to the disk and entered in `manifest.json` with its size and SHA-256 first. A folder
+    of a process that died meanwhile is removed by the next one for the same path.
 
     Args:
         path: is not there yet, or is empty.
@@ -53,34 +62,24 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
         StorageError: something else stands there, or the place cannot be written.
     """
     check_target(path, overwrite)
-    with unfinished_directory(path) as part:
-        yield part
-        seal(part)
-        check_target(path, overwrite)  # hours may lie between
-        (part / UNFINISHED).unlink()
-        old = replace_directory(part, path)
-    if old is not None:
-        _remove_listed(old)
-
-
-@contextmanager
-def unfinished_directory(path: Path) -> Iterator[Path]:
-    """Yield a marked folder to fill beside `path`; it is removed on an error, or later if this process dies.
-
-    Raises:
-        StorageError: the place cannot be written.
-    """
     part = temporary_name(path)
     with wrap_write_errors(path):
         for folder in (*stale_temporaries(path), aside_name(path), part):
             _remove_temporary(folder)
-        part.mkdir(parents=True)
+        make_folder(part.parent)
+        new_folder(part)
         try:
-            (part / UNFINISHED).touch()
+            new_file(part / UNFINISHED).close()
             yield part
+            seal(part)
+            check_target(path, overwrite)  # hours may lie between
+            remove(part / UNFINISHED)
+            old = replace_directory(part, path)
         except BaseException:
             remove(part)
             raise
+    if old is not None:
+        _remove_listed(old)
 
 
 def linked_copy(source: Path, path: Path) -> None:
@@ -99,9 +98,9 @@ def linked_copy(source: Path, path: Path) -> None:
     names = verify(source)
     with new_directory(path, overwrite=True) as part:
         for name in names:
-            (part / name).parent.mkdir(parents=True, exist_ok=True)
+            make_folder((part / name).parent)
             if not (name.endswith(WEIGHTS) and hard_link(source / name, part / name)):
-                shutil.copyfile(source / name, part / name)
+                copy(source / name, part / name)
 
 
 def link_equal_weights(folder: Path, others: Sequence[Path]) -> None:
@@ -119,16 +118,16 @@ def link_equal_weights(folder: Path, others: Sequence[Path]) -> None:
                 continue
             mine = folder / name
             original = other / name
-            part = mine.with_name(f".{name}.{os.getpid()}.part")
+            part = temporary_name(mine)
             with suppress(OSError):
                 # The manifest says what should be there; a file that was damaged since must not spread.
                 is_whole = not mine.samefile(original) and checksum(original) == entry["sha256"]
                 if is_whole and hard_link(original, part):
-                    part.replace(mine)
+                    rename(part, mine)
 
 
-def check_target(path: Path, overwrite: bool = False) -> None:
-    """Check that `new_directory` may write.
+def check_target(path: Path, overwrite: bool = False, reads: Iterable[str | Path] = ()) -> None:
+    """Check that `new_directory` may write; `reads` is what it will be made of, and so not replaced.
 
     Raises:
         StorageError: it may not; names what is there and what to do.
@@ -144,6 +143,9 @@ def check_target(path: Path, overwrite: bool = False) -> None:
         raise StorageError(f"{path} is a file; give the path of a new folder")
     if not path.exists() or not any(path.iterdir()):
         return
+    for source in map(Path, reads):
+        if source.resolve().is_relative_to(path.resolve()):
+            raise StorageError(f"{path} would replace {source}, which is read; give the path of a new folder")
     if foreign := foreign_files(path):
         count = len(foreign)
         names = ", ".join(foreign[:MAX_NAMED]) + (", …" if count > MAX_NAMED else "")
@@ -189,7 +191,7 @@ def move_foreign_aside(path: Path) -> None:
     places = (path.with_name(f"{path.name}.kept{number or ''}") for number in count())
     kept = next(place for place in places if not os.path.lexists(place))
     with wrap_write_errors(kept):
-        path.rename(kept)
+        rename(path, kept)
     logger.warning("%s is not as palm wrote it; it was renamed to %s", path, kept.name)
 
 
@@ -203,7 +205,7 @@ def remove_directory(folder: Path) -> None:
     aside = temporary_name(folder)
     with suppress(OSError):
         _remove_temporary(aside)
-        folder.rename(aside)
+        rename(folder, aside)
         _remove_listed(aside)
 
 
@@ -220,11 +222,11 @@ def _remove_listed(folder: Path) -> None:
     """Remove the unchanged files of a manifest with their temporaries, then empty folders."""
     ours = unchanged(folder)
     parts = [path for path in folder.rglob(".*.part") if _is_part_of(path, folder, ours)]
-    last = sorted(
-        ours, key=lambda name: name == MANIFEST
-    )  # a process that dies before leaves the rest listed
-    for path in (*parts, *(folder / name for name in last)):
-        remove(path)
+    # A process that dies before the manifest is removed leaves the rest listed.
+    last = sorted(ours, key=lambda name: name == MANIFEST)
+    with within(folder):
+        for path in (*parts, *(folder / name for name in last)):
+            remove(path)
     _remove_empty(folder)
     if folder.exists():
         logger.warning("%s holds files that palm did not write; they are not removed", folder)
@@ -233,21 +235,25 @@ def _remove_listed(folder: Path) -> None:
 def _remove_empty(folder: Path) -> None:
     """Remove a folder that holds nothing but folders."""
     folders = [path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()]
-    for path in (*sorted(folders, reverse=True), folder):
-        with suppress(OSError):
-            path.rmdir()
+    with within(folder):
+        for path in sorted(folders, reverse=True):
+            remove_empty(path)
+    remove_empty(folder)
 
 
-def remove_stale(folder: Path, is_ours: Callable[[str], bool]) -> None:
+def remove_stale(folder: Path, is_ours: Callable[[str], bool], is_shared: bool = False) -> None:
     """Put back, or remove, what dead processes left unfinished under names of ours.
 
     Args:
-        folder: where no other process of palm writes now.
+        folder: where no other process of palm writes now, unless it is shared.
         is_ours: tells whether palm gives a name; it gets it without the dot before and the ending.
+        is_shared: other processes may write there; only what processes of this host have left counts.
     """
     for place in list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
         match = _TEMPORARY.fullmatch(place.name)
         if match is None or not is_ours(match[1]):
+            continue
+        if is_shared and place not in stale_temporaries(folder / match[1]):
             continue
         recover(folder / match[1])
         _remove_temporary(place)

@@ -1,26 +1,23 @@
-"""Changes of the file system: errors with remedies, files that appear whole, folders that replace others."""
+"""Files that appear whole, folders that replace others, a record of what palm wrote; errors with remedies."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import os
 import re
-import shutil
 import socket
-import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
+from palm.core.files.door import exchange, is_plain, new_file, open_to_append, remove, rename
 
 REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space",
@@ -37,9 +34,6 @@ WRITTEN = ".palm-files.jsonl"
 
 UNFINISHED = ".palm-unfinished"
 """Mark of a folder that palm is filling."""
-
-_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
-_AT_FDCWD = -100
 
 
 @contextmanager
@@ -80,40 +74,6 @@ def flush_folder(folder: Path) -> None:
             os.close(number)
 
 
-def is_plain(path: Path) -> bool:
-    """Tell whether a name is that of a regular file; links are not followed."""
-    with suppress(OSError):
-        return stat.S_ISREG(path.lstat().st_mode)
-    return False
-
-
-def has_link(path: Path, folder: Path) -> bool:
-    """Tell whether the way from a folder to a path below it, or the path itself, is a link."""
-    return any(
-        place.is_symlink()
-        for place in (path, *path.parents)
-        if place.is_relative_to(folder) and place != folder
-    )
-
-
-def open_to_append(path: Path) -> IO[bytes]:
-    """Open a file at its end, and make it where it is missing.
-
-    Raises:
-        OSError: it cannot be written; or it is a link, a device, a FIFO or a file with a second name.
-    """
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    # Without O_NONBLOCK, a FIFO would wait for a reader.
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
-        flags |= getattr(os, name, 0)
-    file = os.fdopen(os.open(path, flags, 0o666), "ab")
-    about = os.fstat(file.fileno())
-    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
-        file.close()
-        raise OSError(errno.EEXIST, "not a file of palm's own", str(path))
-    return file
-
-
 def _written(path: Path) -> list[dict[str, Any]]:
     """Return the lines of the folder's record about a file; what is damaged in it counts for nothing."""
     record = path.with_name(WRITTEN)
@@ -128,17 +88,19 @@ def _written(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def mark_written(path: Path, content: Path | None = None, grows: bool = False) -> None:
+def mark_written(path: Path, content: Path | None = None, grows: bool = False, kind: str = "") -> None:
     """Enter a file into its folder's record, before it gets its name.
 
     Args:
         path: the file.
         content: where its content lies now; None for a temporary, which may be removed whatever it holds.
         grows: lines will be appended to it.
+        kind: as in `write_atomically`.
     """
     line: dict[str, Any] = {"name": path.name}
     if content is not None:
-        line |= {"size": content.stat().st_size, "sha256": checksum(content), "grows": grows}
+        line |= {"kind": kind or path.name, "grows": grows}
+        line |= {"size": content.stat().st_size, "sha256": checksum(content)}
     if line not in _written(path):
         with open_to_append(path.with_name(WRITTEN)) as record:
             record.write(json.dumps(line).encode() + b"\n")
@@ -149,28 +111,31 @@ def is_temporary(path: Path) -> bool:
     return any("sha256" not in line for line in _written(path))
 
 
-def is_written(path: Path) -> bool:
-    """Tell whether palm wrote a file under this name that nobody has changed since."""
+def is_written(path: Path, kind: str = "") -> bool:
+    """Tell whether palm wrote a file of this kind under this name, and nobody has changed it since."""
     if not is_plain(path):
         return False
     size = path.stat().st_size
     return any(
-        (length == size or (line["grows"] and length < size))
+        line.get("kind") == (kind or path.name)
+        and (length == size or (line["grows"] and length < size))
         and checksum(path, length=length) == line["sha256"]
         for line in _written(path)
         if "sha256" in line and isinstance(length := line.get("size"), int) and length >= 0
     )
 
 
-def check_replaceable(path: Path) -> None:
+def check_replaceable(path: Path, kind: str = "") -> None:
     """Check that a file may be written, and replaced where there is one.
 
     Raises:
-        StorageError: palm did not write what is there, or somebody has changed it since.
+        StorageError: palm wrote no file of this kind there, or somebody has changed it since.
     """
-    if os.path.lexists(path) and not is_written(path):
-        kind = "was not written by palm, or has been changed since" if is_plain(path) else "is no plain file"
-        raise StorageError(f"{path} {kind}; it is not replaced: move it elsewhere, or give another place")
+    if os.path.lexists(path) and not is_written(path, kind):
+        told = "was not written by palm, or has been changed since" if is_plain(path) else "is no plain file"
+        if is_plain(path) and kind:
+            told = f"was not written by palm as {kind}, or has been changed since"
+        raise StorageError(f"{path} {told}; it is not replaced: move it elsewhere, or give another place")
 
 
 def remove_written(path: Path) -> None:
@@ -180,68 +145,52 @@ def remove_written(path: Path) -> None:
 
 
 @contextmanager
-def write_atomically(path: Path, grows: bool = False) -> Iterator[Path]:
-    """Yield a temporary file to write, which takes the place of `path` when the block ends well.
+def write_atomically(path: Path, grows: bool = False, kind: str = "") -> Iterator[BinaryIO]:
+    """Yield a new file to write, which takes the place of `path` when the block ends well.
 
     Args:
         path: the file; one that is there must be palm's own.
         grows: lines will be appended to it.
+        kind: the name that palm would have given it, where the user gives the name. A file of another kind is
+            not replaced.
 
     Raises:
         StorageError: the place cannot be written, or is not palm's; what stood there before is whole.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = temporary_name(path)
     # A folder that appears as a whole has a manifest in place of a record.
     is_inside = any((folder / UNFINISHED).exists() for folder in path.parents)
     with wrap_write_errors(path):
-        check_replaceable(path)
+        check_replaceable(path, kind)
         if not is_inside:
-            if is_temporary(part):  # of a process with the same number
-                remove(part)
+            for stale in (*stale_temporaries(path), part):  # of a process with the same number
+                if is_temporary(stale):
+                    remove(stale)
             if not os.path.lexists(part):
                 mark_written(part)
-        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-        try:
-            yield part
-            flush(part)
-            check_replaceable(path)  # hours may lie between
-            if not is_inside:
-                mark_written(path, part, grows)
-            part.replace(path)
-        finally:
-            remove(part)
+        with new_file(part) as file:
+            try:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                check_replaceable(path, kind)  # hours may lie between
+                if not is_inside:
+                    mark_written(path, part, grows, kind)
+                file.close()  # Windows renames no open file
+                rename(part, path)
+            finally:
+                remove(part)
 
 
-def write_text(path: Path, text: str, grows: bool = False) -> None:
+def write_text(path: Path, text: str, grows: bool = False, kind: str = "") -> None:
     """Write a UTF-8 file that appears whole; arguments and errors as in `write_atomically`."""
-    with write_atomically(path, grows) as part:
-        part.write_text(text, encoding="utf-8")
+    with write_atomically(path, grows, kind) as file:
+        file.write(text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a value as indented UTF-8 JSON."""
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
-
-
-def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that it holds, as far as the system allows it.
-
-    Links are not followed, and special files stay.
-    """
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    elif is_plain(path) or path.is_symlink():
-        with suppress(OSError):
-            path.unlink()
-
-
-def hard_link(source: Path, path: Path) -> bool:
-    """Give a file a second name; return False where the file system, or the system, refuses."""
-    try:
-        path.hardlink_to(source)
-    except (OSError, NotImplementedError):
-        return False
-    return True
 
 
 def temporary_name(path: Path) -> Path:
@@ -288,16 +237,16 @@ def replace_directory(new: Path, path: Path) -> Path | None:
     """
     old = None
     if not path.exists():
-        new.replace(path)
-    elif _exchange(new, path):
+        rename(new, path)
+    elif exchange(new, path):
         old = new
     else:
         old = aside_name(path)
         mark_written(old)
         for last in (False, False, True):
-            path.rename(old)
+            rename(path, old)
             try:
-                new.rename(path)
+                rename(new, path)
                 break
             except OSError:
                 # A reader that found no `path` has put it back (`recover`); or the disk refuses.
@@ -313,36 +262,12 @@ def recover(path: Path) -> None:
     aside = aside_name(path)
     if aside.is_dir() and not path.exists() and is_temporary(aside):
         with suppress(OSError):  # somebody else was first, or may write here and we may not
-            aside.rename(path)
+            rename(aside, path)
 
 
 def aside_name(path: Path) -> Path:
     """Return the name of a folder for the moment in which another takes its place."""
     return path.with_name(f".{path.name}.old")
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two names in one moment; return False where the file system cannot."""
-    call = _renameat2()
-    if call is None:
-        return False
-    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV):
-        return False  # a file system that does not know how
-    raise OSError(number, os.strerror(number), str(other))
-
-
-@cache
-def _renameat2() -> Any:
-    """Return the system's function, where there is one."""
-    if not sys.platform.startswith("linux"):
-        return None
-    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if call is not None:
-        call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-    return call
 
 
 def numbered(folder: Path, start: str) -> dict[int, Path]:

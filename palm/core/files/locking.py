@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, SoftFileLock, Timeout
 
+from palm.core.files.door import open_to_append
 from palm.core.logging import logger
+
+
+def lock_on(path: Path) -> FileLock:
+    """Return the lock of a file, which taking it would make empty.
+
+    Raises:
+        OSError: there is a file of that name that holds something, or that is no plain file.
+    """
+    if os.path.lexists(path):
+        with open_to_append(path) as file:
+            if os.fstat(file.fileno()).st_size:
+                raise OSError(errno.EEXIST, "not a lock of palm's own", str(path))
+    return FileLock(path)
 
 
 @contextmanager
@@ -24,8 +40,8 @@ def locked(path: Path, work: str) -> Iterator[None]:
     Raises:
         OSError: the file cannot be made.
     """
-    path.touch()
-    lock = FileLock(path)
+    lock = lock_on(path)
+    open_to_append(path).close()
     with suppress(OSError):  # no locks there
         try:
             lock.acquire(blocking=False)

@@ -10,7 +10,8 @@ from typing import Any
 
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
-from palm.core.files.fs import UNFINISHED, flush, flush_folder, has_link, is_plain, recover, write_text
+from palm.core.files.door import has_link, is_plain
+from palm.core.files.fs import UNFINISHED, flush, flush_folder, recover, write_text
 from palm.core.files.untrusted import (
     is_inside,
     parse_json,

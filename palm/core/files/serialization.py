@@ -13,6 +13,7 @@ from torch import Tensor
 from palm.core.component import Component, path_settings
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.checksum import checksum
+from palm.core.files.door import make_folder, remove, rename
 from palm.core.files.untrusted import resolve_inside, wrap_read_errors
 from palm.core.numerics.allocation_limit import within_weights
 from palm.core.numerics.skip_init import skip_init
@@ -45,10 +46,10 @@ def describe(
             component.write_file(name, written)
             first = known.setdefault(checksum(written), target)
             if first == target:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                written.replace(target)
+                make_folder(target.parent)
+                rename(written, target)
             else:
-                written.unlink()
+                remove(written)
             settings[name] = {"file": first.relative_to(folder).as_posix()}
     return {"name": registry.name_of(type(component)), "settings": settings}
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from palm.core.differences import shortened
 from palm.core.errors import StorageError
+from palm.core.files.door import new_file
 from palm.core.files.fs import wrap_write_errors
 from palm.core.files.untrusted import wrap_read_errors
 
@@ -30,7 +31,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with wrap_write_errors(path):
-        path.touch()
+        new_file(path).close()
         mode = path.stat().st_mode  # as the umask has it; safetensors' own files are for their owner alone
         save_file(contiguous, path, metadata={"format": "pt"})  # `transformers` reads no file without it
         path.chmod(mode)

@@ -11,17 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, Timeout
 
 from palm.core.errors import DataError, StorageError
-from palm.core.files.fs import (
-    is_plain,
-    is_temporary,
-    mark_written,
-    open_to_append,
-    remove,
-    wrap_write_errors,
-)
+from palm.core.files.door import is_plain, make_folder, open_to_append, remove
+from palm.core.files.fs import is_temporary, mark_written, wrap_write_errors
+from palm.core.files.locking import lock_on
 from palm.core.logging import logger
 from palm.distributed import is_first
 
@@ -44,7 +39,7 @@ class PredictionLog:
         self.path = directory / PREDICTION_LOG
         self._about = cache(about)
         self._file: IO[bytes] | None = None
-        self._lock = FileLock(directory / PREDICTION_LOCK)
+        self._lock: BaseFileLock | None = None
         self._end = 0
         self._digest = ""
         self.num_examples = 0
@@ -107,7 +102,7 @@ class PredictionLog:
         self.num_examples += len(records)
 
     def _opened(self) -> IO[bytes]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         self._check()
         mark_written(self.path)
         self._file = file = open_to_append(self.path)
@@ -134,7 +129,8 @@ class PredictionLog:
         if not is_first():
             return self
         with wrap_write_errors(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
+            self._lock = lock_on(self.path.with_name(PREDICTION_LOCK))
             try:
                 self._lock.acquire(blocking=False)
             except Timeout:
@@ -153,7 +149,8 @@ class PredictionLog:
                 self._file.close()
             if (kind is None or issubclass(kind, DataError)) and is_temporary(self.path):
                 remove(self.path)
-            self._lock.release()
+            if self._lock is not None:
+                self._lock.release()
         if kind is not None and is_plain(self.path) and is_temporary(self.path):
             logger.warning(
                 "%s: stopped after %d examples; resume with --resume (in Python: resume=True)",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from palm.core.files.door import make_folder
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.engine.run.run_directory import BAD_ROWS
@@ -26,7 +27,7 @@ def write_bad_rows(folder: Path, tasks: Sequence[Task]) -> None:
             lines += [json.dumps({"task": task.name, **record}, ensure_ascii=False) for record in records]
             total += count
     if total:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_text(folder / BAD_ROWS, "\n".join(lines) + "\n")
         listed = "" if len(lines) == total else f" the first {len(lines)} of"
         logger.warning(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
-from palm.core.files.fs import open_to_append
+from palm.core.files.door import open_to_append
 from palm.core.files.tensors import tensor_digests
 from palm.distributed import full_tensors, is_first
 from palm.engine.run.checkpoint import optimizer_tensors

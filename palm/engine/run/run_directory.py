@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,8 @@ from typing import Any
 from palm.core.differences import shortened
 from palm.core.errors import StorageError, TrainingError
 from palm.core.files.atomic_dir import check_target, move_foreign_aside, remove_directory, remove_stale
-from palm.core.files.fs import check_replaceable, has_link, numbered, remove_written, write_json
+from palm.core.files.door import has_link
+from palm.core.files.fs import check_replaceable, numbered, remove_written, write_json
 from palm.core.files.manifest import MANIFEST, is_sealed
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
@@ -92,6 +93,7 @@ class RunDirectory:
         targets: those that get models.
         resume: the setting: a checkpoint, or 'auto', or None.
         overwrite: the setting: what an earlier run of palm left may be replaced.
+        inputs: files that the run reads; none may have a name under which it writes.
     """
 
     path: Path
@@ -99,6 +101,7 @@ class RunDirectory:
     targets: Sequence[str]
     resume: str | None = None
     overwrite: bool = False
+    inputs: Sequence[Path] = ()
 
     def check(self, launch: str | None = None, goes_on: bool = False) -> RunStart:
         """Clear up after processes that died, refuse what would be refused hours later, choose the start.
@@ -114,6 +117,7 @@ class RunDirectory:
         for name in sorted({*tasks, BEST_OF_RUN, STAGES, *FOLDERS}):
             if (self.path / name).is_symlink():
                 raise StorageError(f"{self.path / name} is a link; remove it, or give another save_path")
+        self._check_inputs(tasks)
         for name in (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS, STAGES_RECORD):
             if self.overwrite or goes_on or self.resume == "auto":
                 move_foreign_aside(self.path / name)
@@ -233,6 +237,14 @@ class RunDirectory:
             logger.warning("passed over: %s", error)
             return {}
         return record if isinstance(record, dict) else {}
+
+    def _check_inputs(self, tasks: Collection[str]) -> None:
+        folder = self.path.resolve()
+        for file in self.inputs:
+            place = file.resolve()
+            first, *rest = place.relative_to(folder).parts if folder in place.parents else ("",)
+            if RESERVED.fullmatch(first) or (first in tasks and rest and MODELS.fullmatch(rest[0])):
+                raise StorageError(f"{file} is read, and the run writes there; give another save_path")
 
     def _is_here(self, checkpoint: str | Path | None) -> bool:
         return checkpoint is not None and Path(checkpoint).resolve().parent == self.path.resolve()

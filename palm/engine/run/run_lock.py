@@ -9,10 +9,12 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from palm.core.errors import StorageError
+from palm.core.files.door import make_folder, within
 from palm.core.files.fs import remove_written, wrap_write_errors, write_json
+from palm.core.files.locking import lock_on
 from palm.core.files.untrusted import read_json
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
@@ -32,8 +34,8 @@ def only_run_in(folder: Path) -> Iterator[None]:
         StorageError: another run is there, and names it; or the folder cannot be written.
     """
     with wrap_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK)
+        make_folder(folder)
+        lock = lock_on(folder / LOCK)
         try:
             lock.acquire(blocking=False)
         except Timeout:
@@ -47,7 +49,8 @@ def only_run_in(folder: Path) -> Iterator[None]:
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         holder = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
         write_json(folder / HOLDER, {**holder, "command": command_of_program()})
-        yield
+        with within(folder):
+            yield
     finally:
         # The lock itself stays: whoever has opened it just now would lock a file that is gone.
         with suppress(OSError):

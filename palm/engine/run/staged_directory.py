@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from palm.core.differences import changes
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import linked_copy
-from palm.core.files.fs import has_link, write_json
+from palm.core.files.door import has_link
+from palm.core.files.fs import write_json
 from palm.core.files.manifest import is_sealed
 from palm.core.files.untrusted import read_object
 from palm.core.logging import logger
@@ -88,10 +89,11 @@ class StagedDirectory:
                     "\n  ".join([f"{self.path} holds stages that were trained with other settings:", *lines])
                     + "\nRestore them, or replace the run (overwrite: true without resume)"
                 )
-        RunDirectory(self.path, self.run.tasks, self.run.targets, None, self.run.overwrite).check()
+        replace(self.run, resume=None).check()
         identity = {"tasks": {task: {} for task in self.run.tasks}, "stages": list(self.stages)}
-        fresh = RunDirectory(self.path, self.run.tasks, self.run.targets, None, overwrite=True)
-        fresh.begin(RunStart(uuid.uuid4().hex, None), identity, launch)
+        replace(self.run, resume=None, overwrite=True).begin(
+            RunStart(uuid.uuid4().hex, None), identity, launch
+        )
         write_json(file, record)
 
     def _changed(self, saved: Mapping[str, Any]) -> Iterator[str]:

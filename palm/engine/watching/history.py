@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import open_to_append, wrap_write_errors, write_text
+from palm.core.files.door import make_folder, open_to_append
+from palm.core.files.fs import wrap_write_errors, write_text
 from palm.core.version import __version__
 from palm.engine.training.events import (
     Completed,
@@ -102,7 +103,7 @@ class HistoryWriter:
         if self.folder is not None:
             path = self.folder / HISTORY_FILE
             with wrap_write_errors(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 write_lines(path, self.lines)
                 self._file = open_to_append(path)
         # A run that is killed between saving a checkpoint and writing its line would lack that line for ever.

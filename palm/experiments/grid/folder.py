@@ -13,7 +13,8 @@ from palm.controller.document import Document
 from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import remove_directory
-from palm.core.files.fs import has_link, remove_written, write_json, write_text
+from palm.core.files.door import has_link, make_folder
+from palm.core.files.fs import remove_written, write_json, write_text
 from palm.core.files.manifest import MANIFEST
 from palm.core.files.untrusted import read_object
 from palm.engine.run.run_directory import CONFIGURATION as RESOLVED
@@ -112,7 +113,7 @@ class Grid:
             for folder in self.folders():
                 clear(folder)
         description = {"format": GRID_FORMAT, "version": GRID_VERSION, "kind": kind, "about": about}
-        (self.path / "runs").mkdir(parents=True, exist_ok=True)
+        make_folder(self.path / "runs")
         write_json(file, description)
         return True
 
@@ -132,7 +133,7 @@ class Grid:
             raise StorageError(
                 f"{folder / OUT} is a link, or in one; remove it, or give another folder (--output)"
             )
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         own = {"save_path": str((folder / OUT).absolute()), "resume": "auto", "overwrite": False}
         settings = {**run.settings, "global": {**run.settings["global"], **own}}
         write_text(folder / CONFIGURATION, yaml_text(settings))

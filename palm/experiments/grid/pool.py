@@ -15,7 +15,8 @@ import torch
 from palm.core.checks import count_problems, raise_any
 from palm.core.durations import duration
 from palm.core.errors import PalmError
-from palm.core.files.fs import check_replaceable, open_to_append, write_text
+from palm.core.files.door import open_to_append
+from palm.core.files.fs import check_replaceable, write_text
 from palm.core.invocation import START, command_of_program
 from palm.core.logging import logger
 from palm.core.signals import Stopped

@@ -15,6 +15,7 @@ from typing import Any
 
 from palm.controller import Controller
 from palm.core.errors import TrainingError
+from palm.core.files.door import make_folder, within
 from palm.core.files.fs import write_json, write_text
 from palm.core.files.locking import locked
 from palm.core.files.manifest import is_sealed
@@ -55,7 +56,7 @@ def work(folder: Path) -> None:
     # The process that started this one holds the other end of standard input and never writes: the end of the
     # file means that it has died, and this one ends as on SIGTERM, with a checkpoint.
     threading.Thread(target=end_with_parent, daemon=True).start()
-    with locked(folder / ".worker.lock", f"ending the run in {folder}"):
+    with within(folder), locked(folder / ".worker.lock", f"ending the run in {folder}"):
         if not (folder / RESULT).is_file():
             job = read_object(folder / JOB)
             result = _trained(folder, job)
@@ -96,7 +97,7 @@ def _scored(folder: Path, controller: Controller, task: str, job: dict[str, Any]
     records = chain.from_iterable(model.steps(seen, losses={}))
     pairs = list(zip(records, model.reader.truths(known), strict=True))
     if is_first():
-        (folder / ROWS).mkdir(exist_ok=True)
+        make_folder(folder / ROWS)
         lines = (
             json.dumps({"prediction": record, "truth": truth}, ensure_ascii=False) for record, truth in pairs
         )

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import PalmError, StorageError
-from palm.core.files.fs import is_plain, is_temporary, mark_written
+from palm.core.files.door import is_plain
+from palm.core.files.fs import is_temporary, mark_written
 from palm.experiments.grid.folder import word_of
 from palm.experiments.grid.pool import Result
 from palm.experiments.search.space import Range, Space, Values

@@ -15,7 +15,8 @@ from palm.controller.settings import RunSettings
 from palm.controller.startup import configured
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.fs import check_replaceable, is_temporary, remove, remove_written, write_json, write_text
+from palm.core.files.door import remove
+from palm.core.files.fs import check_replaceable, is_temporary, remove_written, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in

@@ -18,9 +18,11 @@ from pathlib import Path
 import tokenizers
 
 from palm.core.errors import DataError, StorageError
+from palm.core.files.atomic_dir import move_foreign_aside, new_directory, remove_directory, remove_stale
 from palm.core.files.checksum import checksum
-from palm.core.files.fs import is_plain, remove
+from palm.core.files.door import make_folder, remove
 from palm.core.files.locking import locked
+from palm.core.files.manifest import is_sealed
 from palm.core.logging import logger
 from palm.reader.rows.chunks import RowEncoder, training_parts
 from palm.reader.rows.rows import Rows
@@ -34,16 +36,7 @@ KEPT_DAYS = 30
 REPORT_SECONDS = 10.0
 """Time between two lines about how far the encoding of a file has come."""
 
-_OURS = re.compile(r"[0-9a-f]{32}(\.lock|\.\d+\.part)?")
-
-MARK = ".palm-entry"
-"""A file of every entry; a folder without it is not palm's."""
-
-_FILES = re.compile(
-    rf"{re.escape(MARK)}|rows\.json|\d+\.(values|offsets)|model\.onnx|exact\.onnx|manifest\.json"
-)
-"""What an entry consists of: rows, or an ONNX graph."""
-
+_KEY = re.compile(r"[0-9a-f]{32}")
 
 FORMAT = 2
 """How rows are laid down on disk."""
@@ -99,16 +92,21 @@ class DataCache:
         with suppress(StorageError):
             if (rows := _rows_with_messages(entry)) is not None:
                 return rows
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         with locked(self.folder / f"{key}.lock", f"encoding {path}"):
             try:
                 if (rows := _rows_with_messages(entry)) is not None:  # another process has made them by now
                     return rows
             except StorageError as error:
                 logger.warning("%s: its encoded rows are damaged, so it is encoded again: %s", path, error)
-                remove_entry(entry)
+                move_foreign_aside(entry)
+                remove_directory(entry)
             forget_unused(self.folder)
-            _encode_into(entry, reader, path)
+            try:
+                _encode_into(entry, reader, path)
+            except StorageError:
+                if not is_sealed(entry):  # where there are no locks, another process may have been first
+                    raise
             return mapped_rows(entry)[0]
 
 
@@ -154,23 +152,17 @@ def _content(value: object) -> dict[str, str]:
 
 
 def forget_unused(folder: Path) -> None:
-    """Remove the entries of a cache folder that were not used for `KEPT_DAYS` days."""
+    """Remove what dead processes left in a cache, and entries that were not used for `KEPT_DAYS` days."""
+    remove_stale(folder, lambda name: _KEY.fullmatch(name) is not None, is_shared=True)
     oldest = time.time() - KEPT_DAYS * 24 * 3600
     for place in folder.iterdir():
-        with suppress(OSError):
-            if _OURS.fullmatch(place.name) and place.lstat().st_mtime <= oldest:
-                remove_entry(place)
-
-
-def remove_entry(place: Path) -> None:
-    """Remove an entry with palm's mark that holds nothing else, or the empty file that is the lock of one."""
-    if place.suffix == ".lock":
-        is_ours = is_plain(place) and not place.stat().st_size
-    else:
-        is_ours = not place.is_symlink() and is_plain(place / MARK)
-        is_ours = is_ours and all(is_plain(file) and _FILES.fullmatch(file.name) for file in place.iterdir())
-    if is_ours:
-        remove(place)
+        about = place.lstat()
+        if not _KEY.fullmatch(place.stem) or about.st_mtime > oldest:
+            continue
+        if place.suffix == ".lock" and not about.st_size:
+            remove(place)
+        elif is_sealed(place):
+            remove_directory(place)
 
 
 def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Rows:
@@ -215,26 +207,13 @@ def _rows_with_messages(entry: Path) -> Rows | None:
 
 def _encode_into(entry: Path, reader: RowEncoder, path: Path) -> None:
     """Encode a file into a new entry."""
-    part = entry.with_name(f"{entry.name}.{os.getpid()}.part")
-    if part.is_dir():  # of a process with the same number
-        remove_entry(part)
-    part.mkdir()
-    (part / MARK).touch()
-    try:
+    with new_directory(entry) as part:
         bad = BadRows(path, reader.on_bad_row)
         with _warnings() as warnings:
             columns = write_arrays(part, _with_progress(training_parts(reader, path, bad), path))
         write_manifest(part, columns, warnings, (bad.records, bad.count))
         if key_of(reader, path) != entry.name:
             raise DataError(f"{path}: the file has changed while it was read; start again")
-        try:
-            part.rename(entry)
-        except OSError:
-            if not entry.is_dir():  # where there are no locks, another process may have been first
-                raise
-    finally:
-        if part.is_dir():
-            remove_entry(part)
 
 
 def _with_progress(parts: Iterable[Rows], path: Path) -> Iterator[Rows]:

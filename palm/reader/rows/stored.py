@@ -13,6 +13,8 @@ import numpy as np
 
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.checksum import checksum
+from palm.core.files.door import new_file
+from palm.core.files.fs import write_json
 from palm.reader.rows.rows import ArrayInfo, Column, Ints, Rows, digest_of
 
 MANIFEST = "rows.json"
@@ -60,7 +62,7 @@ def write_arrays(folder: Path, parts: Iterable[Rows]) -> dict[str, ColumnInfo]:
     with ExitStack() as opened:
 
         def array_file(name: str, array: Ints) -> _ArrayFile:
-            return _ArrayFile(opened.enter_context((folder / name).open("wb")), array.dtype)
+            return _ArrayFile(opened.enter_context(new_file(folder / name)), array.dtype)
 
         for rows in parts:
             kinds = kinds or _kinds(rows)
@@ -104,7 +106,7 @@ def write_manifest(
         OSError: the folder cannot be written.
     """
     manifest = {"digest": digest_of(columns), "columns": columns, "messages": list(messages), "bad": bad}
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+    write_json(folder / MANIFEST, manifest)
 
 
 def _kinds(rows: Rows) -> dict[str, str]:

@@ -16,9 +16,9 @@ import torch
 
 from palm.backbone import Backbone
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.files.atomic_dir import new_directory
+from palm.core.files.atomic_dir import move_foreign_aside, new_directory, remove_directory
 from palm.core.files.checksum import checksum
-from palm.core.files.fs import remove
+from palm.core.files.door import make_folder, remove
 from palm.core.files.locking import locked
 from palm.core.files.manifest import verify
 from palm.core.files.tensors import tensor_digests
@@ -34,7 +34,7 @@ from palm.engine.inference.onnx.writing import (
 )
 from palm.paradigm import Head
 from palm.reader import Reader
-from palm.reader.rows.cache import MARK, DataCache, forget_unused, remove_entry
+from palm.reader.rows.cache import DataCache, forget_unused
 
 FILE = "model.onnx"
 
@@ -106,12 +106,11 @@ def graph_file(graph: Graph, rows: Tensors, precision: str, cache: DataCache | N
     if cache is not None:
         entry = cache.folder / key_of_graph(graph, precision)
         try:
-            cache.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(cache.folder)
             with locked(cache.folder / f"{entry.name}.lock", "making an ONNX graph"):
                 if not _is_whole(entry):
                     forget_unused(cache.folder)
                     with new_directory(entry) as part:
-                        (part / MARK).touch()
                         _make(graph, rows, precision, part / FILE)
             with suppress(OSError):  # an entry of somebody else
                 os.utime(entry)
@@ -157,7 +156,8 @@ def _is_whole(entry: Path) -> bool:
         verify(entry, (FILE,))
     except StorageError:
         if entry.is_dir():
-            remove_entry(entry)
+            move_foreign_aside(entry)
+            remove_directory(entry)
         return False
     return True
 

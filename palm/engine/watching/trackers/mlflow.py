@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from palm.core.files.door import make_folder
 from palm.engine.training.events import Ended, Event, Started
 from palm.engine.watching.trackers.curves import Summary, curves_of, settings_text, step_of
 
@@ -45,7 +46,7 @@ class MLflow:
     def _start(self, event: Started) -> None:
         from mlflow import MlflowClient
 
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         store = f"sqlite:///{(self.folder / 'mlflow.db').resolve()}"
         self.client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", store))
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "palm")

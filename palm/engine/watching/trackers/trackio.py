@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from palm.core.files.door import make_folder
 from palm.engine.training.events import Ended, Event, Started
 from palm.engine.watching.trackers.curves import Summary, curves_of, step_of
 
@@ -28,7 +29,7 @@ class Trackio:
     def __init__(self, package: str, folder: Path) -> None:
         self.folder = folder
         self.step = 0
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for name, value in OFFLINE[package](folder / package).items():
             os.environ.setdefault(name, value)
         self.package: Any = import_module(package)  # it reads the environment when it is imported
