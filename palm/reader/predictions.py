@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias, overload
 
 from palm.core.files.door import make_folder
-from palm.core.files.fs import wrap_write_errors, write_atomically
+from palm.core.files.fs import write_atomically
 
 Record: TypeAlias = dict[str, Any]
 """One prediction as a user sees it: JSON-ready."""
@@ -174,8 +174,7 @@ def _new_object(path: Path, end: str = "\n}\n") -> Iterator[Callable[[str, Any],
 @contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
     """A file that appears under its name when it is complete."""
-    with wrap_write_errors(path):
-        make_folder(path.parent)
+    make_folder(path.parent)
     # Half of a surrogate pair, which no UTF-8 file can hold, is written as JSON's own escape.
     with write_atomically(path) as opened:
         file = TextIOWrapper(opened, "utf-8", "backslashreplace", "\n")

@@ -139,8 +139,8 @@ def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None) -> None:
     """Write all files of a project."""
     for name, kind in tasks.items():
         make_folder(folder / "data" / name)
-        for file in (TEMPLATES / "data" / kind).iterdir():
-            copy(file, folder / "data" / name / file.name)
+        for rows in (TEMPLATES / "data" / kind).iterdir():
+            copy(rows, folder / "data" / name / rows.name)
         ending = "json" if kind == "mrc" else "tsv"
         data = f"data/{name}"
         paths = {"data": data, "train": f"{data}/train.{ending}", "dev": f"{data}/dev.{ending}"}

@@ -23,8 +23,9 @@ from palm.core.files.atomic_dir import (
     remove_directory,
     remove_stale,
 )
-from palm.core.files.fs import UNFINISHED, WRITTEN, mark_written, recover, wrap_write_errors, write_text
+from palm.core.files.fs import UNFINISHED, WRITTEN, mark_written, recover, write_text
 from palm.core.files.manifest import verify
+from palm.core.files.write_errors import wrap_write_errors
 from palm.reader.predictions import write_records
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="fork")

@@ -26,15 +26,16 @@ from palm.core.files.door import (
 from palm.core.files.fs import (
     UNFINISHED,
     aside_name,
+    check_not_read,
     is_temporary,
     is_written,
     recover,
     replace_directory,
     stale_temporaries,
     temporary_name,
-    wrap_write_errors,
 )
 from palm.core.files.manifest import MANIFEST, is_sealed, manifest_of, seal, unchanged, verify
+from palm.core.files.write_errors import wrap_write_errors
 from palm.core.logging import logger
 
 WEIGHTS = ".safetensors"
@@ -126,7 +127,7 @@ def link_equal_weights(folder: Path, others: Sequence[Path]) -> None:
                     rename(part, mine)
 
 
-def check_target(path: Path, overwrite: bool = False, reads: Iterable[str | Path] = ()) -> None:
+def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = ()) -> None:
     """Check that `new_directory` may write; `reads` is what it will be made of, and so not replaced.
 
     Raises:
@@ -143,9 +144,7 @@ def check_target(path: Path, overwrite: bool = False, reads: Iterable[str | Path
         raise StorageError(f"{path} is a file; give the path of a new folder")
     if not path.exists() or not any(path.iterdir()):
         return
-    for source in map(Path, reads):
-        if source.resolve().is_relative_to(path.resolve()):
-            raise StorageError(f"{path} would replace {source}, which is read; give the path of a new folder")
+    check_not_read(path, reads)
     if foreign := foreign_files(path):
         count = len(foreign)
         names = ", ".join(foreign[:MAX_NAMED]) + (", …" if count > MAX_NAMED else "")

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from palm.core.files.write_errors import wrap_write_errors
+
 _HAS_FOLDERS = os.open in os.supports_dir_fd
 """Names in open folders can be used. Windows has none; each change begins with a look for links there."""
 
@@ -105,14 +107,15 @@ def make_folder(folder: Path) -> None:
     """Make a folder, and those above it, where they are missing.
 
     Raises:
-        OSError: it cannot be made, or something else is there.
+        StorageError: it cannot be made, or something else is there.
     """
     missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
-    for place in reversed(missing):
-        with suppress(FileExistsError):  # another process was first
-            new_folder(place)
-    with _parent(folder / "inside"):
-        pass
+    with wrap_write_errors(folder):
+        for place in reversed(missing):
+            with suppress(FileExistsError):  # another process was first
+                new_folder(place)
+        with _parent(folder / "inside"):
+            pass
 
 
 def new_file(path: Path) -> BinaryIO:

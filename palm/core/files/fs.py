@@ -1,61 +1,27 @@
-"""Files that appear whole, folders that replace others, a record of what palm wrote; errors with remedies."""
+"""Files that appear whole, folders that replace others, and the record of what palm wrote."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from safetensors import SafetensorError
-
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
 from palm.core.files.door import exchange, is_plain, new_file, open_to_append, remove, rename
-
-REMEDIES = {
-    errno.ENOSPC: "the disk is full; free some space",
-    getattr(errno, "EDQUOT", -1): "the disk quota is used up; free some space",
-    errno.EROFS: "the file system is read-only; mount it for writing, or give a folder elsewhere",
-    errno.EIO: "the disk reports an error; look at its state before you go on",
-    errno.EACCES: "permission denied; give a folder that can be written",
-    errno.EPERM: "not permitted; give a folder that can be written",
-}
-"""Error number -> what it means and what to do."""
+from palm.core.files.write_errors import wrap_write_errors
 
 WRITTEN = ".palm-files.jsonl"
 """The record of what palm wrote into a folder: a line for each file, with its size and SHA-256."""
 
 UNFINISHED = ".palm-unfinished"
 """Mark of a folder that palm is filling."""
-
-
-@contextmanager
-def wrap_write_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses into an error that names `path` and the remedy.
-
-    Raises:
-        StorageError: in place of `OSError`, and of what safetensors makes of one.
-    """
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        number = getattr(error, "errno", None)
-        if number is None:  # safetensors has the number in its text alone: "… (os error 28)"
-            number = next((code for code in REMEDIES if f"(os error {code})" in str(error)), None)
-        reason = getattr(error, "strerror", None) or error
-        if file := getattr(error, "filename", None):
-            reason = f"{reason}: {file}"
-        reason = REMEDIES.get(number, f"{reason}; give a folder that can be written")
-        # A folder that is being filled has another name for the time than the one that the user knows.
-        parts = [re.sub(r"^\.(.+)\.[A-Za-z0-9]*-\d+\.part$", r"\1", part) for part in path.parts]
-        raise StorageError(f"cannot write {Path(*parts)}: {reason}") from error
 
 
 def flush(file: Path) -> None:
@@ -136,6 +102,17 @@ def check_replaceable(path: Path, kind: str = "") -> None:
         if is_plain(path) and kind:
             told = f"was not written by palm as {kind}, or has been changed since"
         raise StorageError(f"{path} {told}; it is not replaced: move it elsewhere, or give another place")
+
+
+def check_not_read(path: Path, reads: Iterable[object]) -> None:
+    """Check that a file or folder to be written is not what it is made of, and does not hold it.
+
+    Raises:
+        StorageError: it is, or does.
+    """
+    for source in reads:
+        if isinstance(source, str | Path) and Path(source).resolve().is_relative_to(path.resolve()):
+            raise StorageError(f"{path} would replace {source}, which is read; give another place")
 
 
 def remove_written(path: Path) -> None:

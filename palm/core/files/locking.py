@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +9,9 @@ from pathlib import Path
 
 from filelock import FileLock, SoftFileLock, Timeout
 
-from palm.core.files.door import open_to_append
+from palm.core.errors import StorageError
+from palm.core.files.door import is_plain, open_to_append
+from palm.core.files.write_errors import wrap_write_errors
 from palm.core.logging import logger
 
 
@@ -18,12 +19,11 @@ def lock_on(path: Path) -> FileLock:
     """Return the lock of a file, which taking it would make empty.
 
     Raises:
-        OSError: there is a file of that name that holds something, or that is no plain file.
+        StorageError: there is a file of that name that holds something, or that is no plain file.
     """
-    if os.path.lexists(path):
-        with open_to_append(path) as file:
-            if os.fstat(file.fileno()).st_size:
-                raise OSError(errno.EEXIST, "not a lock of palm's own", str(path))
+    is_own = is_plain(path) and (path.stat().st_size, path.stat().st_nlink) == (0, 1)
+    if os.path.lexists(path) and not is_own:
+        raise StorageError(f"{path} is no lock of palm's own; move it elsewhere")
     return FileLock(path)
 
 
@@ -38,10 +38,11 @@ def locked(path: Path, work: str) -> Iterator[None]:
         work: what the other process is doing, for the line that tells of the waiting.
 
     Raises:
-        OSError: the file cannot be made.
+        StorageError: the file cannot be made.
     """
     lock = lock_on(path)
-    open_to_append(path).close()
+    with wrap_write_errors(path):
+        open_to_append(path).close()
     with suppress(OSError):  # no locks there
         try:
             lock.acquire(blocking=False)

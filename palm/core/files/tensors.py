@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.door import new_file
-from palm.core.files.fs import wrap_write_errors
 from palm.core.files.untrusted import wrap_read_errors
+from palm.core.files.write_errors import wrap_write_errors
 
 MAX_HEADER = 1 << 24
 """Bytes of a safetensors header, some thousand times what a model has."""

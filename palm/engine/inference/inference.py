@@ -16,10 +16,10 @@ import torch
 from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.errors import ConfigError, DataError, PalmError, StorageError
+from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.checksum import checksum
-from palm.core.files.fs import write_json, write_text
+from palm.core.files.fs import check_not_read, write_json, write_text
 from palm.core.files.serialization import describe
 from palm.core.files.tensors import save_tensors, tensor_digests
 from palm.core.numerics.precision import checked, resolved
@@ -152,10 +152,8 @@ class InferenceModel:
         """
         file = Path(path)
         directory = Path(directory)
-        if file.resolve().parent == directory.resolve() and file.name in PREDICTION_FILES:
-            raise StorageError(
-                f"{file} is the input and would be replaced; give another folder for the output"
-            )
+        for name in PREDICTION_FILES:
+            check_not_read(directory / name, [file])
         log = PredictionLog(directory, lambda: self._about(file))
         if resume and is_first():
             log.resume()

@@ -15,8 +15,9 @@ from filelock import BaseFileLock, Timeout
 
 from palm.core.errors import DataError, StorageError
 from palm.core.files.door import is_plain, make_folder, open_to_append, remove
-from palm.core.files.fs import is_temporary, mark_written, wrap_write_errors
+from palm.core.files.fs import is_temporary, mark_written
 from palm.core.files.locking import lock_on
+from palm.core.files.write_errors import wrap_write_errors
 from palm.core.logging import logger
 from palm.distributed import is_first
 

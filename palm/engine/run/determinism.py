@@ -13,8 +13,9 @@ from torch import Tensor
 
 from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
-from palm.core.files.door import open_to_append
+from palm.core.files.door import new_file, open_to_append
 from palm.core.files.tensors import tensor_digests
+from palm.core.files.write_errors import wrap_write_errors
 from palm.distributed import full_tensors, is_first
 from palm.engine.run.checkpoint import optimizer_tensors
 from palm.engine.training.events import Event, Started
@@ -39,6 +40,9 @@ class Recorder:
 
     def __init__(self, path: Path, last: int, killed_after: int | None = None) -> None:
         self.path = path
+        if is_first():
+            with wrap_write_errors(path):
+                new_file(path).close()
         self.last = last
         self.killed_after = killed_after
 

@@ -13,9 +13,10 @@ from filelock import Timeout
 
 from palm.core.errors import StorageError
 from palm.core.files.door import make_folder, within
-from palm.core.files.fs import remove_written, wrap_write_errors, write_json
+from palm.core.files.fs import remove_written, write_json
 from palm.core.files.locking import lock_on
 from palm.core.files.untrusted import read_json
+from palm.core.files.write_errors import wrap_write_errors
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
 

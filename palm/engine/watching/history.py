@@ -13,7 +13,8 @@ from typing import IO, Any
 
 from palm.core.errors import StorageError
 from palm.core.files.door import make_folder, open_to_append
-from palm.core.files.fs import wrap_write_errors, write_text
+from palm.core.files.fs import write_text
+from palm.core.files.write_errors import wrap_write_errors
 from palm.core.version import __version__
 from palm.engine.training.events import (
     Completed,

@@ -16,7 +16,14 @@ from palm.controller.startup import configured
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.door import remove
-from palm.core.files.fs import check_replaceable, is_temporary, remove_written, write_json, write_text
+from palm.core.files.fs import (
+    check_not_read,
+    check_replaceable,
+    is_temporary,
+    remove_written,
+    write_json,
+    write_text,
+)
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
@@ -177,6 +184,7 @@ def _opened(folder: Path, space: Space, source: _Source, trials: int | None, ove
             source.at(point)  # all mistakes before the first run
     for name in (SWEEP_JSON, SWEEP_TABLE, BEST_CONFIG):
         check_replaceable(folder / name)
+        check_not_read(folder / name, [source.config])
     given, planned = source.at(first_point(space))
     about = {
         "space": json_of_space(space),

@@ -14,7 +14,7 @@ import torch
 
 from palm.core.errors import PalmError
 from palm.core.files.door import new_file
-from palm.core.files.fs import wrap_write_errors
+from palm.core.files.write_errors import wrap_write_errors
 from palm.engine.inference.onnx.graph import Graph
 
 OPSET = 20
