@@ -1,6 +1,6 @@
 """Kill runs at every file-system call and at random moments, go on, and compare with a run left in peace.
 
-    python benchmarks/faults/kills.py [--calls 200] [--random 100] [--stages 20]
+    python benchmarks/faults/kills.py [--calls 200] [--random 100] [--stages 20] [--commands 50] [--sweeps 10]
 
 A trial is good if, after the kill, everything under its proper name is whole, nobody's own file is touched,
 and the run that goes on ends with the same bits, with nothing half-written left; after kills at random
@@ -10,6 +10,7 @@ moments, with the same history too, but for times. Linux; needs a C compiler.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -24,8 +25,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import palm
 from benchmarks.faults import tiny_run
 from benchmarks.faults.shim import KILL, in_a_child, under_the_shim
+from palm.core.files.fs import WRITTEN
+from palm.export import to_hugging_face
+from palm.report.page import write_report
+from palm.starter.project import write_project
 
 MINE = "not palm's"
 
@@ -187,6 +193,69 @@ def predictions(data: Path, work: Path, wanted: int, trials: Trials) -> None:
             trials.add("killed at a random moment: predicting", wrong if number == 0 else [])
 
 
+def of_commands(data: Path, work: Path, wanted: int, trials: Trials) -> None:
+    """Commands that write one thing, killed before one of their calls, and given again."""
+    run = fresh(work / "whole")
+    in_a_child(lambda: tiny_run.train(data, run), run)
+    model = run / "colour" / "infer_model"
+    cached = {"use_data_cache": True, "data_cache": str(work / "cache"), "max_steps": 1, "overwrite": True}
+    commands: dict[str, Callable[[Path], object]] = {
+        "init": lambda folder: write_project(folder / "new", {"cls": "cls"}),
+        "convert": lambda folder: palm.convert(model, folder / "new", to="palm", overwrite=True),
+        "export": lambda folder: to_hugging_face(model, folder / "new", overwrite=True),
+        "merge": lambda folder: palm.merge([model, model], folder / "new", overwrite=True),
+        "report": lambda folder: write_report(run, folder / "new.html", predict=False),
+        "cache": lambda folder: tiny_run.train(data, work / "out", **{**cached, "data_cache": str(folder)}),
+    }
+    for name, command in commands.items():
+        place = work / f"of {name}"
+        place.mkdir()
+        total = in_a_child(lambda: command(place), place).calls  # noqa: B023
+        whole = contents(place)
+        for call in places(total, wanted):
+            shutil.rmtree(place)
+            place.mkdir()
+            (place / "notes.txt").write_text(MINE, encoding="utf-8")
+            ended = in_a_child(lambda: command(place), place, call, KILL)  # noqa: B023
+            wrong = [] if ended.signal == signal.SIGKILL else [f"it was not killed: {ended.said}"]
+            again = in_a_child(lambda: command(place), place)  # noqa: B023
+            (place / "notes.txt").unlink()
+            if contents(place) != whole:
+                wrong.append(f"another result: {again.said[:200]}")
+            wrong += [f"left over: {left}" for left in tiny_run.temporaries(place)]
+            trials.add(f"killed at a file-system call: {name}", [f"call {call}: {line}" for line in wrong])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder but for the records of what was written, which also name what was given up."""
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != WRITTEN)
+    return {
+        str(file.relative_to(folder)): b"" if file.suffix == ".lock" else file.read_bytes() for file in files
+    }
+
+
+def sweeps(data: Path, work: Path, wanted: int, trials: Trials) -> None:
+    """Sweeps with Optuna, killed at random moments and continued: each ends with all of its trials."""
+    draw, out = random.Random(5), work / "sweep"
+
+    def sweep() -> None:
+        settings = tiny_run.settings(data, work / "none", overwrite=True)
+        palm.sweep(settings, {"learning_rate": {"low": 0.001, "high": 0.01}}, trials=3, output=out)
+
+    kills = 0
+    while kills < wanted:
+        shutil.rmtree(out, ignore_errors=True)
+        deaths = 0
+        while killed_within(draw.uniform(2, 40), sweep):
+            deaths += 1
+        kills += deaths
+        found = json.loads((out / "sweep.json").read_text(encoding="utf-8"))["trials"]
+        wrong = [] if len(found) == 3 else [f"{len(found)} trials"]
+        wrong += [f"left over: {left}" for left in tiny_run.temporaries(out)]
+        for number in range(deaths):
+            trials.add("killed at a random moment: sweep with Optuna", wrong if number == 0 else [])
+
+
 def left_in_peace(work: Path, **more: Any) -> tuple[Path, str]:
     """Data in `work / "data"`, and the fingerprint of a run on them in `work / "reference"`."""
     data, out = work / "data", work / "reference"
@@ -205,16 +274,27 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=200)
     parser.add_argument("--random", type=int, default=100)
     parser.add_argument("--stages", type=int, default=20)
+    parser.add_argument("--commands", type=int, default=50)
+    parser.add_argument("--sweeps", type=int, default=10)
     options = parser.parse_args()
     under_the_shim()
     trials = Trials()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve()
         data, reference = left_in_peace(work)
-        at_calls(data, work, options.calls, trials, reference)
-        at_random(work, options.random, trials, "training")
-        at_random(work / "staged", options.stages, trials, "stages, two tasks a step", stages=tiny_run.STAGES)
-        predictions(data, work, options.random // 4, trials)
+        if options.calls:
+            at_calls(data, work, options.calls, trials, reference)
+        if options.random:
+            at_random(work, options.random, trials, "training")
+            predictions(data, work, options.random // 4, trials)
+        if options.stages:
+            at_random(
+                work / "staged", options.stages, trials, "stages, two tasks a step", stages=tiny_run.STAGES
+            )
+        if options.commands:
+            of_commands(data, work, options.commands, trials)
+        if options.sweeps:
+            sweeps(data, work, options.sweeps, trials)
     return trials.report()
 
 

@@ -430,8 +430,9 @@ def test_a_model_that_another_process_is_downloading_is_waited_for(
 
 def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(StorageError, match=r"cannot write .*; make room there or choose another folder"):
+    with pytest.raises(StorageError) as caught:
         download("pretrain", "BERT-zh-base", tmp_path / "file")
+    assert str(tmp_path / "file" / "pretrain") in str(caught.value)
 
 
 @contextmanager
