@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
@@ -30,21 +30,6 @@ from palm.core.tensor_specs import Tensors, TensorSpec
 E = TypeVar("E", bound="Encoder")
 
 SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A task with its own topmost layers, above those that it has in common with others.
-
-    Args:
-        rows: the task's rows of the batch.
-        encoder: has the task's layers above the common ones.
-        wanted: the outputs that its head reads.
-    """
-
-    rows: slice
-    encoder: Encoder
-    wanted: Collection[str]
 
 
 class Encoder(Backbone):
@@ -215,26 +200,6 @@ class Encoder(Backbone):
                 with padding, or (on a CPU) if an id lies outside its table.
         """
         return self.features(inputs, checked_layout(inputs, self.inputs_attr, self.max_tokens), wanted)
-
-    def branched(self, inputs: Tensors, branches: Sequence[Branch], depth: int) -> list[Tensors]:
-        """Run several encoders that have the embeddings and the lowest `depth` layers in common.
-
-        These run once, on all rows. `word_embedding` is not available.
-
-        Raises:
-            WiringError: as `forward`.
-        """
-        tokens, packing = self.trunk(inputs, depth)
-        outputs = []
-        for branch in branches:
-            # The packed tokens of neighbouring rows are neighbours.
-            part = Packing.of(inputs["input_mask"][branch.rows])
-            start = int(packing.sequences.offsets[branch.rows.start])
-            place = slice(start, start + len(part.positions))
-            if packing.position_ids is not None:
-                part = replace(part, position_ids=packing.position_ids[place])
-            outputs.append(branch.encoder.above((tokens[place], part), branch.wanted, depth))
-        return outputs
 
     def trunk(self, inputs: Tensors, depth: int) -> tuple[Tensor, Packing]:
         """Run the embeddings and the lowest `depth` layers: [tokens, width], and their layout.
