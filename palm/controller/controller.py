@@ -39,7 +39,7 @@ from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
 from palm.engine.run.run_directory import CONFIGURATION, RunDirectory, RunStart
 from palm.engine.run.run_lock import only_run_in
-from palm.engine.run.saving import TargetSaver, checkpoint_saver, evaluation_observers, models_table
+from palm.engine.run.saving import TargetSaver, checkpoint_saver, evaluation_observers
 from palm.engine.run.stopping import StopOnSignal
 from palm.engine.run.warm_start import start_from
 from palm.engine.training.build import start
@@ -226,9 +226,7 @@ class Controller:
         with directory.explaining(), stop_request() as request:
             stopping = StopOnSignal(training, request, saver, directory)
             result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
-        if evaluator is not None:
-            evaluator.finish()
-        for line in models_table(training, path, targets.finished, evaluator):
+        for line in str(result).splitlines():
             logger.info("%s", line)
         with report_missing_ranks("at the end of training"):
             barrier()  # what rank 0 has saved may be read now

@@ -90,15 +90,13 @@ class Evaluator:
     def __call__(self, event: Event) -> Evaluated | None:
         """Evaluate after a step for which this is due."""
         if isinstance(event, Completed):
-            return None if self._is_up_to_date() else self.evaluate()
+            is_done = bool(self.evaluations) and self.evaluations[-1].step == self.training.step
+            return None if is_done else self.evaluate()
         if not isinstance(event, Step):
             return None
         regular = self.every > 0 and event.number % self.every == 0
         epoch_ends = event.part_of(self.main) is not None and self.main.step % self.main.steps_per_epoch == 0
         return self.evaluate() if regular or (self.every_epoch and epoch_ends) else None
-
-    def _is_up_to_date(self) -> bool:
-        return bool(self.evaluations) and self.evaluations[-1].step == self.training.step
 
     def evaluate(self) -> Evaluated:
         """Evaluate now."""
@@ -121,31 +119,6 @@ class Evaluator:
             mark = " (best)" if task.name in best else ""
             logger.info("%s: step %d: %s%s", task.name, evaluation.step, found, mark)
         return evaluation
-
-    def finish(self) -> None:
-        """Evaluate the last step, unless that was done, and log a table of all tasks."""
-        if not self._is_up_to_date():
-            self.evaluate()
-        for line in self.table():
-            logger.info("%s", line)
-
-    def table(self) -> list[str]:
-        """Every task's scores, those of the last evaluation and of its best, as lines of text."""
-        by_step = {evaluation.step: evaluation.scores for evaluation in self.evaluations}
-        last = self.evaluations[-1].scores
-        rows = [("task", "metric", "last", "best", "at step")]
-        for name, best in self.best.items():
-            scores = by_step.get(best.step, last)[name]
-            rows += [
-                (name, metric, shown_score(value), shown_score(scores[metric]), str(best.step))
-                for metric, value in last[name].items()
-            ]
-        return aligned(rows)
-
-    def shown_at(self, task: str, step: int) -> str:
-        """A task's deciding number at an evaluation, with its name; nothing where it was not evaluated."""
-        found = next((each.scores.get(task) for each in self.evaluations if each.step == step), None)
-        return "" if not found else " ".join((name := next(iter(found)), shown_score(found[name])))
 
     def _take(self, evaluation: Evaluated) -> None:
         self.evaluations.append(evaluation)
@@ -226,8 +199,10 @@ def normalized_score(task: Task, scores: Scores) -> float:
     return 0.0 if math.isnan(score) else score
 
 
-def shown_score(value: float) -> str:
-    """A score as people read it."""
+def shown_score(value: float | None) -> str:
+    """A score as people read it; nothing for None."""
+    if value is None:
+        return ""
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
 
 

@@ -96,9 +96,7 @@ def _encoded_together(
     ends = dict(zip(distinct, accumulate(rows for rows, _ in sizes.values()), strict=True))
     rows = [slice(ends[k] - sizes[k][0], ends[k]) for k in rows_of]
     encoded = backbone(joined, sorted({name for names in wanted for name in names}))
-    return [
-        _of_rows(backbone, encoded, own, sizes[k][1]) for own, k in zip(rows, rows_of, strict=True)
-    ]
+    return [_of_rows(backbone, encoded, own, sizes[k][1]) for own, k in zip(rows, rows_of, strict=True)]
 
 
 def _of_rows(backbone: Backbone, features: Tensors, rows: slice, columns: int) -> Tensors:
