@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 
 from palm.backbone.architecture import Architecture
 from palm.backbone.base import Backbone
-from palm.backbone.constructor import constructor_of
 from palm.backbone.embeddings import Embeddings
 from palm.backbone.layer import PostNorm, casting
 from palm.backbone.packed_attention import attend
@@ -23,6 +22,7 @@ from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.shape import Shape, Table
 from palm.backbone.single_sequence import encode_single
 from palm.core.checks import choice_problems, raise_any
+from palm.core.constructor import constructor_of
 from palm.core.errors import ConfigError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
 from palm.core.tensor_specs import Tensors, TensorSpec
@@ -74,7 +74,7 @@ class Encoder(Backbone):
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "__init__" not in cls.__dict__:
-            cls.__init__ = constructor_of(cls, Encoder.__init__)  # type: ignore[method-assign]
+            cls.__init__ = constructor_of(cls, Encoder.__init__, cls.architecture)  # type: ignore[method-assign]
         super().__init_subclass__(**options)
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -367,29 +368,14 @@ class Controller:
         self._begun = True
         settings = parts.settings
         total = open_data(parts, devices).total_steps
-        return start(
-            Recipe(
-                backbone=parts.backbone,
-                tasks=parts.tasks,
-                optimizer=parts.optimizer,
-                schedule=schedule_of_run(
-                    settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule
-                ),
-                groups=parts.groups,
-                mixing=parts.mixing,
-                tasks_per_step=settings.tasks_per_step,
-                max_steps=settings.max_steps,
-                loss_scale=settings.loss_scale,
-                balance=parts.balance,
-                ema_decay=settings.ema_decay if settings.use_ema else None,
-                seed=settings.random_seed,
-                device=self._device,
-                precision=settings.precision,
-                tf32=settings.tf32,
-                parallel=settings.parallel,
-                compile=settings.compile,
-                activation_checkpointing=settings.activation_checkpointing,
-                eval_every_n_steps=settings.eval_every_n_steps,
-                eval_every_epoch=settings.eval_every_epoch,
-            )
-        )
+        rule = (settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)
+        # Settings and components have the recipe's names; a component replaces the setting that names it.
+        of_recipe = {each.name for each in fields(Recipe)}
+        chosen = {name: value for name, value in (vars(settings) | vars(parts)).items() if name in of_recipe}
+        chosen |= {
+            "schedule": schedule_of_run(*rule),
+            "ema_decay": settings.ema_decay if settings.use_ema else None,
+            "seed": settings.random_seed,
+            "device": self._device,
+        }
+        return start(Recipe(**chosen))

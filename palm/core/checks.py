@@ -21,7 +21,7 @@ def count_problems(least: int = 1, **settings: object) -> list[str]:
     ]
 
 
-def number_problems(expected: str, fits: Callable[[float], bool], **settings: object) -> list[str]:
+def number_problems(expected: str, fits: Callable[[float], bool], /, **settings: object) -> list[str]:
     """Return a line for every setting that is not a number that fits."""
     return [
         f"{name}: {value!r} should be {expected}"
@@ -35,7 +35,7 @@ def dropout_problems(**settings: object) -> list[str]:
     return number_problems("a probability, from 0 to below 1", lambda value: 0 <= value < 1, **settings)
 
 
-def positive_problems(expected: str = "a number above 0", **settings: object) -> list[str]:
+def positive_problems(expected: str = "a number above 0", /, **settings: object) -> list[str]:
     """Return a line for every setting that is not a finite number above 0."""
     return number_problems(expected, lambda value: 0 < value < math.inf, **settings)
 

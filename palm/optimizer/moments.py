@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from palm.core.checks import choice_problems, number_problems, positive_problems, raise_any
+from palm.core.constructor import constructor_of
 from palm.core.registry import imported
 from palm.distributed import local_shard
 from palm.optimizer.base import GRAD_CLIP_TYPES, GradClipType, Optimizer
@@ -37,9 +38,21 @@ class MomentOptimizer(Optimizer):
         apply_decay_param_fun: which parameters decay: a function from a parameter's name to true or false,
             or its dotted path; all but biases and layer norms where absent.
 
+        own: settings of `take`.
+
+    Attributes:
+        defaults: other defaults of these settings.
+
     Raises:
         ConfigError: for values outside their range.
     """
+
+    defaults: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        if "__init__" not in cls.__dict__:
+            cls.__init__ = constructor_of(cls, MomentOptimizer.__init__, cls.take)  # type: ignore[method-assign]
+        super().__init_subclass__(**options)
 
     def __init__(
         self,
@@ -51,6 +64,7 @@ class MomentOptimizer(Optimizer):
         epsilon: float = 1e-8,
         grad_clip_type: GradClipType = "global_norm",
         apply_decay_param_fun: DecayRule | str | None = None,
+        **own: Any,
     ) -> None:
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
@@ -73,6 +87,10 @@ class MomentOptimizer(Optimizer):
         )
         rule = apply_decay_param_fun
         self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
+        self.take(**own)
+
+    def take(self) -> None:
+        """Take the settings of one optimizer alone; they join those above in its constructor."""
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:
         """Return whether weight decay applies; without a rule, to all but biases and layer norms."""

@@ -107,7 +107,7 @@ class Evaluator:
             for task in self.tasks:
                 assert task.dev_file is not None
                 model = model_of(self.training, task)
-                scores[task.name], loss = model.evaluate_with_loss(task.dev_file, task.metrics)
+                scores[task.name], loss = model.evaluate_with_loss(task.dev_file, task.metric_names)
                 if loss is not None:
                     dev_loss[task.name] = loss
         self._take(evaluation := Evaluated(self.training.step, scores, dev_loss))
@@ -159,13 +159,12 @@ def json_ready(scores: Scores) -> JsonScores:
 def model_of(training: Training, task: Task) -> InferenceModel:
     """Return the model of a task at this moment of a run; it has the run's weights, not copies."""
     model = training.model
-    rows = task.pred_batch_size
     return InferenceModel(
         task.name,
         task.reader,
         model.encoder(task.name),
         task.head,
-        batch_size=rows,
+        batch_size=task.rows_per_prediction,
         precision=model.precision,
     )
 
@@ -189,7 +188,7 @@ def count_examples(task: Task) -> int:
 
 def first_metric(task: Task) -> type[Metric]:
     """The metric that decides which model of a task is best."""
-    return metrics_of(task.metrics[:1])[0]
+    return metrics_of(task.metric_names[:1])[0]
 
 
 def normalized_score(task: Task, scores: Scores) -> float:
