@@ -187,7 +187,7 @@ class TrainerBase(Assembly):
         run = self._training("train")
         if all(task.dev_file is None for task in tasks):
             return run, None
-        return run, Evaluator(run, run.recipe.eval_every_n_steps, run.recipe.eval_every_epoch)
+        return run, Evaluator(run, self._chosen["eval_every_n_steps"], self._chosen["eval_every_epoch"])
 
     @staticmethod
     def _probes(run: Training, every: int | Literal["auto"]) -> list[TransferProbe]:
