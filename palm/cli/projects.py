@@ -71,8 +71,8 @@ def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG0
     usage="palm ls [KIND | NAME | KIND.NAME] [--config CONFIG]",
 )
 def ls(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
-    """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and balancing methods, a
-    line each; all of one kind (palm ls mixing); or one of them with its settings (palm ls mixing.temperature).
+    """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and balancing methods
+    line by line; all of one kind (palm ls mixing); or one of them with its settings (palm ls temperature).
     """
     from palm.starter.catalogue import COMPONENT_KINDS, chosen, entries
     from palm.starter.catalogue_text import description, listing

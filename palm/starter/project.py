@@ -111,7 +111,7 @@ def write_project(folder: Path, tasks: Mapping[str, str], pretrain: str | None =
 
 
 def tasks_of(text: str) -> dict[str, str]:
-    """Parse tasks as the command line names them: `cls, slots=seq_label` is {"cls": "cls", "slots": "seq_label"}.
+    """Parse `--tasks`: `cls, slots=seq_label` is {"cls": "cls", "slots": "seq_label"}.
 
     Raises:
         ConfigError: one name twice.
