@@ -34,13 +34,9 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: b
         to: 'hf' for Hugging Face's `transformers`, 'palm' for our own names.
         overwrite: replace a folder that palm wrote, and that holds nothing else.
 
-    Returns:
-        What was taken, and what was left out: heads, constants, unknown tensors.
-
     Raises:
         ConfigError: another `to`, or sizes that are missing or wrong.
-        StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` is in use or
-            cannot be written.
+        StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` is in use.
     """
     raise_any(choice_problems(tuple(WRITERS), to=to))
     folder = Path(folder)

@@ -28,13 +28,7 @@ from palm.pretrained.families import Family, config_of, family_of
 def to_hugging_face(
     model_dir: str | Path, folder: str | Path, *, trust: str | Sequence[str] = (), overwrite: bool = False
 ) -> None:
-    """Write a trained task as a directory that `transformers` loads, pipelines included.
-
-    Args:
-        model_dir: a saved model, `<save_path>/<task>/infer_model`.
-        folder: a new folder; appears whole or not at all.
-        trust: as for `palm.load_model`.
-        overwrite: replace a folder that palm wrote, and that holds nothing else.
+    """Write a saved model as a directory that `transformers` loads; for arguments see `to_onnx`.
 
     Raises:
         PalmError: `transformers` cannot compute what the model computes; says why.
@@ -61,7 +55,7 @@ def to_hugging_face(
 
 
 def _problem(name: str, model: InferenceModel, family: Family, head: HeadLayout) -> str | None:
-    """Why `transformers` would compute something else, if it would."""
+    """Return the reason why `transformers` would compute something else, if there is one."""
     settings = model.head.settings
     encoder = model.backbone.settings
     if settings.get("use_crf"):
@@ -74,8 +68,12 @@ def _problem(name: str, model: InferenceModel, family: Family, head: HeadLayout)
             f"it pools tokens by {encoder['pooling']}, and transformers takes the first token there; export "
             "it to ONNX, or train with pooling: cls"
         )
-    if name != "mlm":
-        return None
+    return _mlm_problem(model, family, head) if name == "mlm" else None
+
+
+def _mlm_problem(model: InferenceModel, family: Family, head: HeadLayout) -> str | None:
+    settings = model.head.settings
+    encoder = model.backbone.settings
     theirs = {key: encoder[key] for key in ("hidden_act", "layer_norm_eps")}
     theirs |= head.fixed.get(family.model_type, {})
     differing = [
