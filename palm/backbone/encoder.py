@@ -215,7 +215,7 @@ class Encoder(Backbone):
             WiringError: if an input is missing, of another shape or dtype or too long, if a row begins
                 with padding, or (on a CPU) if an id lies outside its table.
         """
-        return self.features(inputs, checked_layout(inputs, self.inputs_attr, self.max_tokens), wanted)
+        return self.features(inputs, self._layout(inputs), wanted)
 
     def branched(self, inputs: Tensors, branches: Sequence[Branch], depth: int) -> list[Tensors]:
         """Run several encoders that have the embeddings and the lowest `depth` layers in common.
@@ -243,7 +243,7 @@ class Encoder(Backbone):
         Raises:
             WiringError: as `forward`.
         """
-        packing = checked_layout(inputs, self.inputs_attr, self.max_tokens)
+        packing = self._layout(inputs)
         tokens = self.embeddings(inputs, packing)
         if self._is_rotary:
             packing = replace(packing, position_ids=packing.pack(inputs["position_ids"]))
@@ -295,6 +295,9 @@ class Encoder(Backbone):
             assert isinstance(layer, PostNorm)
             layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
             layer.compile(*args, **{"dynamic": True, **options})
+
+    def _layout(self, inputs: Tensors) -> Packing:
+        return checked_layout(inputs, self.inputs_attr, self.max_tokens, self.embeddings.word_table)
 
     def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str], depth: int = 0) -> Tensors:
         """Compute the wanted ones of `encoder_outputs` and the sentence embeddings, from layer `depth` on."""

@@ -196,9 +196,10 @@ class Transformers(Backbone):
         )
 
     def _checked_layout(self, inputs: Tensors) -> Packing:
-        layout = checked_layout(inputs, self.inputs_attr, self.max_tokens)
+        words = self.model.get_input_embeddings().weight
+        layout = checked_layout(inputs, self.inputs_attr, self.max_tokens, words)
         ids = inputs["token_ids"]
-        rows = self.model.get_input_embeddings().weight.shape[0]
+        rows = words.shape[0]
         if not ids.is_cuda and not bool(((ids >= 0) & (ids < rows)).all()):
             raise WiringError(
                 f"token_ids: {int(ids.max())} is outside 0..{rows - 1}; the vocabulary is another one"

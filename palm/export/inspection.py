@@ -159,7 +159,7 @@ RUN_FILES = {
     "recipe": RECIPE,
     "history": HISTORY_FILE,
     "report": "report.html",
-    "curves": "curves.png",
+    "curves": "curves.html",
 }
 """Other content of a run's folder -> its file."""
 
