@@ -164,7 +164,7 @@ class Transformers(Backbone):
         """Compute sentence embeddings from first tokens, [batch, width], as the family's classifier does."""
         pooler = getattr(self.model, "pooler", None)
         if self.sentence is not None or pooler is None:
-            return first if self.sentence is None else self.sentence(first)  # type: ignore[no-any-return]
+            return first if self.sentence is None else self.sentence(first)
         if isinstance(pooler, nn.Linear):  # ALBERT's
             return self.model.pooler_activation(pooler(first))  # type: ignore[no-any-return]
         return pooler(first[:, None])  # type: ignore[no-any-return]

@@ -20,7 +20,7 @@ from palm.core.logging import logger
 from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.export.description import describe_export
-from palm.export.library_model import library_model
+from palm.export.library_model import library_model, save_library_model
 from palm.export.sources import saved_model
 from palm.export.tokenizer_files import load_tokenizer, save_reader
 from palm.pretrained import from_ours
@@ -53,7 +53,7 @@ def to_hugging_face(
     if isinstance(model.backbone, Transformers):
         built = library_model(model, head)
         architecture = type(built).__name__
-        write = built.save_pretrained
+        write = partial(save_library_model, built)
     else:
         family = family_of(model.backbone)
         architecture = f"{family.classes}{head.model}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from palm.engine.inference.model_card import label_names
 from palm.engine.inference.onnx.graph import made_up_batch
 from palm.engine.training.model import outputs_of
 from palm.pretrained.heads import HeadLayout, library_names
-from palm.pretrained.library import ABOVE
+from palm.pretrained.library import ABOVE, quiet_library
 
 TOLERANCE = 1e-4
 """The largest difference between palm's outputs and the library's."""
@@ -50,6 +51,12 @@ def library_model(model: InferenceModel, head: HeadLayout) -> nn.Module:
     if not (apart := _difference(model, backbone, built)) <= TOLERANCE:
         raise PalmError(f"{model.task} cannot become a {title}, whose outputs differ by {apart:.1e}")
     return built
+
+
+def save_library_model(built: Any, folder: Path) -> None:
+    """Write a model as the library does, without its bars."""
+    with quiet_library():
+        built.save_pretrained(folder)
 
 
 def _lacking(built: nn.Module, weights: dict[str, Tensor]) -> list[str]:
