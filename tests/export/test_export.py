@@ -381,7 +381,7 @@ class OddHead(Classify):
     [
         (
             SequenceLabel(5, 16, use_crf=True),
-            "BertForTokenClassification: .*CRF",
+            "model.*CRF",
         ),
         (MaskLM(16, 1833, "relu"), "hidden_act 'relu', transformers 'gelu'"),
         (OddHead(3, 16), f"'{__name__}.OddHead'; known: cls"),
