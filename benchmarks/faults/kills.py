@@ -235,12 +235,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def sweeps(data: Path, work: Path, wanted: int, trials: Trials) -> None:
-    """Sweeps with Optuna, killed at random moments and continued: each ends with all of its trials."""
+    """Sweeps, killed at random moments and continued: each ends with all of its trials."""
     draw, out = random.Random(5), work / "sweep"
 
     def sweep() -> None:
         settings = tiny_run.settings(data, work / "none", overwrite=True)
-        palm.sweep(settings, {"learning_rate": {"low": 0.001, "high": 0.01}}, trials=3, output=out)
+        palm.sweep(settings, {"learning_rate": [0.001, 0.01, 0.1]}, output=out)
 
     kills = 0
     while kills < wanted:
@@ -253,7 +253,7 @@ def sweeps(data: Path, work: Path, wanted: int, trials: Trials) -> None:
         wrong = [] if len(found) == 3 else [f"{len(found)} trials"]
         wrong += [f"left over: {left}" for left in tiny_run.temporaries(out)]
         for number in range(deaths):
-            trials.add("killed at a random moment: sweep with Optuna", wrong if number == 0 else [])
+            trials.add("killed at a random moment: sweep", wrong if number == 0 else [])
 
 
 def left_in_peace(work: Path, **more: Any) -> tuple[Path, str]:

@@ -53,7 +53,7 @@ class _Attention(torch.autograd.Function):
         masks: Sequence[Tensor | None] = [None] * len(pieces)
         if dropout_prob:
             masks = _masks(pieces, query, dropout_prob)
-        gathered = torch.empty_like(query)
+        gathered = _empty_up_to(pieces[-1].blocks[-1].queries.stop, query, query.shape)
         saved: list[Tensor | None] = []
         for piece, mask in zip(pieces, masks, strict=True):
             q = piece.queries_by_head(query)
@@ -71,11 +71,12 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         of_queries, of_keys = ctx.shapes
-        grad_query = gradient.new_empty(of_queries)
+        last = ctx.pieces[-1].blocks[-1]
+        grad_query = _empty_up_to(last.queries.stop, gradient, of_queries)
         # Blocks of a window add to what is there.
-        make = gradient.new_zeros if ctx.overlapping else gradient.new_empty
-        grad_key = make(of_keys)
-        grad_value = make(of_keys)
+        stop = 0 if ctx.overlapping else last.keys.stop
+        grad_key = _empty_up_to(stop, gradient, of_keys)
+        grad_value = _empty_up_to(stop, gradient, of_keys)
         saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
         for piece, (q, k, v, weight, mask) in zip(ctx.pieces, saved, strict=True):
             mean = piece.gradient_by_head(gradient)
@@ -95,6 +96,13 @@ def _masks(pieces: Sequence[Piece], query: Tensor, dropout_prob: float) -> list[
     sizes = [heads * math.prod(block.size) for piece in pieces for block in piece.blocks]
     drawn = iter(torch.split(draw_mask(torch.Size([sum(sizes)]), dropout_prob, query.dtype), sizes))
     return [piece.mask_of([next(drawn) for _ in piece.blocks], heads) for piece in pieces]
+
+
+def _empty_up_to(stop: int, like: Tensor, shape: torch.Size) -> Tensor:
+    """Make a tensor to be filled up to a token; the spare tokens after it are zero."""
+    empty = like.new_empty(shape)
+    empty[stop:] = 0
+    return empty
 
 
 def softmax_gradient(gradient: Tensor, weight: Tensor) -> Tensor:

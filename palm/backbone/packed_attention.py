@@ -17,7 +17,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob
     """Gather from the values of the keys that each query sees.
 
     Args:
-        query: [queries, heads, head_dim].
+        query: [queries, heads, head_dim]; spare ones after those of the scope gather zeros on a CPU.
         key: [tokens, heads, head_dim].
         value: [tokens, heads, head_dim].
         scope: which keys a query sees.
@@ -84,6 +84,7 @@ def attend_without_gradients(query: Tensor, key: Tensor, value: Tensor, scope: S
     Neighbours of one length are one call; that changes no bit of what the kernel computes for each.
     """
     gathered = torch.empty_like(query)
+    gathered[scope.queries.bounds[-1][1] :] = 0  # of spare tokens
     pairs = zip(scope.queries.bounds, scope.keys.bounds, strict=True)
     for _, group in itertools.groupby(pairs, lambda pair: [stop - start for start, stop in pair]):
         same = list(group)

@@ -23,26 +23,23 @@ A_RUN = "the folder of a run, its save_path"
             "--output",
             metavar="FILE",
             type=Path,
-            help="the picture, .png or .svg (or .pdf); curves.png in the first run's folder where absent",
+            help="the page; curves.html in the first run's folder where absent",
         ),
         flag("--terminal", "draw in the terminal instead"),
     ],
 )
 def plot_runs(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
-    """Plot loss and dev scores of every task. Runs that differ in nothing but the seed are drawn as their
-    mean with its standard deviation, others beside each other.
+    """Draw loss and dev scores of every task on a page. Runs that differ in nothing but the seed are drawn as
+    their mean with each of them behind it, others beside each other.
     """
-    from palm.report.plot import plot, save_figure, terminal_plot
+    from palm.report.plot import plot, terminal_plot
 
     if options.terminal:
         width = min(shutil.get_terminal_size().columns, 120)
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         write_line(terminal_plot(*options.runs, width=width, colour=colour))
         return
-    figure = plot(*options.runs)
-    output = options.output or Path(options.runs[0]) / "curves.png"
-    save_figure(figure, output)
-    write_line(output)
+    write_line(plot(*options.runs, output=options.output))
 
 
 @command(

@@ -1,13 +1,11 @@
-"""A comparison on one page: verdicts, scores of all variants, differences with their intervals, a picture."""
+"""A comparison on one page: verdicts, scores of all variants, differences with their intervals."""
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from palm.core.errors import StorageError
-from palm.core.files.door import is_plain
 from palm.core.files.untrusted import read_object
 from palm.core.version import __version__
 
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 COMPARISON = "compare.json"
-PICTURE = "compare.png"
 COMPARISON_FORMAT = "palm-comparison"
 
 
@@ -32,11 +29,14 @@ def comparison_page(folder: Path, templates: Environment) -> str:
     found = read_object(folder / COMPARISON)
     if found.get("format") != COMPARISON_FORMAT or found.get("version") != 1:
         raise StorageError(f"{folder / COMPARISON} is no comparison of this palm; make it anew: palm compare")
-    picture = folder / PICTURE
+    widest: dict[str, float] = {}
+    for answer in found["answers"]:
+        ends = (abs(answer["difference"][end]) for end in ("low", "high"))
+        widest[answer["unit"]] = max(widest.get(answer["unit"], 0.0), *ends)
     return templates.get_template("comparison.html").render(
         name=folder.resolve().name,
         folder=folder,
         found=found,
-        picture=base64.b64encode(picture.read_bytes()).decode() if is_plain(picture) else "",
+        widest=widest,
         version=__version__,
     )

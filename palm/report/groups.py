@@ -1,4 +1,4 @@
-"""Runs of one configuration but for the seed, taken together: the mean of their curves and its spread."""
+"""Runs of one configuration but for the seed, taken together: the mean of their curves."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from palm.report.curves import Curve
+from palm.report.curves import Curve, Point
 from palm.report.history import History
 from palm.report.run import Run
 
@@ -45,21 +44,6 @@ class SeedGroup:
     runs: Sequence[Run]
 
 
-@dataclass(frozen=True)
-class Band:
-    """The mean of curves, and the standard deviation around it.
-
-    Args:
-        steps: global steps, float64[points].
-        mean: at each of them, the same shape.
-        spread: the same; zeros where there is one curve.
-    """
-
-    steps: npt.NDArray[np.float64]
-    mean: npt.NDArray[np.float64]
-    spread: npt.NDArray[np.float64]
-
-
 def grouped_runs(runs: Sequence[Run]) -> list[SeedGroup]:
     """Runs by what they were configured with; a run without a configuration stands alone.
 
@@ -86,25 +70,22 @@ def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
     return [name for name in names if len({json.dumps(each.get(name), default=str) for each in settings}) > 1]
 
 
-def band(group: SeedGroup, curve_of: Callable[[History], Curve | None]) -> Band | None:
-    """The mean curve of a group's runs, between the first and the last step that all of them have.
+def mean_curve(group: SeedGroup, curve_of: Callable[[History], Curve | None]) -> Sequence[Point] | None:
+    """Average the curves of a group's runs, between the first and the last step that all of them have.
 
     Args:
         group: the runs.
         curve_of: the curve of one of them, if it has it.
     """
     found = [curve for run in group.runs if (curve := curve_of(run.history)) is not None and curve.points]
-    if not found:
-        return None
-    if len(found) == 1:
-        steps, values = np.array(found[0].points, dtype=np.float64).T
-        return Band(steps, values, np.zeros_like(values))
+    if len(found) < 2:
+        return found[0].points if found else None
     first = max(curve.points[0][0] for curve in found)
     last = min(curve.points[-1][0] for curve in found)
     steps = np.linspace(first, max(first, last), GRID)
     columns = [np.array(curve.points, dtype=np.float64).T for curve in found]
-    values = np.stack([np.interp(steps, known, numbers) for known, numbers in columns])
-    return Band(steps, values.mean(0), values.std(0, ddof=1))
+    mean = np.stack([np.interp(steps, known, numbers) for known, numbers in columns]).mean(0)
+    return list(zip(steps.tolist(), mean.tolist(), strict=True))
 
 
 def _settings(run: Run) -> dict[str, Any]:

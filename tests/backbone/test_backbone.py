@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ from torch.nn import functional as F
 
 from helpers.golden_forward import CASES, arrays, backbone_of, batch_of
 from palm.backbone import BACKBONES, BERT, ERNIE, Backbone
-from palm.backbone.packing import Padded
+from palm.backbone.packing import Packing, Padded
 from palm.core.errors import ConfigError, PalmError, WiringError
 
 SIZES = {
@@ -118,6 +120,36 @@ def test_padding_between_real_tokens_is_skipped_as_well() -> None:
         atol=1e-6,
         rtol=0,
     )
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(1, 1), (31, 31), (63, 63), (64, 64), (65, 66), (128, 128), (129, 132), (2561, 2624)]
+)
+def test_numbers_of_tokens_are_rounded_up_to_few_sizes(count: int, size: int) -> None:
+    packing = Packing.of(torch.ones(1, count, dtype=torch.bool)).in_few_sizes()
+    assert len(packing.pack(torch.zeros(1, count))) == size
+
+
+@pytest.mark.parametrize("wanted", [["encoder_outputs"], ["sentence_embedding"]])
+@pytest.mark.parametrize("training", [True, False])
+def test_spare_tokens_change_neither_outputs_nor_gradients(wanted: list[str], training: bool) -> None:
+    backbone = tiny()
+    inputs = batch()
+    packing = Packing.of(inputs["input_mask"])
+    outputs: list[Tensor] = []
+    gradients: list[dict[str, Tensor]] = []
+    for spare in (0, 5):
+        backbone.zero_grad()
+        with torch.set_grad_enabled(training):
+            (output,) = backbone.features(inputs, replace(packing, spare=spare), wanted).values()
+        if training:
+            output.square().sum().backward()
+        outputs.append(output)
+        gradients.append({n: p.grad.clone() for n, p in backbone.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(outputs[1], outputs[0], atol=1e-6, rtol=0)
+    assert bool(gradients[0]) == training
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (5, 5)])

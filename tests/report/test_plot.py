@@ -1,4 +1,4 @@
-"""Curves as a figure, a picture and text; seeds as their mean with its spread."""
+"""Curves on a page and as text; seeds as their mean."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import pytest
 
 import palm
 from palm.cli import main
+from palm.report.charts import Chart
 from palm.report.curves import losses
-from palm.report.groups import band, grouped_runs
+from palm.report.groups import grouped_runs, mean_curve
 from palm.report.history import read_history
-from palm.report.plot import terminal_plot
+from palm.report.plot import charts_of, terminal_plot
 from palm.report.run import read_run
-
-pytest.importorskip("matplotlib", reason="the extra plot is not installed")
 
 
 def changed(run: Path, name: str, seed: int, shift: float = 0.0, **settings: str) -> Path:
@@ -42,41 +41,41 @@ def changed(run: Path, name: str, seed: int, shift: float = 0.0, **settings: str
     return other
 
 
-def test_the_points_of_a_figure_are_those_of_the_history(run: Path) -> None:
-    figure = palm.plot(run)
+def charts_by_title(*runs: Path) -> dict[str, Chart]:
+    return {chart.title: chart for chart in charts_of(runs)}
+
+
+def test_the_points_of_a_chart_are_those_of_the_history(run: Path) -> None:
+    charts = charts_by_title(run)
     history = read_history(run)
-    axes = {each.get_title(): each for each in figure.axes}
-    raw, smooth, *_ = axes["mrc: loss"].lines
-    assert raw.get_xydata().tolist() == [
-        [step.step, step.loss] for step in history.steps if step.task == "mrc"
-    ]
-    assert smooth.get_ydata()[-1] == pytest.approx(losses(history)["mrc"].smoothed().points[-1][1])
-    f1 = [[each.step, each.scores["mrc"]["f1"]] for each in history.evaluations]
-    assert axes["mrc: f1"].lines[0].get_xydata().tolist() == f1
-    assert [each.get_xlabel() for each in axes.values() if each.axison] == ["global step"] * 12
+    raw, smooth, *_ = charts["mrc: loss"].lines
+    steps = [(step.step, step.loss) for step in history.steps if step.task == "mrc"]
+    assert (list(raw.curve.points), raw.faint) == (steps, True)
+    assert smooth.curve.points == losses(history)["mrc"].smoothed().points
+    f1 = [(each.step, each.scores["mrc"]["f1"]) for each in history.evaluations]
+    assert list(charts["mrc: f1"].lines[0].curve.points) == f1
     # cls has two metrics, match two, mlm two, mrc two, each task a loss
-    assert len([each for each in axes.values() if each.axison]) == 12
+    assert len(charts) == 12
 
 
-def test_seeds_are_drawn_as_their_mean_with_its_standard_deviation(run: Path) -> None:
-    runs = [
-        read_run(changed(run, f"seed{seed}", seed, shift)) for seed, shift in ((1, 0.0), (2, 1.0), (3, 2.0))
-    ]
+def test_seeds_are_drawn_as_their_mean_before_each_of_them(run: Path) -> None:
+    folders = [changed(run, f"seed{seed}", seed, shift) for seed, shift in ((1, 0.0), (2, 1.0), (3, 2.0))]
+    runs = [read_run(folder) for folder in folders]
     (group,) = grouped_runs(runs)
     assert group.name == "seed1 (3 runs)"
-    found = band(group, lambda history: losses(history)["cls"])
-    assert found is not None
-    points = losses(runs[1].history)["cls"].points
-    assert found.mean == pytest.approx(np.interp(found.steps, *zip(*points, strict=True)))
-    assert found.spread == pytest.approx(np.ones(200))
+    points = mean_curve(group, lambda history: losses(history)["cls"])
+    assert points is not None
+    steps, values = zip(*points, strict=True)
+    middle = losses(runs[1].history)["cls"].points
+    assert values == pytest.approx(np.interp(steps, *zip(*middle, strict=True)))
+    assert [line.faint for line in charts_by_title(*folders)["cls: accuracy"].lines] == [True] * 3 + [False]
 
 
 def test_runs_of_other_settings_stand_beside_each_other_under_these(run: Path) -> None:
     others = [changed(run, "a", 1), changed(run, "b", 2), changed(run, "c", 1, learning_rate="0.5")]
     groups = grouped_runs([read_run(other) for other in others])
     assert [group.name for group in groups] == ["learning_rate 0.003 (2 runs)", "learning_rate 0.5"]
-    axes = palm.plot(*others).axes[0]
-    assert [line.get_label() for line in axes.lines if not line.get_label().startswith("_")] == [
+    assert [line.curve.name for line in charts_by_title(*others)["cls: loss"].lines if not line.faint] == [
         "learning_rate 0.003 (2 runs)",
         "learning_rate 0.003 (2 runs), dev loss",
         "learning_rate 0.5",
@@ -84,20 +83,19 @@ def test_runs_of_other_settings_stand_beside_each_other_under_these(run: Path) -
     ]
 
 
-@pytest.mark.parametrize(("name", "start"), [("c.png", b"\x89PNG"), ("c.svg", b"<?xml"), (None, b"\x89PNG")])
-def test_the_command_writes_a_picture(
-    run: Path, name: str | None, start: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = run / "curves.png" if name is None else run.parent / name
+@pytest.mark.parametrize("name", ["c.html", None])
+def test_the_command_writes_a_page(run: Path, name: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jinja2", reason="the extra report is not installed")
+    output = run / "curves.html" if name is None else run.parent / name
     given = [] if name is None else ["--output", str(output)]
     assert main(["plot", str(run), *given]) == 0
-    assert output.read_bytes().startswith(start)
+    assert output.read_text(encoding="utf-8").count("<figure>") == 12
     assert capsys.readouterr().out == f"{output}\n"
 
 
-def test_a_picture_of_unknown_form_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plot", str(run), "--output", str(run / "c.bmp2")]) == 2
-    assert "c.bmp2: " in capsys.readouterr().err
+def test_a_picture_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", str(run), "--output", str(run / "c.png")]) == 2
+    assert "c.png: " in capsys.readouterr().err
 
 
 def test_the_terminal_gets_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,18 +117,12 @@ def test_the_terminal_gets_text(run: Path, capsys: pytest.CaptureFixture[str]) -
     assert "\x1b[" in terminal_plot(run)
 
 
-@pytest.mark.parametrize(
-    ("missing", "call", "message"),
-    [
-        ("matplotlib", palm.plot, r"plots need matplotlib: pip install 'palm-torch\[plot\]'"),
-        ("plotext", terminal_plot, r"plots in a terminal need plotext: pip install 'palm-torch\[plot\]'"),
-    ],
-)
+@pytest.mark.parametrize(("missing", "call"), [("jinja2", palm.plot), ("plotext", terminal_plot)])
 def test_it_is_told_what_to_install(
-    run: Path, missing: str, call: Callable[..., object], message: str, monkeypatch: pytest.MonkeyPatch
+    run: Path, missing: str, call: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(palm.PalmError, match=message):
+    with pytest.raises(palm.PalmError, match=f"{missing}: pip install"):
         call(run)
 
 

@@ -62,7 +62,7 @@ NEITHER = {
         "--dry_run",
     ),
     *("--steps", "--more", "--killed", "--seeds", "--budget", "--also", "--workers", "--keep_models"),
-    *("--one_run", "--grid", "--range", "--trials", "--terminal", "--no-predict", "--tasks", "name"),
+    *("--one_run", "--grid", "--trials", "--terminal", "--no-predict", "--tasks", "name"),
     *("--module", "shell"),
 }
 
@@ -85,7 +85,7 @@ OWN_PLACES = {
     ],
     "verify-resume": [],
     "report": ["run/report.html", "run/report_data.json"],
-    "plot": ["run/curves.png"],
+    "plot": ["run/curves.html"],
 }
 """Where a command writes that is not told where."""
 
@@ -145,7 +145,7 @@ class Door:
 
     @property
     def target(self) -> str:
-        return "target.svg" if self.command == "plot" else "target"
+        return "target.html" if self.command == "plot" else "target"
 
 
 def writes(option: Option) -> bool:

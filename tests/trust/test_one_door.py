@@ -37,12 +37,12 @@ REASONS = {
     ("check/measuring.py", "TemporaryDirectory"): "a new folder of the system's",
     ("engine/inference/onnx/computing.py", "TemporaryDirectory"): "a new folder of the system's",
     ("engine/inference/onnx/computing.py", "quantize_dynamic"): "a library, into a new folder of palm's",
-    ("pretrained/writing.py", "save_pretrained"): "a library, into a new folder of palm's",
+    ("pretrained/library.py", "save_pretrained"): "a library, into a new folder of palm's",
+    ("export/library_model.py", "save_pretrained"): "a library, into a new folder of palm's",
+    ("experiments/search/study.py", "create_study"): "a study in memory",
     ("downloader/archives.py", "extractall"): "a library, into a new folder of palm's",
     ("downloader/hub.py", "snapshot_download"): "Hugging Face's own cache",
-    ("report/plot.py", "savefig"): "into an open file of palm's",
     ("engine/watching/trackers/tensorboard.py", "SummaryWriter"): "a tracker, in its own folder",
-    ("experiments/search/study.py", "create_study"): "a database of Optuna's with palm's mark",
     ("reader/rows/stored.py", "memmap"): "for reading",
 }
 """What stays outside, and why nothing of the user's is at risk there."""

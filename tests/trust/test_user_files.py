@@ -26,7 +26,6 @@ from palm.engine.watching.history import write_lines
 from palm.export.convert import convert
 from palm.reader.predictions import write_records
 from palm.reader.rows.cache import KEPT_DAYS, forget_unused
-from palm.report.plot import save_figure
 
 MINE = "the user's own\n"
 
@@ -204,7 +203,6 @@ WRITING: dict[str, Callable[[Path], object]] = {
     "a text": lambda file: write_text(file, "new"),
     "a history": lambda file: write_lines(file, []),
     "predictions": lambda file: write_records([{"label": 1}], file.parent),
-    "a picture": lambda file: save_figure(None, file),
 }
 
 

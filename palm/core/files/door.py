@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from palm.core.files.write_errors import wrap_write_errors
 
@@ -129,7 +129,7 @@ def new_file(path: Path) -> BinaryIO:
         return os.fdopen(os.open(name, flags, 0o666, dir_fd=parent), "wb")
 
 
-def open_to_append(path: Path) -> IO[bytes]:
+def open_to_append(path: Path) -> BinaryIO:
     """Open a file at its end, and make it where it is missing.
 
     Raises:

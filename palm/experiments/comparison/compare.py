@@ -20,12 +20,9 @@ from palm.experiments.comparison.setup import Setup, setup_of
 from palm.experiments.comparison.variants import Budget, Length, Variant
 from palm.experiments.grid.folder import ROWS, Grid, GridRun, word_of
 from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
-from palm.report.comparison_plot import plot_comparison
-from palm.report.plot import save_figure
 
 COMPARE_JSON = "compare.json"
 COMPARE_TABLE = "compare.txt"
-COMPARE_PICTURE = "compare.png"
 
 
 def compare(
@@ -46,7 +43,7 @@ def compare(
     """Train every target alone, all tasks together, and without each auxiliary, and say what helps what.
 
     Every run is a process with a folder of its own. The same call resumes a comparison that was killed, and
-    adds seeds. The result is also in `compare.json`, `compare.txt` and, with matplotlib, `compare.png` there.
+    adds seeds. The result is also in `compare.json` and `compare.txt` there.
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
@@ -115,7 +112,7 @@ def _compared(
     overwrite: bool,
     keep_models: bool,
 ) -> Outcome:
-    for name in (COMPARE_JSON, COMPARE_TABLE, COMPARE_PICTURE):
+    for name in (COMPARE_JSON, COMPARE_TABLE):
         check_replaceable(grid.path / name)
     grid.open("compare", setup.about(), overwrite, grows=("also", "data"))
     ways = setup.ways()
@@ -155,7 +152,7 @@ def _outcome(
     results: Mapping[str, Result],
     seeds: Sequence[int],
 ) -> Outcome:
-    """Compare the runs' results; write the outcome as JSON, as text and as a picture."""
+    """Compare the runs' results; write the outcome as JSON and as text."""
     rows = {
         target: {
             variant.name: [
@@ -181,8 +178,4 @@ def _outcome(
     found = outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways))
     write_json(grid.path / COMPARE_JSON, found.as_json())
     write_text(grid.path / COMPARE_TABLE, f"{found}\n")
-    try:
-        save_figure(plot_comparison(found.as_json()), grid.path / COMPARE_PICTURE)
-    except PalmError as error:  # there is no matplotlib
-        logger.info("no picture: %s", error)
     return found
