@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from palm.backbone import BACKBONES
-from palm.core.differences import changes
+from palm.core.differences import Change, changes
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import move_foreign_aside, new_directory
 from palm.core.files.fs import numbered, write_json
@@ -107,6 +107,24 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         StorageError: missing, damaged, of another version, or of a run with another identity; nothing was
             changed.
     """
+    state, steps_per_saved = _state_of(training, folder)
+    # From here on nothing is refused, so a run that was is as it was.
+    parameters = dict(training.model.named_parameters())
+    saved = load_tensors(folder / "model.safetensors")
+    own = training.model.state_dict()
+    placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
+    with wrap_read_errors(folder, " as a checkpoint of this run"):  # whole, but somebody else's
+        training.model.load_state_dict(placed)
+        restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
+        if training.ema is not None:
+            training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
+        training.load_state_dict(state, steps_per_saved)
+    if any(factor != 1 for factor in steps_per_saved.values()):
+        logger.info("step %d of other devices is step %d of these", state["step"], training.step)
+
+
+def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the state of a checkpoint from which a run can resume, and its steps as by `on_devices_of`."""
     files = verify(folder, WEIGHTS_NEEDED)
     if "optimizer.safetensors" not in files:
         raise StorageError(
@@ -121,24 +139,10 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         saved_run, steps_per_saved = on_devices_of(now, state["run"])
         found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
     if found:
-        raise StorageError(
-            f"{folder} is a checkpoint of another configuration:\n  "
-            + "\n  ".join(found)
-            + "\nRestore these settings to resume it, or start a new run from its weights with load_pretrain"
-        )
-    # From here on nothing is refused, so a run that was is as it was.
-    parameters = dict(training.model.named_parameters())
-    saved = load_tensors(folder / "model.safetensors")
-    own = training.model.state_dict()
-    placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
-    with wrap_read_errors(folder, " as a checkpoint of this run"):  # whole, but somebody else's
-        training.model.load_state_dict(placed)
-        restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
-        if training.ema is not None:
-            training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
-        training.load_state_dict(state, steps_per_saved)
-    if any(factor != 1 for factor in steps_per_saved.values()):
-        logger.info("step %d of other devices is step %d of these", state["step"], training.step)
+        remedy = "Restore these settings to resume it, or start a new run from its weights with load_pretrain"
+        lines = "\n  ".join([f"{folder} is a checkpoint of another configuration:", *found])
+        raise StorageError(f"{lines}\n{remedy}")
+    return state, steps_per_saved
 
 
 def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -303,29 +307,26 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
     found = sorted(changes(saved, now))
     paths = {change.path for change in found}
-    lines = []
-    for path, old, new in found:
-        wrapper = path.index("settings") if "settings" in path else None
-        if wrapper is not None and (*path[:wrapper], "name") in paths:
-            continue  # settings of two different components
-        if path[0] == "tasks" and len(path) == 2:
-            continue  # only one of them has the task, as task_instance tells
-        if path[-2:-1] == ("train_file",):
-            if path[-1] == "rows":
-                told = f"{old} rows in the checkpoint, {new} in this run"
-            elif (*path[:-1], "rows") in paths:
-                continue
-            else:
-                told = "as many rows, with other contents or read otherwise"
-            lines.append(f"{_setting_name(path[:-1])} has changed: {told}")
-            continue
-        old_name = old["name"] if _is_component(old) else old
-        new_name = new["name"] if _is_component(new) else new
-        origin = f" (it follows from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
-        lines.append(
-            f"{_setting_name(path)}: {old_name!r} in the checkpoint, {new_name!r} in this run{origin}"
-        )
-    return lines
+    return [line for change in found if (line := _difference(change, paths)) is not None]
+
+
+def _difference(change: Change, paths: Collection[tuple[Any, ...]]) -> str | None:
+    """Describe a change; None where another one of these paths tells it."""
+    path, old, new = change
+    wrapper = path.index("settings") if "settings" in path else None
+    is_other_component = wrapper is not None and (*path[:wrapper], "name") in paths
+    # Of a task that only one of them has, task_instance tells.
+    if is_other_component or (path[0] == "tasks" and len(path) == 2):
+        return None
+    if path[-2:-1] == ("train_file",):
+        if path[-1] == "rows":
+            return f"{_setting_name(path[:-1])} has changed: {old} rows in the checkpoint, {new} in this run"
+        if (*path[:-1], "rows") in paths:
+            return None
+        return f"{_setting_name(path[:-1])} has changed: as many rows, with other contents or read otherwise"
+    old_name, new_name = (value["name"] if _is_component(value) else value for value in (old, new))
+    origin = f" (it follows from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
+    return f"{_setting_name(path)}: {old_name!r} in the checkpoint, {new_name!r} in this run{origin}"
 
 
 def _setting_name(path: Sequence[str]) -> str:

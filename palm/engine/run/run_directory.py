@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -118,10 +118,7 @@ class RunDirectory:
             if self.overwrite or goes_on or self.resume == "auto":
                 move_foreign_aside(self.path / name)
             check_replaceable(self.path / name)
-        remove_stale(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
-        for task in tasks:
-            remove_stale(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
-        remove_stale(self.path / BEST_OF_RUN, lambda name: name in tasks)
+        self._remove_stale(tasks)
         for task in self.targets:
             own = (self.path / task / name for name in (LAST, BEST))
             for place in (*own, self.path / BEST_OF_RUN / task):
@@ -130,6 +127,13 @@ class RunDirectory:
         if not is_own and (refused := self.refusal()) is not None:
             raise StorageError(refused)
         return self._start(is_own)
+
+    def _remove_stale(self, tasks: Collection[str]) -> None:
+        """Remove what dead processes left unfinished."""
+        remove_stale(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
+        for task in tasks:
+            remove_stale(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
+        remove_stale(self.path / BEST_OF_RUN, lambda name: name in tasks)
 
     def refusal(self) -> str | None:
         """Return the reason why a run that may neither resume nor overwrite would be refused, or None.
@@ -142,12 +146,7 @@ class RunDirectory:
         return self._refusal(found)
 
     def begin(self, start: RunStart, identity: dict[str, Any], launch: str | None = None) -> None:
-        """Make room for a run from the beginning, and write down which run this is.
-
-        Args:
-            start: what `check` chose; the checkpoint fits this run.
-            identity: what makes the run this run, JSON-ready.
-            launch: as in `check`.
+        """Make room for a run that `check` lets start, and record its identity.
 
         Raises:
             StorageError: `resume: auto` found no checkpoint, but what another configuration trained.
