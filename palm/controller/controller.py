@@ -191,7 +191,8 @@ class Controller:
         elif begin.checkpoint is None and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
         training = self.training()
-        evaluator = self._evaluator(training)  # its state is in the checkpoint, too
+        evaluates = (settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
+        evaluator = Evaluator.of(training, *evaluates)  # its state is in the checkpoint, too
         if begin.checkpoint is not None:
             load_checkpoint(training, begin.checkpoint)
             logger.info("resumed from %s at global step %d", begin.checkpoint, training.step)
@@ -216,10 +217,9 @@ class Controller:
         resolved = self.config.resolved()
         path = directory.path
         keep = settings.keep_last_n
-        compared = settings.transfer_every_n_steps
         targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
         saver = checkpoint_saver(training, path, settings.save_every_n_steps, keep, run_id)
-        probes = [TransferProbe(training, compared)] if compared == "auto" or compared > 0 else []
+        probes = TransferProbe.wanted(training, settings.transfer_every_n_steps)
         acting = evaluation_observers(
             evaluator, path, resolved, settings.early_stopping_patience, settings.early_stopping_by
         )
@@ -241,18 +241,6 @@ class Controller:
             [task.name for task in parts.tasks if task.is_target],
             resume if resume in (None, "auto") else str(self._found(resume)),
             parts.settings.overwrite,
-        )
-
-    def _evaluator(self, training: Training) -> Evaluator | None:
-        """Return the evaluator of the run; None if no task has dev data."""
-        settings = self._trainable().settings
-        if all(task.dev_file is None for task in training.tasks):
-            return None
-        return Evaluator(
-            training,
-            settings.eval_every_n_steps,
-            settings.eval_every_epoch,
-            settings.best_by,
         )
 
     def evaluate(

@@ -166,7 +166,7 @@ class TrainerBase(Assembly):
         actors = evaluation_observers(
             evaluator, self._save_path, {}, early_stopping_patience, early_stopping_by
         )
-        probes = self._probes(run, transfer_every_n_steps)
+        probes = TransferProbe.wanted(run, transfer_every_n_steps)
         watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
         own = [] if self._saver is None else [self._saver]
         return run_training(run, [*probes, self._tell_finish, *actors, *own], watch)
@@ -180,13 +180,7 @@ class TrainerBase(Assembly):
         tasks = self._tasks("train")
         give_dev_data(tasks, forwards, dev_file, metrics)
         run = self._training("train")
-        if all(task.dev_file is None for task in tasks):
-            return run, None
-        return run, Evaluator(run, self._chosen["eval_every_n_steps"], self._chosen["eval_every_epoch"])
-
-    @staticmethod
-    def _probes(run: Training, every: int | Literal["auto"]) -> list[TransferProbe]:
-        return [TransferProbe(run, every)] if every == "auto" or every > 0 else []
+        return run, Evaluator.of(run, self._chosen["eval_every_n_steps"], self._chosen["eval_every_epoch"])
 
     def _watch(
         self,
