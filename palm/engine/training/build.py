@@ -79,8 +79,8 @@ def build_optimizer(
     moving = moving_parameters(model)
     layers = [model.parameter_layers()] if optimizer.needs_layers else []
     built = optimizer.build(moving, *layers)
-    factors = {}
-    decays = {}
+    factors: dict[str, float] = {}
+    decays: dict[str, float] = {}
     for task, place in model.head_places.items():
         head = model.head(task)
         factors |= {f"{place}.{name}": factor for name, factor in head.rate_factors.items()}

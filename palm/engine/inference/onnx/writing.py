@@ -91,7 +91,7 @@ def _exported(graph: Graph) -> torch.onnx.ONNXProgram | None:
         example["mask_pos"] = torch.arange(len(example["mask_pos"]))
     names = {"input_names": list(graph.shapes), "output_names": list(graph.outputs)}
     options: dict[str, Any] = {"dynamo": True, "opset_version": OPSET, "verbose": False, **names}
-    inputs = {"kwargs": {"inputs": example}, "dynamic_shapes": {"inputs": dynamic}}
+    inputs: dict[str, Any] = {"kwargs": {"inputs": example}, "dynamic_shapes": {"inputs": dynamic}}
     with quiet(), torch.no_grad():
         return torch.onnx.export(graph, (), **inputs, **options)
 
