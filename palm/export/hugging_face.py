@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from palm.export.sources import saved_model
 from palm.export.tokenizer_files import load_tokenizer, save_reader
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
-from palm.pretrained.heads import HeadLayout, layout_of_head
+from palm.pretrained.heads import HeadLayout, layout_of_head, renamed
 
 
 def to_hugging_face(
@@ -111,17 +111,10 @@ def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[st
     pooler = {name: encoder.pop(name) for name in names}
     weights = {family.prefix + name: value for name, value in from_ours(encoder, family.layout).items()}
     if head.reads_pooler:
-        weights |= _renamed(pooler, {"pooler": family.pooler})
-    return weights | _renamed(model.head.state_dict(), head.names_on(family.model_type))
-
-
-def _renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
-    """The weights with their modules' names, or their own, replaced."""
-    renamed = {}
-    for name, value in weights.items():
-        module, _, kind = name.rpartition(".")
-        renamed[f"{names[module]}.{kind}" if module else names[name]] = value
-    return renamed
+        weights |= {n: pooler[own] for own, n in renamed(pooler, {"pooler": family.pooler}).items()}
+    own = model.head.state_dict()
+    names = renamed(own, head.names_on(family.model_type))
+    return weights | {theirs: own[ours] for ours, theirs in names.items()}
 
 
 def _config(model: InferenceModel, name: str, family: Family, head: HeadLayout) -> dict[str, Any]:

@@ -31,8 +31,8 @@ def library_model(model: InferenceModel, head: HeadLayout) -> nn.Module:
     backbone = model.backbone
     assert isinstance(backbone, Transformers)
     built = task_model(backbone.config, head.model, **_settings(model))
-    names = library_names(backbone.config, head)
-    if built is None or names is None:
+    found = library_names(backbone.config, head)
+    if built is None or found is None:
         raise PalmError(
             f"transformers has no {head.model[3:]} of {backbone.config.model_type}; export it to ONNX"
         )
@@ -42,8 +42,8 @@ def library_model(model: InferenceModel, head: HeadLayout) -> nn.Module:
     if head.reads_pooler:
         weights |= {n.removeprefix(ABOVE): v for n, v in backbone.state_dict().items() if n.startswith(ABOVE)}
     own = model.head.state_dict()
-    weights |= {theirs: own[ours] for ours, theirs in names.items()}
-    lacking = _lacking(built, weights)
+    weights |= {theirs: own[ours] for ours, theirs in found.names.items()}
+    lacking = found.lacking or _lacking(built, weights)
     title = type(built).__name__
     if lacking:
         further = ", ".join(lacking)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,8 +90,21 @@ def layout_of_head(head: Head) -> tuple[str, HeadLayout]:
     return name, HEAD_LAYOUTS[name]
 
 
-def library_names(config: Any, head: HeadLayout) -> dict[str, str] | None:
-    """The name of every tensor of our head in the library's model; None where that has other layers.
+@dataclass(frozen=True)
+class LibraryNames:
+    """A head in the library's model.
+
+    Args:
+        names: the name of every tensor of ours there.
+        lacking: parameters above the encoder that palm has nowhere.
+    """
+
+    names: dict[str, str]
+    lacking: list[str]
+
+
+def library_names(config: Any, head: HeadLayout) -> LibraryNames | None:
+    """Name a head's tensors in the library's model; None where the library has no such model.
 
     Args:
         config: of the encoder, in the library's form.
@@ -101,10 +114,24 @@ def library_names(config: Any, head: HeadLayout) -> dict[str, str] | None:
         return None
     last, between = found
     if head.model != "ForMaskedLM":
-        return {f"out.{kind}": f"{last}.{kind}" for kind in ("weight", "bias")}
+        names = {f"out.{kind}": f"{last}.{kind}" for kind in ("weight", "bias")}
+        return LibraryNames(names, [] if head.reads_pooler else between)
     names = {"bias": f"{last}.bias"}
-    for name in between:
+    lacking = []
+    for theirs in between:
+        module, _, kind = theirs.rpartition(".")
+        ours = f"{'norm' if 'norm' in module.lower() else 'transform'}.{kind}"
+        if theirs != f"{last.rpartition('.')[0]}.bias":  # the same as the last layer's
+            lacking += [theirs] if ours in names else []
+            names.setdefault(ours, theirs)
+    has_all = {"transform.weight", "norm.weight"} <= names.keys()
+    return LibraryNames(names, lacking if has_all else [last])
+
+
+def renamed(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
+    """Replace the modules in the names of tensors, or these names; our name -> the other."""
+    found = {}
+    for name in names:
         module, _, kind = name.rpartition(".")
-        if module and not name.endswith("predictions.bias") and name != "lm_head.bias":
-            names[f"{'norm' if 'norm' in module.lower() else 'transform'}.{kind}"] = name
-    return names if len(names) == 5 else None
+        found[name] = f"{modules[module]}.{kind}" if module else modules[name]
+    return found
