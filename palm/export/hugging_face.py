@@ -47,17 +47,17 @@ def to_hugging_face(
     check_target(folder, overwrite)
     model = saved_model(Path(model_dir), trust)
     name, head = layout_of_head(model.head)
+    family = None if isinstance(model.backbone, Transformers) else family_of(model.backbone)
+    architecture = f"{family.classes if family else ''}{head.model}"
     if problem := _problem(name, model, head):
-        raise PalmError(f"{model_dir} cannot become a model of transformers: {problem}")
+        raise PalmError(f"{model_dir} cannot become a {architecture}: {problem}")
     write: Callable[[Path], object]
-    if isinstance(model.backbone, Transformers):
+    if family is not None:
+        write = partial(_write, model, name, family, head)
+    else:
         built = library_model(model, head)
         architecture = type(built).__name__
         write = partial(save_library_model, built)
-    else:
-        family = family_of(model.backbone)
-        architecture = f"{family.classes}{head.model}"
-        write = partial(_write, model, name, family, head)
     description = Path(model_dir) / DESCRIPTION
     with wrap_read_errors(description):
         card = model_card(read_object(description), label_names(model.reader, model.head), architecture)
@@ -88,7 +88,7 @@ def _problem(name: str, model: InferenceModel, head: HeadLayout) -> str | None:
             f"it pools tokens by {encoder['pooling']}, and transformers takes the first token there; export "
             "it to ONNX, or train with pooling: cls"
         )
-    if name != "mlm" or isinstance(model.backbone, Transformers):  # there, outputs are compared
+    if name != "mlm" or isinstance(model.backbone, Transformers):  # `library_model` sees to that
         return None
     theirs = {key: encoder[key] for key in ("hidden_act", "layer_norm_eps")}
     theirs |= head.fixed.get(family_of(model.backbone).model_type, {})

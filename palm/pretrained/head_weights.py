@@ -55,21 +55,20 @@ def _found(
     """Find the tensors of a head; empty where one lacks, but a bias that its family does not have."""
     own = head.state_dict()
     if isinstance(backbone, Transformers):
-        found = library_names(backbone.config, layout)
-        names = {} if found is None or found.lacking else found.names
+        theirs = library_names(backbone.config, layout)
+        names = {} if theirs is None or theirs[1] else theirs[0]
     else:
         names = renamed(own, layout.names_on(BACKBONES.name_of(type(backbone))))
-    tensors = {}
-    for ours, theirs in names.items():
-        # Tied to the bias of the layer around it, of which a file has one.
-        tied = re.sub(r"\.\w+\.bias$", ".bias", theirs)
-        tensor = next((weights[name] for name in (theirs, tied) if name in weights), None)
-        if ours in own and (tensor is None or tensor.shape != own[ours].shape):
-            return {}
-        if ours in own and tensor is not None:
-            tensors[ours] = tensor
-    complete = all(name in tensors or name.endswith(".bias") for name in own)
-    return tensors if complete else {}
+    tensors = {ours: _tensor(weights, theirs) for ours, theirs in names.items() if ours in own}
+    found = {name: value for name, value in tensors.items() if value is not None}
+    fits = len(found) == len(tensors) and all(own[name].shape == found[name].shape for name in found)
+    complete = all(name in found or name.endswith(".bias") for name in own)
+    return found if fits and complete else {}
+
+
+def _tensor(weights: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """Find a tensor under its name; a last layer's bias may be that of the module around, tied to it."""
+    return weights.get(name, weights.get(re.sub(r"\.\w+\.bias$", ".bias", name)))
 
 
 def _has_labels(config: Mapping[str, Any], labels: Sequence[str]) -> bool:

@@ -90,42 +90,32 @@ def layout_of_head(head: Head) -> tuple[str, HeadLayout]:
     return name, HEAD_LAYOUTS[name]
 
 
-@dataclass(frozen=True)
-class LibraryNames:
-    """A head in the library's model.
-
-    Args:
-        names: the name of every tensor of ours there.
-        lacking: parameters above the encoder that palm has nowhere.
-    """
-
-    names: dict[str, str]
-    lacking: list[str]
-
-
-def library_names(config: Any, head: HeadLayout) -> LibraryNames | None:
-    """Name a head's tensors in the library's model; None where the library has no such model.
+def library_names(config: Any, head: HeadLayout) -> tuple[dict[str, str], list[str]] | None:
+    """Name a head's tensors in the library's model, and what that has above the encoder and palm has not.
 
     Args:
         config: of the encoder, in the library's form.
         head: of palm's head.
+
+    Returns:
+        The name of every tensor of ours there, and those parameters; None without such a model.
     """
     if (found := head_layers(config, head.model)) is None:
         return None
     last, between = found
     if head.model != "ForMaskedLM":
         names = {f"out.{kind}": f"{last}.{kind}" for kind in ("weight", "bias")}
-        return LibraryNames(names, [] if head.reads_pooler else between)
+        return names, [] if head.reads_pooler else between
     names = {"bias": f"{last}.bias"}
     lacking = []
     for theirs in between:
         module, _, kind = theirs.rpartition(".")
+        if module == last.rpartition(".")[0] and kind == "bias":
+            continue  # tied to that of the last layer
         ours = f"{'norm' if 'norm' in module.lower() else 'transform'}.{kind}"
-        if theirs != f"{last.rpartition('.')[0]}.bias":  # the same as the last layer's
-            lacking += [theirs] if ours in names else []
-            names.setdefault(ours, theirs)
-    has_all = {"transform.weight", "norm.weight"} <= names.keys()
-    return LibraryNames(names, lacking if has_all else [last])
+        if names.setdefault(ours, theirs) != theirs:
+            lacking.append(theirs)
+    return names, lacking if {"transform.weight", "norm.weight"} <= names.keys() else [last]
 
 
 def renamed(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
