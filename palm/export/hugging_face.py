@@ -112,8 +112,8 @@ def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[st
     if head.reads_pooler:
         weights |= {n: pooler[own] for own, n in renamed(pooler, {"pooler": family.pooler}).items()}
     own = model.head.state_dict()
-    names = renamed(own, head.names_on(family.model_type))
-    return weights | {theirs: own[ours] for ours, theirs in names.items()}
+    theirs = renamed(own, head.names_on(family.model_type))
+    return weights | {theirs[name]: value for name, value in own.items()}
 
 
 def _config(model: InferenceModel, name: str, family: Family, head: HeadLayout) -> dict[str, Any]:
