@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from palm.backbone import BACKBONES
-from palm.core.differences import Change, changes
+from palm.core.differences import changes
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import move_foreign_aside, new_directory
 from palm.core.files.fs import numbered, write_json
@@ -307,26 +307,30 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
     found = sorted(changes(saved, now))
     paths = {change.path for change in found}
-    return [line for change in found if (line := _difference(change, paths)) is not None]
+    lines = []
+    for path, old, new in found:
+        wrapper = path.index("settings") if "settings" in path else None
+        if wrapper is not None and (*path[:wrapper], "name") in paths:
+            continue  # settings of two different components
+        if path[0] == "tasks" and len(path) == 2:
+            continue  # only one of them has the task, as task_instance tells
+        if path[-2:-1] == ("train_file",):
+            if path[-1] == "rows" or (*path[:-1], "rows") not in paths:
+                lines.append(f"{_setting_name(path[:-1])} has changed: {_rows_told(path[-1], old, new)}")
+            continue
+        old_name = old["name"] if _is_component(old) else old
+        new_name = new["name"] if _is_component(new) else new
+        origin = f" (it follows from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
+        lines.append(
+            f"{_setting_name(path)}: {old_name!r} in the checkpoint, {new_name!r} in this run{origin}"
+        )
+    return lines
 
 
-def _difference(change: Change, paths: Collection[tuple[Any, ...]]) -> str | None:
-    """Describe a change; None where another one of these paths tells it."""
-    path, old, new = change
-    wrapper = path.index("settings") if "settings" in path else None
-    is_other_component = wrapper is not None and (*path[:wrapper], "name") in paths
-    # Of a task that only one of them has, task_instance tells.
-    if is_other_component or (path[0] == "tasks" and len(path) == 2):
-        return None
-    if path[-2:-1] == ("train_file",):
-        if path[-1] == "rows":
-            return f"{_setting_name(path[:-1])} has changed: {old} rows in the checkpoint, {new} in this run"
-        if (*path[:-1], "rows") in paths:
-            return None
-        return f"{_setting_name(path[:-1])} has changed: as many rows, with other contents or read otherwise"
-    old_name, new_name = (value["name"] if _is_component(value) else value for value in (old, new))
-    origin = f" (it follows from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
-    return f"{_setting_name(path)}: {old_name!r} in the checkpoint, {new_name!r} in this run{origin}"
+def _rows_told(name: str, old: Any, new: Any) -> str:
+    if name == "rows":
+        return f"{old} rows in the checkpoint, {new} in this run"
+    return "as many rows, with other contents or read otherwise"
 
 
 def _setting_name(path: Sequence[str]) -> str:

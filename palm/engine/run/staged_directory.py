@@ -165,8 +165,8 @@ def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
     return found
 
 
-def _add_plans(plans: dict[str, dict[str, Any]], more: Mapping[str, Mapping[str, Any]]) -> None:
-    for name, plan in more.items():
+def _add_plans(plans: dict[str, dict[str, Any]], tasks: Mapping[str, dict[str, Any]]) -> None:
+    for name, plan in tasks.items():
         known = plans.setdefault(name, {**plan, "expected_steps": 0})
         known["expected_steps"] += plan["expected_steps"]
         known["is_target"] = known["is_target"] or plan["is_target"]
