@@ -38,7 +38,7 @@ def comparison() -> dict[str, Any]:
         "answers": [
             {"target": "slot", "reference": "together", "reference_said": "together",
              "variant": "alone-slot", "said": "alone", "unit": "points of entity_f1",
-             "difference": difference, "p_corrected": 0.2, "verdict": "no difference"}
+             "difference": difference, "comparisons": 1, "p_corrected": 0.2, "verdict": "no difference"}
         ],
         "verdicts": {"slot": "together and alone: no difference that 2 seeds can show"},
         "helpers": {"<b>mlm": {"slot": "no difference"}},
