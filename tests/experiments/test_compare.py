@@ -19,7 +19,7 @@ from palm.controller.plan import Plan, plan
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.fs import write_json
 from palm.core.files.untrusted import read_object
-from palm.engine.training.planning import plan_epochs
+from palm.engine.training.planning import StepPlan
 from palm.experiments.comparison.compare import _keep_earlier
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of
 from palm.experiments.comparison.setup import setup_of
@@ -146,7 +146,7 @@ MLM = TaskProgress(name="mlm", mix_ratio=0.5, rows=1000, steps_per_epoch=100, is
 def test_a_target_has_the_same_steps_in_every_variant(mixing: Any, epochs: float) -> None:
     variants = variants_of({"slot": True, "intent": True, "mlm": False})
     lengths = lengths_of(
-        variants, plan_epochs([SLOT, INTENT, MLM], mixing, num_epochs=epochs), epochs, "target"
+        variants, StepPlan(tasks=[SLOT, INTENT, MLM], mixing=mixing).over_epochs(epochs), epochs, "target"
     )
     whole = lengths[0].steps
     for length in lengths:
@@ -157,7 +157,9 @@ def test_a_target_has_the_same_steps_in_every_variant(mixing: Any, epochs: float
 
 def test_a_budget_of_all_steps_is_the_same_in_every_variant_but_for_rounding() -> None:
     variants = variants_of({"slot": True, "intent": True, "mlm": False})
-    lengths = lengths_of(variants, plan_epochs([SLOT, INTENT, MLM], MixRatio(), num_epochs=7), 7, "total")
+    lengths = lengths_of(
+        variants, StepPlan(tasks=[SLOT, INTENT, MLM], mixing=MixRatio()).over_epochs(7), 7, "total"
+    )
     assert [length.total for length in lengths] == [524, 524, 524, 523]
     assert lengths[3].steps == {"slot": 183, "intent": 340}
 
