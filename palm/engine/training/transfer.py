@@ -104,7 +104,7 @@ class TransferProbe:
         )
 
     def _next_batches(self) -> dict[str, list[tuple[Tensors, float]]]:
-        """Task -> the batches of its next steps, where they are computed, each with the factor of its loss."""
+        """Task -> the batches of its next steps, placed, each with the factor of its loss."""
         training = self.training
         device = training.recipe.device
         found = {}
@@ -224,9 +224,13 @@ def automatic_period(training: Training) -> int:
     total = training.plan.total_steps
     if total < LEAST * every:
         logger.warning(
-            "transfer_every_n_steps: auto compares the tasks every %d steps, so %d times in the %d steps of this "
-            "run, and a verdict needs %d; set transfer_every_n_steps to %d for as many at a higher price",
-            *(every, total // every, total, LEAST, max(1, total // LEAST)),
+            "transfer_every_n_steps: auto compares the tasks every %d steps, so %d times in %d steps, and a "
+            "verdict needs %d; set transfer_every_n_steps to %d for as many at a higher price",
+            every,
+            total // every,
+            total,
+            LEAST,
+            max(1, total // LEAST),
         )
     return every
 

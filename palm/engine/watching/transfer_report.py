@@ -80,7 +80,7 @@ def influences(comparisons: Sequence[Transferred]) -> list[Influence]:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the median, whatever the distribution; of fewer than six values, all of them.
+    """Return the 95 % interval of the median, whatever the distribution; the range of fewer than six values.
 
     A single comparison may be off by a hundred times the rest, where a loss is close to 0.
 

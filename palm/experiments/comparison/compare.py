@@ -135,8 +135,12 @@ def _tell_smallest(target: str, seeds: int, rows: int) -> None:
     """Log what the numbers of seeds and rows can show."""
     low, high = smallest_differences(seeds, rows)
     logger.info(
-        "%s: with %d seeds and %d rows, differences above %.0f to %.0f points can be shown, before correction",
-        *(target, seeds, rows, low, high),
+        "%s: with %d seeds and %d rows, differences above %.0f to %.0f points can be shown",
+        target,
+        seeds,
+        rows,
+        low,
+        high,
     )
 
 
