@@ -160,8 +160,8 @@ def test_one_comparison_that_is_far_off_does_not_decide() -> None:
 
 
 def known_answers(folder: Path, **settings: Any) -> dict[str, Any]:
-    """A task, the same again, with its labels flipped, and with labels at random; the last two seldom drawn."""
-    rng = random.Random(1)  # noqa: S311
+    """A task, the same again, with its labels flipped, and with random ones; the last two seldom drawn."""
+    rng = random.Random(1)
     words = [f"{rng.choice(tiny.NAMES)} {rng.choice(tiny.COLOURS)}" for _ in range(256)]
     labels = [int(word.endswith(("red", "blue"))) for word in words]
     given = {"base": labels, "same": labels, "flip": [1 - k for k in labels]}

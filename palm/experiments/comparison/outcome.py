@@ -343,7 +343,8 @@ def _said(answer: Answer, seeds: int) -> str:
         return f"{about}: no difference that {seeds} seeds can show {interval}"
     by = f"by {abs(found.mean):.1f} {answer.unit} {interval}"
     if answer.verdict.startswith("perhaps"):
-        by += f", not certain after correction for {answer.comparisons} comparisons (p {_p(answer.p_corrected)})"
+        corrected = f"after correction for {answer.comparisons} comparisons (p {_p(answer.p_corrected)})"
+        by += f", not certain {corrected}"
     if is_alone:
         than = "" if answer.reference == REFERENCE else " than alone"
         return f"{way} is {answer.verdict}{than} {by}"
