@@ -107,6 +107,24 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         StorageError: missing, damaged, of another version, or of a run with another identity; nothing was
             changed.
     """
+    state, steps_per_saved = _state_of(training, folder)
+    # From here on nothing is refused, so a run that was is as it was.
+    parameters = dict(training.model.named_parameters())
+    saved = load_tensors(folder / "model.safetensors")
+    own = training.model.state_dict()
+    placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
+    with wrap_read_errors(folder, " as a checkpoint of this run"):  # whole, but somebody else's
+        training.model.load_state_dict(placed)
+        restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
+        if training.ema is not None:
+            training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
+        training.load_state_dict(state, steps_per_saved)
+    if any(factor != 1 for factor in steps_per_saved.values()):
+        logger.info("step %d of other devices is step %d of these", state["step"], training.step)
+
+
+def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the state of a checkpoint from which a run can resume, and its steps as by `on_devices_of`."""
     files = verify(folder, WEIGHTS_NEEDED)
     if "optimizer.safetensors" not in files:
         raise StorageError(
@@ -121,24 +139,10 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         saved_run, steps_per_saved = on_devices_of(now, state["run"])
         found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
     if found:
-        raise StorageError(
-            f"{folder} is a checkpoint of another configuration:\n  "
-            + "\n  ".join(found)
-            + "\nRestore these settings to resume it, or start a new run from its weights with load_pretrain"
-        )
-    # From here on nothing is refused, so a run that was is as it was.
-    parameters = dict(training.model.named_parameters())
-    saved = load_tensors(folder / "model.safetensors")
-    own = training.model.state_dict()
-    placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
-    with wrap_read_errors(folder, " as a checkpoint of this run"):  # whole, but somebody else's
-        training.model.load_state_dict(placed)
-        restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
-        if training.ema is not None:
-            training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
-        training.load_state_dict(state, steps_per_saved)
-    if any(factor != 1 for factor in steps_per_saved.values()):
-        logger.info("step %d of other devices is step %d of these", state["step"], training.step)
+        remedy = "Restore these settings to resume it, or start a new run from its weights with load_pretrain"
+        lines = "\n  ".join([f"{folder} is a checkpoint of another configuration:", *found])
+        raise StorageError(f"{lines}\n{remedy}")
+    return state, steps_per_saved
 
 
 def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -311,13 +315,8 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if path[0] == "tasks" and len(path) == 2:
             continue  # only one of them has the task, as task_instance tells
         if path[-2:-1] == ("train_file",):
-            if path[-1] == "rows":
-                told = f"{old} rows in the checkpoint, {new} in this run"
-            elif (*path[:-1], "rows") in paths:
-                continue
-            else:
-                told = "as many rows, with other contents or read otherwise"
-            lines.append(f"{_setting_name(path[:-1])} has changed: {told}")
+            if path[-1] == "rows" or (*path[:-1], "rows") not in paths:
+                lines.append(f"{_setting_name(path[:-1])} has changed: {_rows_told(path[-1], old, new)}")
             continue
         old_name = old["name"] if _is_component(old) else old
         new_name = new["name"] if _is_component(new) else new
@@ -326,6 +325,12 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             f"{_setting_name(path)}: {old_name!r} in the checkpoint, {new_name!r} in this run{origin}"
         )
     return lines
+
+
+def _rows_told(name: str, old: Any, new: Any) -> str:
+    if name == "rows":
+        return f"{old} rows in the checkpoint, {new} in this run"
+    return "as many rows, with other contents or read otherwise"
 
 
 def _setting_name(path: Sequence[str]) -> str:

@@ -122,18 +122,21 @@ class RunDirectory:
             if self.overwrite or goes_on or self.resume == "auto":
                 move_foreign_aside(self.path / name)
             check_replaceable(self.path / name)
+        self._clear(tasks)
+        is_own = goes_on and self._record().get("launch") == launch
+        if not is_own and (refused := self.refusal()) is not None:
+            raise StorageError(refused)
+        return self._start(is_own)
+
+    def _clear(self, tasks: Collection[str]) -> None:
+        """Remove what a run that died was writing; refuse places where files of others stand."""
         remove_stale(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
         for task in tasks:
             remove_stale(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
         remove_stale(self.path / BEST_OF_RUN, lambda name: name in tasks)
         for task in self.targets:
-            own = (self.path / task / name for name in (LAST, BEST))
-            for place in (*own, self.path / BEST_OF_RUN / task):
+            for place in (self.path / task / LAST, self.path / task / BEST, self.path / BEST_OF_RUN / task):
                 check_target(place, overwrite=True)
-        is_own = goes_on and self._record().get("launch") == launch
-        if not is_own and (refused := self.refusal()) is not None:
-            raise StorageError(refused)
-        return self._start(is_own)
 
     def refusal(self) -> str | None:
         """Return the reason why a run that may neither resume nor overwrite would be refused, or None.
@@ -146,12 +149,7 @@ class RunDirectory:
         return self._refusal(found)
 
     def begin(self, start: RunStart, identity: dict[str, Any], launch: str | None = None) -> None:
-        """Make room for a run from the beginning, and write down which run this is.
-
-        Args:
-            start: what `check` chose; the checkpoint fits this run.
-            identity: what makes the run this run, JSON-ready.
-            launch: as in `check`.
+        """Make room for a run that `check` lets start, and record its identity.
 
         Raises:
             StorageError: `resume: auto` found no checkpoint, but what another configuration trained.

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from filelock import Timeout
+from filelock import BaseFileLock, Timeout
 
 from palm.core.errors import StorageError
 from palm.core.files.door import make_folder, within
@@ -34,18 +34,9 @@ def only_run_in(folder: Path) -> Iterator[None]:
     Raises:
         StorageError: another run is there, and names it; or the folder cannot be written.
     """
-    with wrap_write_errors(folder):
-        make_folder(folder)
-        lock = lock_on(folder / LOCK)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise StorageError(
-                f"save_path: {folder} belongs to another run, {_holder(folder)}; wait for its end, or "
-                "give another save_path"
-            ) from None
-        except NotImplementedError:
-            logger.warning("%s is on a file system without locks; see that no second run uses it", folder)
+    make_folder(folder)
+    lock = lock_on(folder / LOCK)
+    _take(lock, folder)
     try:
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         holder = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
@@ -57,6 +48,19 @@ def only_run_in(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             remove_written(folder / HOLDER)
         lock.release()
+
+
+def _take(lock: BaseFileLock, folder: Path) -> None:
+    with wrap_write_errors(folder):
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise StorageError(
+                f"save_path: {folder} belongs to another run, {_holder(folder)}; wait for its end, or "
+                "give another save_path"
+            ) from None
+        except NotImplementedError:
+            logger.warning("%s is on a file system without locks; see that no second run uses it", folder)
 
 
 def _holder(folder: Path) -> str:

@@ -118,14 +118,10 @@ class StagedDirectory:
                     linked_copy(source, place)
                     logger.info("%s: %s of stage %s is at %s", task, kind, stage, place)
 
-    def history(self) -> list[Line]:
-        """The lines of all stages so far as those of one run."""
-        told = ((stage, read_lines(self.folder(stage) / HISTORY_FILE)) for stage in self.stages)
-        return combined([(stage, lines) for stage, lines in told if lines])
-
     def write_history(self) -> list[Line]:
-        """The same, also in the run's `history.jsonl`."""
-        lines = self.history()
+        """Write the lines of all stages so far, as those of one run, to its `history.jsonl`; return them."""
+        told = ((stage, read_lines(self.folder(stage) / HISTORY_FILE)) for stage in self.stages)
+        lines = combined([(stage, lines) for stage, lines in told if lines])
         write_lines(self.path / HISTORY_FILE, lines)
         return lines
 
@@ -156,10 +152,7 @@ def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
             found.append({**start, "stages": [name for name, _ in stages]})
         begun = StageStarted(before["step"], label, start["total_steps"])
         found.append({**begun.as_line(), "tasks": start["tasks"]})
-        for name, plan in start["tasks"].items():
-            known = plans.setdefault(name, {**plan, "expected_steps": 0})
-            known["expected_steps"] += plan["expected_steps"]
-            known["is_target"] = known["is_target"] or plan["is_target"]
+        _add_plans(plans, start["tasks"])
         is_last = number == len(stages) - 1
         own = [_moved(line, label, before, counts) for line in lines if line["event"] != Planned.recorded_as]
         found += [line for line in own if is_last or line["event"] != Ended.recorded_as]
@@ -172,6 +165,13 @@ def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
         total = sum(line["total_steps"] for line in found if line["event"] == StageStarted.recorded_as)
         found[0] |= {"tasks": plans, "total_steps": total}
     return found
+
+
+def _add_plans(plans: dict[str, dict[str, Any]], tasks: Mapping[str, dict[str, Any]]) -> None:
+    for name, plan in tasks.items():
+        known = plans.setdefault(name, {**plan, "expected_steps": 0})
+        known["expected_steps"] += plan["expected_steps"]
+        known["is_target"] = known["is_target"] or plan["is_target"]
 
 
 def _moved(line: Line, label: str, before: Mapping[str, Any], counts: Mapping[str, int]) -> Line:
