@@ -16,6 +16,8 @@ from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.loop import Training
 from palm.reader import ClassifyReader
 from palm.reader.tables.selection import RowKeys, sample, split
+from palm.starter.project import write_project
+from palm.starter.table_tasks import tasks_in
 
 LABELS = list(article.LABELS)
 
@@ -74,6 +76,7 @@ def texts(task: Any, path: Path) -> list[str]:
 
 def test_one_table_is_two_files(folder: Path) -> None:
     made = config(folder)
+    made["tasks"]["intent"]["columns"] = {"text_a": "tokens", "label": "intent"}
     one = Controller(made, argv=[]).training()
     del made["train_file"]
     for name in ("slot", "intent"):
@@ -81,6 +84,16 @@ def test_one_table_is_two_files(folder: Path) -> None:
     two = Controller(made, argv=[]).training()
     assert digests(one) == digests(two)
     assert [step.loss for step in one.steps()] == [step.loss for step in two.steps()]
+
+
+def test_a_project_is_made_of_a_table(folder: Path) -> None:
+    found = tasks_in(folder / "all.jsonl")
+    assert found.kinds == {"slots": "seq_label", "intent": "cls", "lang": "cls"}
+    write_project(folder / "project", found.kinds, table=found)
+    slots, intent, lang = Controller(folder / "project" / "config.yaml", argv=[]).training().tasks
+    assert len(slots.stream.rows) == len(intent.stream.rows) == len(lang.stream.rows)
+    assert lang.reader.labels.names == {0: "de", 1: "en", 2: "fr"}
+    assert intent.dev_file is not None
 
 
 def test_each_task_trains_on_the_rows_that_have_its_label(folder: Path) -> None:
