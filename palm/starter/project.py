@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from palm.core.errors import ConfigError, StorageError
@@ -15,6 +16,7 @@ from palm.core.files.fs import write_text
 from palm.core.files.manifest import MANIFEST, is_sealed
 from palm.core.registry import did_you_mean
 from palm.engine.run.run_directory import name_problem
+from palm.starter.table_tasks import TableTasks
 
 TEMPLATES = Path(__file__).with_name("files")
 SCRIPT = "run.sh"
@@ -75,7 +77,9 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
-def write_project(folder: Path, tasks: Mapping[str, str], pretrain: str | None = None) -> list[str]:
+def write_project(
+    folder: Path, tasks: Mapping[str, str], pretrain: str | None = None, table: TableTasks | None = None
+) -> list[str]:
     """Write a project that trains as it stands.
 
     Args:
@@ -83,6 +87,7 @@ def write_project(folder: Path, tasks: Mapping[str, str], pretrain: str | None =
         tasks: name -> kind, in the order of the configuration.
         pretrain: the weights to start from, a directory or the name of a model at Hugging Face; a small
             encoder of random weights, with a vocabulary of the project's own, where None.
+        table: the tasks of a table, which are `tasks`; the project has rows of its own where None.
 
     Returns:
         The files that were written, below the folder.
@@ -99,7 +104,7 @@ def write_project(folder: Path, tasks: Mapping[str, str], pretrain: str | None =
         names = ", ".join(there[:3]) + (", …" if len(there) > 3 else "")
         raise StorageError(f"{folder} is not empty ({names}), and nothing is replaced; give a new folder")
     with new_directory(folder, overwrite=was_killed) as part:
-        _fill(part, tasks, pretrain)
+        _fill(part, tasks, pretrain, table)
     remove(folder / MANIFEST)
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
@@ -135,9 +140,11 @@ def task_problems(tasks: Mapping[str, str]) -> Iterator[str]:
             yield "--tasks: a task cannot be called 'config', which is the global file"
 
 
-def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None) -> None:
+def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None, table: TableTasks | None) -> None:
     """Write all files of a project."""
-    for name, kind in tasks.items():
+    for name, text in ({} if table is None else table.files).items():
+        write_text(folder / f"{name}.yaml", text)
+    for name, kind in tasks.items() if table is None else ():
         make_folder(folder / "data" / name)
         for rows in (TEMPLATES / "data" / kind).iterdir():
             copy(rows, folder / "data" / name / rows.name)
@@ -146,7 +153,9 @@ def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None) -> None:
         paths = {"data": data, "train": f"{data}/train.{ending}", "dev": f"{data}/dev.{ending}"}
         write_text(folder / f"{name}.yaml", _filled(TEMPLATES / f"{kind}.yaml", paths))
     if pretrain is None:
-        vocabulary = _vocabulary(folder / "data")
+        files = sorted((folder / "data").rglob("*"))
+        texts = chain.from_iterable(map(_texts, files)) if table is None else table.texts
+        vocabulary = _vocabulary(texts)
         make_folder(folder / "encoder")
         write_text(folder / "encoder" / "vocab.txt", "\n".join(vocabulary) + "\n")
         sizes = json.dumps({**SIZES, "vocab_size": len(vocabulary)}, indent=2)
@@ -205,12 +214,11 @@ def _texts(file: Path) -> Iterator[str]:
                 yield from (question["question"] for question in paragraph["qas"])
 
 
-def _vocabulary(data: Path) -> Sequence[str]:
+def _vocabulary(texts: Iterable[str]) -> Sequence[str]:
     """The words of all texts, the most frequent first, and all letters, so that any word can be written."""
     counts: Counter[str] = Counter()
-    for file in sorted(data.rglob("*")):
-        for text in _texts(file):
-            counts.update(_TOKEN.findall(text.lower()))
+    for text in texts:
+        counts.update(_TOKEN.findall(text.lower()))
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-/&%$#@+=*_"
     pieces = [*letters, *(f"##{letter}" for letter in letters if letter.isalnum())]
     return list(dict.fromkeys([*SPECIAL, *(word for word, _ in counts.most_common()), *pieces]))
