@@ -37,12 +37,16 @@ class Branch:
     """A task with its own topmost layers, above those that it has in common with others.
 
     Args:
-        rows: the task's rows of the batch.
+        layout: the layout of the task's rows, as `layout_of`.
+        mask: True on their real tokens, bool[rows, seq].
+        tokens: their packed tokens among those of the batch.
         encoder: has the task's layers above the common ones.
         wanted: the outputs that its head reads.
     """
 
-    rows: slice
+    layout: Tensors
+    mask: Tensor
+    tokens: slice
     encoder: Encoder
     wanted: Collection[str]
 
@@ -86,6 +90,7 @@ class Encoder(Backbone):
     architecture: ClassVar[Callable[..., Architecture]]
     defaults: ClassVar[Mapping[str, Any]] = {}
     max_tokens: int
+    is_packed = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "__init__" not in cls.__dict__:
@@ -227,13 +232,10 @@ class Encoder(Backbone):
         tokens, packing = self.trunk(inputs, depth)
         outputs = []
         for branch in branches:
-            # The packed tokens of neighbouring rows are neighbours.
-            part = Packing.of(inputs["input_mask"][branch.rows])
-            start = int(packing.sequences.offsets[branch.rows.start])
-            place = slice(start, start + len(part.positions))
+            part = Packing.of(branch.mask, branch.layout)
             if packing.position_ids is not None:
-                part = replace(part, position_ids=packing.position_ids[place])
-            outputs.append(branch.encoder.above((tokens[place], part), branch.wanted, depth))
+                part = replace(part, position_ids=packing.position_ids[branch.tokens])
+            outputs.append(branch.encoder.above((tokens[branch.tokens], part), branch.wanted, depth))
         return outputs
 
     def trunk(self, inputs: Tensors, depth: int) -> tuple[Tensor, Packing]:

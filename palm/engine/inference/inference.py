@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice, tee
 from pathlib import Path
@@ -39,7 +39,7 @@ from palm.distributed import (
 from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.engine.inference.prediction_resume import PredictionLog
-from palm.engine.training.device_transfer import placed
+from palm.engine.training.device_transfer import fetched, placed
 from palm.engine.training.model import outputs_of
 from palm.engine.training.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
@@ -257,12 +257,15 @@ class InferenceModel:
             labelled = None if losses is None else self._labelled(chunk, rows)
             batches = even_batches(rows.lengths, self.batch_size)
             decoded: dict[int, dict[str, Any]] = {}
+            # A batch is read when the next one is on its way, so that a GPU does not wait for the host.
+            unread: list[Callable[[], None]] = []
             for indices in split_among_ranks(batches) if together else batches:
-                values, loss = self._decoded(rows, indices, first, losses is not None, labelled)
-                decoded.update(zip(indices, values, strict=True))
-                if losses is not None and loss is not None:
-                    losses[first, indices[0]] = loss
+                unread.append(self._computed(rows, indices, first, labelled, decoded, losses))
+                if len(unread) > 1:
+                    unread.pop(0)()
                 yield []
+            for read in unread:
+                read()
             # Rank 0 alone gets the parts of all; no parts, no records.
             parts = gather_objects(decoded) if together else [decoded]
             whole = {row: value for part in parts for row, value in part.items()}
@@ -283,14 +286,16 @@ class InferenceModel:
         return labelled if same else None
 
     @torch.inference_mode()
-    def _decoded(
+    def _computed(
         self,
         rows: Rows,
         indices: Sequence[int],
         first: int,
-        with_eval_outputs: bool,
         labelled: Rows | None,
-    ) -> tuple[list[dict[str, Any]], tuple[float, int] | None]:
+        decoded: dict[int, dict[str, Any]],
+        losses: Losses | None,
+    ) -> Callable[[], None]:
+        """Compute a batch; return a function that waits for it, and fills `decoded` and `losses`."""
         for module in (self.backbone, self.head):
             if module.training:  # going through all its parts takes 1 ms
                 module.eval()
@@ -300,23 +305,32 @@ class InferenceModel:
             batch = self.reader.collate(
                 rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
             )
-            return placed(batch, device)
+            return batch
 
         batch = batch_of(rows)
+        on_device = placed(batch, device, self.backbone)
         if self.engine is not None:
-            outputs = self.engine(batch)
+            outputs = self.engine(on_device)
         else:
             with self._weight_cache.active():
-                outputs = outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
-        decoded = self.head.decode(outputs)
-        if with_eval_outputs:
-            for value, extra in zip(decoded, self.head.eval_outputs(outputs, batch), strict=False):
-                value.update(extra)
-        if labelled is None:
-            return decoded, None
-        targets = batch_of(labelled)
-        terms = self.head.num_terms(targets)  # 0 where no row of the batch has a word to guess
-        return decoded, (float(self.head.loss(outputs, targets)), terms) if terms else None
+                outputs = outputs_of(self.backbone, self.head, on_device, resolved(self.precision, device))
+        computed = fetched(outputs)
+        targets = {} if labelled is None else batch_of(labelled)
+        terms = self.head.num_terms(targets) if targets else 0  # 0 where no row has a word to guess
+        loss = self.head.loss(outputs, placed(targets, device, self.backbone)) if terms else torch.zeros(())
+        computed_loss = fetched({"loss": loss})
+
+        @torch.inference_mode()
+        def read() -> None:
+            values = self.head.decode(computed())
+            if losses is not None:
+                for value, extra in zip(values, self.head.eval_outputs(computed(), batch), strict=False):
+                    value.update(extra)
+                if terms:
+                    losses[first, indices[0]] = (float(computed_loss()["loss"]), terms)
+            decoded.update(zip(indices, values, strict=True))
+
+        return read
 
     def save(
         self,

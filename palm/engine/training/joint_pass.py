@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from palm.backbone.base import Backbone
 from palm.backbone.encoder import Branch, Encoder
+from palm.backbone.packing import POSITIONS, joined_layout
 from palm.core.numerics.precision import Precision, computing
 from palm.core.tensor_specs import Tensors, as_declared
 from palm.paradigm.base import Head
@@ -104,14 +105,18 @@ def _encoded_together(
         name: torch.cat([F.pad(batches[k][name], (0, longest - sizes[k][1])) for k in distinct])
         for name in backbone.inputs_attr
     }
+    if backbone.is_packed:
+        joined |= joined_layout([batches[k] for k in distinct], longest)
     ends = dict(zip(distinct, accumulate(rows for rows, _ in sizes.values()), strict=True))
     rows = [slice(ends[k] - sizes[k][0], ends[k]) for k in rows_of]
     if depth:
-        branches = []
-        for encoder, names, own in zip(encoders, wanted, rows, strict=True):
-            assert isinstance(encoder, Encoder)
-            branches.append(Branch(own, encoder, names))
         assert isinstance(backbone, Encoder)
+        parts = _parts_of([batches[k] for k in distinct], longest)
+        branches = []
+        for encoder, names, own, k in zip(encoders, wanted, rows, rows_of, strict=True):
+            assert isinstance(encoder, Encoder)
+            layout, tokens = parts[distinct.index(k)]
+            branches.append(Branch(layout, joined["input_mask"][own], tokens, encoder, names))
         encoded = backbone.branched(joined, branches, len(backbone.layers) + depth)
         rows = [slice(None)] * len(encoded)
     else:
@@ -120,6 +125,18 @@ def _encoded_together(
         _of_rows(backbone, features, own, sizes[k][1])
         for features, own, k in zip(encoded, rows, rows_of, strict=True)
     ]
+
+
+def _parts_of(batches: Sequence[Tensors], columns: int) -> list[tuple[Tensors, slice]]:
+    """Return the layout of every batch of a joined one, and its packed tokens there."""
+    parts = []
+    start = 0
+    for batch in batches:
+        layout = joined_layout([batch], columns)
+        stop = start + len(layout[POSITIONS])
+        parts.append((layout, slice(start, stop)))
+        start = stop
+    return parts
 
 
 def _of_rows(backbone: Backbone, features: Tensors, rows: slice, columns: int) -> Tensors:

@@ -105,7 +105,7 @@ class TransferProbe:
         factors, _ = training.replica.loss_factors(counts)
         device = training.recipe.device
         return {
-            name: (placed(batch, device), factor)
+            name: (placed(batch, device, training.model.backbone), factor)
             for (name, batch), (factor,) in zip(batches.items(), factors, strict=True)
         }
 
