@@ -82,7 +82,7 @@ class TaskPlan:
             task.name,
             (type(task.reader), task.reader.settings),
             (type(task.head), task.head.settings),
-            {name: value for name, value in task.settings.items() if name not in TASK_PARTS},
+            {name: getattr(task, name) for name in settings_of(Task) if name not in TASK_PARTS},
         )
 
 

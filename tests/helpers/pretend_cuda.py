@@ -1,11 +1,11 @@
 """A pretend CUDA device: tensors that say `cuda:0`, compute on the CPU, and count the waits of the host.
 
-`load_guard()` is called first, before torch is imported, then `install()`; within `PretendDevice()` code runs with
-`device: cuda`. It raises on mixed devices and on what CUDA kernels refuse and CPU ones take. Nothing can be timed
-in it; `torch.compile`, NCCL, FSDP, nested tensors and child processes do not run.
+It is imported before torch. After `install()`, code within `PretendDevice()` runs with `device: cuda`. It
+raises on mixed devices and on what CUDA kernels refuse and CPU ones take. Nothing can be timed in it;
+`torch.compile`, NCCL, FSDP, nested tensors and child processes do not run.
 """
 
-# ruff: noqa: E402
+# ruff: noqa: ARG001, E402, RUF059
 from __future__ import annotations
 
 import collections
@@ -36,7 +36,8 @@ def load_guard() -> None:
     """
     assert "torch" not in sys.modules, "the device has to be registered before torch is imported"
     spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     folder = Path(spec.origin).parent
     key = hashlib.sha256(GUARD.read_bytes() + importlib.metadata.version("torch").encode()).hexdigest()
     guard = Path(tempfile.gettempdir()) / f"palm-tests-cuda-{key[:16]}.so"
@@ -55,8 +56,7 @@ def load_guard() -> None:
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
-if __name__ != "__main__":
-    load_guard()
+load_guard()
 
 import torch
 from torch import Tensor
@@ -215,14 +215,16 @@ def dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return _copied(func, name, args, kwargs)
     OPERATORS[0] += name not in UNCOUNTED
     _count_waits(name, args, kwargs)
-    _check_rules(name, args, kwargs, tensors)
+    _check_rules(name, args, tensors)
     known = {id(t.inner): t for t in tensors if isinstance(t, CudaTensor)}
     inner_args, inner_kwargs = tree_map(lambda x: x.inner if isinstance(x, CudaTensor) else x, (args, kwargs))
     inner_kwargs |= {"device": torch.device("cpu")} if kwargs.get("device") is not None else {}
 
     def wrapped(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
         # What an operator changes in place, it gives back as the same object.
-        return known.get(id(value)) or CudaTensor(value) if isinstance(value, Tensor) else value
+        return known[id(value)] if id(value) in known else CudaTensor(value)
 
     return tree_map(wrapped, func(*inner_args, **inner_kwargs))
 
@@ -233,7 +235,7 @@ def _pinned(tensor: Tensor) -> Tensor:
 
 
 def _copied(func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Copy between host and device; the host waits unless the copy is not blocking and the memory is pinned."""
+    """Copy between host and device; without a wait only where the copy is not blocking, in pinned memory."""
     OPERATORS[0] += 1
     if name == "copy_":
         to, source = args[:2]
@@ -271,7 +273,7 @@ def _count_waits(name: str, args: Any, kwargs: dict[str, Any]) -> None:
                 wait(f"{name} by places on the host")
 
 
-def _check_rules(name: str, args: Any, kwargs: dict[str, Any], tensors: Sequence[Tensor]) -> None:
+def _check_rules(name: str, args: Any, tensors: Sequence[Tensor]) -> None:
     if name == "native_layer_norm" and args[2] is not None:
         require(
             args[0].dtype == args[2].dtype, f"layer norm of {args[0].dtype} with a weight in {args[2].dtype}"
@@ -299,10 +301,10 @@ def attention(
     seed: int,
     sides: Sequence[int],
 ) -> tuple[Tensor, Tensor, list[tuple[slice, slice, Tensor, Tensor]]]:
-    """The definition of attention within packed sequences; spare rows are not numbers.
+    """Compute attention within packed sequences by its definition; rows after them are not numbers.
 
     Returns:
-        The gathered values, the logarithms of the sums, and per sequence its queries, keys, weights and dropout.
+        The gathered values, the logarithms of the sums, and per sequence what its gradients need.
     """
     draw = torch.Generator().manual_seed(seed)
     gathered = torch.full_like(query, math.nan)

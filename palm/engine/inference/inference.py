@@ -302,10 +302,9 @@ class InferenceModel:
         device = next(self.backbone.parameters()).device
 
         def batch_of(rows: Rows) -> Tensors:
-            batch = self.reader.collate(
+            return self.reader.collate(
                 rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
             )
-            return batch
 
         batch = batch_of(rows)
         on_device = placed(batch, device, self.backbone)
