@@ -54,6 +54,7 @@ from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import load_pretrain, vocabulary_differences
 from palm.reader import Predictions
+from palm.reader.tables.files import is_data
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of Python 3.11
@@ -202,6 +203,8 @@ class Controller:
             directory.begin(begin, identity(training.recipe), launch_id())
             text = yaml_text(self.config.resolved(), self.config.origins())
             write_text(directory.path / CONFIGURATION, text)
+            for path, rows in self.plan.chosen.items():
+                write_text(path, rows)
         return training, evaluator
 
     def _run(
@@ -319,7 +322,7 @@ class Controller:
 
     def _data_file(self, plan: TaskPlan, setting: str, given: str | Path | None = None) -> Path:
         path = plan.task.get(setting) if given is None else self._found(given)
-        if path is None or not path.is_file():
+        if path is None or not is_data(path):
             came = "it has none" if path is None else f"no such file: {path}"
             raise ConfigError([f"task {plan.name!r} needs a {setting}; {came}"])
         assert isinstance(path, Path)
@@ -354,7 +357,7 @@ class Controller:
     def _found(self, path: str | Path) -> Path:
         """A path given from Python: from the working directory, else from the configuration's folder."""
         beside = self.config.base / path
-        return beside if not Path(path).exists() and beside.exists() else Path(path)
+        return beside if not is_data(Path(path)) and (beside.exists() or is_data(beside)) else Path(path)
 
     def training(self, devices: int | None = None) -> Training:
         """The run that `train` makes, for a loop of your own: `for step in controller.training().steps(): …`.

@@ -349,7 +349,7 @@ def data() -> Iterator[Mistake]:
         rows += [
             (task, "", (":1: expected a header that names the columns",)),
             (task, header, ("the file ends after its header", "expected rows below it")),
-            (task, header.replace("text_a", "text"), (":1: the header lacks 'text_a'", "rename 'text' to")),
+            (task, header.replace("text_a", "texts"), (":1: the header lacks 'text_a'", "rename 'texts' to")),
             (task, header.replace("\n", "\ttext_a\n") + good, (":1: the header names 'text_a' twice",)),
             (task, header + good + "a\tb\tc\td\te\n", (f":3: 5 columns, expected {len(some)} ({names})",)),
             (task, header + "\n" + good, (":2: a blank line", "remove it")),

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from palm.backbone.base import Backbone
+from palm.config import DataPath
 from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.errors import TrainingError
 from palm.core.logging import logger
@@ -85,10 +86,10 @@ class Task:
     batch_size: int | None = None
     max_tokens_per_batch: int | None = None
     gradient_accumulation_steps: int = 1
-    train_file: Path | None = None
-    dev_file: Path | None = None
+    train_file: DataPath | None = None
+    dev_file: DataPath | None = None
     metrics: list[str] | None = None
-    pred_file: Path | None = None
+    pred_file: DataPath | None = None
     pred_output_path: Path | None = None
     pred_batch_size: int | None = None
     shuffle: bool = True
