@@ -1,7 +1,7 @@
 """A program that trains and evaluates tiny tasks on the CPU and on a pretend CUDA device.
 
-`python pretend_runs.py FOLDER FILE` writes JSON: for each of `MODES` the losses, the waits of the host and the
-operators of every step; for each task the scores of an evaluation, and its waits.
+`python pretend_runs.py FOLDER FILE` writes JSON: for each of `MODES` the losses, the waits of the host and
+the operators of every step; for each task the scores of an evaluation, and its waits.
 """
 
 # ruff: noqa: E402
