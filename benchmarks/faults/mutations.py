@@ -169,7 +169,9 @@ def work(connection: Connection, sample: Sample, seed: int) -> None:
         sample.file.write_bytes(mutation(sample, whole, seed, number))
         start = time.perf_counter()
         found = outcome(sample, right)
-        connection.send((*found, time.perf_counter() - start))
+        seconds = time.perf_counter() - start
+        sample.clean()
+        connection.send((*found, seconds))
 
 
 def mutation(sample: Sample, whole: bytes, seed: int, number: int) -> bytes:

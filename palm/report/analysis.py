@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, repeat, tee
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from palm.core.errors import PalmError
 from palm.core.files.checksum import checksum
 from palm.core.files.fs import write_json
 from palm.core.files.manifest import MANIFEST
-from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.files.records import build, read_record
+from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.engine.inference.inference import InferenceModel
@@ -109,6 +110,13 @@ class Analysis:
     groups: Sequence[tuple[str, Sequence[tuple[str, int, float]]]] = ()
 
 
+class Analyses(TypedDict):
+    """The content of `report_data.json`."""
+
+    version: int
+    tasks: Mapping[str, Mapping[str, Any]]
+
+
 def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ()) -> dict[str, Analysis | str]:
     """Task -> what its best or last saved model does on its dev data, or why nobody knows.
 
@@ -121,13 +129,9 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
     """
     file = run.folder / ANALYSIS_FILE
     known: dict[str, Analysis] = {}
-    stored = read_object(file) if file.is_file() else {}
-    if stored.get("version") == ANALYSIS_VERSION:
-        kinds = {"data": DataFile, "hardest": Row, "label_scores": LabelScore, "confused": Confused}
+    if file.exists() and (stored := read_record(file, Analyses))["version"] == ANALYSIS_VERSION:
         with wrap_read_errors(file):
-            for task, values in stored["tasks"].items():
-                parts = {name: [kind(**value) for value in values[name]] for name, kind in kinds.items()}
-                known[task] = Analysis(**{**values, **parts})
+            known = {task: build(Analysis, values) for task, values in stored["tasks"].items()}
     found: dict[str, Analysis | str] = {}
     for task in run.history.tasks:
         found[task] = _analysis(run, task, known.get(task), predict, trust)

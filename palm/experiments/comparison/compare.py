@@ -133,7 +133,7 @@ def _trained(pool: Pool, runs: Sequence[GridRun]) -> dict[str, Result]:
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
         if result["state"] != "done":
-            raise PalmError(f"the run {run.name} has no result to compare: {result.get('why')}")
+            raise PalmError(f"the run {run.name} has no result to compare: {result['why']}")
         shown = []
         for task, scored in result["test"].items():
             name, value = next(iter(scored["scores"].items()))

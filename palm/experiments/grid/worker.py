@@ -11,14 +11,13 @@ import threading
 from collections.abc import Sequence
 from itertools import chain, tee
 from pathlib import Path
-from typing import Any
 
 from palm.controller import Controller
 from palm.core.errors import TrainingError
 from palm.core.files.fs import write_json, write_text
 from palm.core.files.locking import locked
 from palm.core.files.manifest import is_sealed
-from palm.core.files.untrusted import read_object
+from palm.core.files.records import read_record
 from palm.core.numerics.device import device_of
 from palm.distributed import is_first
 from palm.engine.inference.loading import load_model
@@ -27,7 +26,17 @@ from palm.engine.run.evaluation import Evaluator, json_ready, normalized_score
 from palm.engine.training.events import Event, Started
 from palm.engine.training.loop import Training
 from palm.engine.watching.callbacks import callbacks_of
-from palm.experiments.grid.folder import CONFIGURATION, JOB, OUT, RESULT, ROWS, remove_models
+from palm.experiments.grid.folder import (
+    CONFIGURATION,
+    JOB,
+    OUT,
+    RESULT,
+    ROWS,
+    Job,
+    Result,
+    Tested,
+    remove_models,
+)
 from palm.metrics import metrics_of, scores_of
 
 
@@ -57,7 +66,7 @@ def work(folder: Path) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     with locked(folder / ".worker.lock", f"ending the run in {folder}"):
         if not (folder / RESULT).is_file():
-            job = read_object(folder / JOB)
+            job = read_record(folder / JOB, Job)
             result = _trained(folder, job)
             if is_first():
                 write_json(folder / RESULT, result)
@@ -65,17 +74,21 @@ def work(folder: Path) -> None:
                     remove_models(folder)
 
 
-def _trained(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+_UNFINISHED: Result = {"state": "failed", "why": "", "dev": [], "steps": {}, "seconds": None, "test": {}}
+
+
+def _trained(folder: Path, job: Job) -> Result:
     listener = _Listener()
     controller = Controller(folder / CONFIGURATION, argv=[])
     try:
         trained = controller.train([listener, *callbacks_of(job["observer"])])
     except EndedEarly:
-        return {"state": "pruned", "dev": dev_scores(listener.training)}
+        return {**_UNFINISHED, "state": "pruned", "dev": dev_scores(listener.training)}
     except TrainingError as error:  # such as a loss that is no number: a result, not a fault of the grid
-        return {"state": "failed", "why": str(error).splitlines()[0]}
+        return {**_UNFINISHED, "why": str(error).splitlines()[0]}
     return {
         "state": "done",
+        "why": "",
         "dev": dev_scores(listener.training),
         "steps": trained.steps,
         "seconds": round(trained.seconds, 3),
@@ -83,7 +96,7 @@ def _trained(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _scored(folder: Path, controller: Controller, task: str, job: dict[str, Any]) -> dict[str, Any]:
+def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested:
     """Predict a file with labels and keep every row with its truth; the scores, and the deciding metric."""
     settings = controller.plan.settings
     saved = folder / OUT / task

@@ -216,7 +216,7 @@ def _trained(
         if study is not None:
             study.tell(int(run.name), result, score)
         told = ", ".join(f"{name} {value}" for name, value in values[run.name].items())
-        shown = result.get("why") or ("no dev score" if score is None else f"dev score {score:.4f}")
+        shown = result["why"] or ("no dev score" if score is None else f"dev score {score:.4f}")
         progress.tell(run.name, result, is_old, f"{told}: {shown}")
         results[run.name] = values[run.name], result
 
@@ -226,7 +226,7 @@ def _trained(
 
 def best_of(result: Result) -> tuple[int, float | None]:
     """Global step and score of the best evaluation of a run."""
-    if not result.get("dev"):
+    if not result["dev"]:
         return 0, None
     step, score = max(result["dev"], key=lambda each: (each[1], -each[0]))
     return step, score
@@ -236,9 +236,7 @@ def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source:
     trials = []
     for name, (values, result) in sorted(results.items()):
         step, score = best_of(result)
-        trials.append(
-            Trial(name, values, result["state"], score, step, result.get("seconds"), result.get("why", ""))
-        )
+        trials.append(Trial(name, values, result["state"], score, step, result["seconds"], result["why"]))
     whole = [trial for trial in trials if trial.state == "done" and trial.score is not None]
     if not whole:
         raise PalmError(f"no run under {folder} has a dev score: {trials[0].why or trials[0].state}")
