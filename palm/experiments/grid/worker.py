@@ -25,7 +25,6 @@ from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.evaluation import Evaluator, json_ready, normalized_score
 from palm.engine.training.events import Event, Started
 from palm.engine.training.loop import Training
-from palm.engine.watching.callbacks import callbacks_of
 from palm.experiments.grid.folder import (
     CONFIGURATION,
     JOB,
@@ -38,10 +37,6 @@ from palm.experiments.grid.folder import (
     remove_models,
 )
 from palm.metrics import metrics_of, scores_of
-
-
-class EndedEarly(Exception):  # noqa: N818 - nothing is wrong
-    """An observer has seen enough of a run; its result is what it has shown so far."""
 
 
 class _Listener:
@@ -74,18 +69,14 @@ def work(folder: Path) -> None:
                     remove_models(folder)
 
 
-_UNFINISHED: Result = {"state": "failed", "why": "", "dev": [], "steps": {}, "seconds": None, "test": {}}
-
-
 def _trained(folder: Path, job: Job) -> Result:
     listener = _Listener()
     controller = Controller(folder / CONFIGURATION, argv=[])
     try:
-        trained = controller.train([listener, *callbacks_of(job["observer"])])
-    except EndedEarly:
-        return {**_UNFINISHED, "state": "pruned", "dev": dev_scores(listener.training)}
+        trained = controller.train([listener])
     except TrainingError as error:  # such as a loss that is no number: a result, not a fault of the grid
-        return {**_UNFINISHED, "why": str(error).splitlines()[0]}
+        why = str(error).splitlines()[0]
+        return {"state": "failed", "why": why, "dev": [], "steps": {}, "seconds": None, "test": {}}
     return {
         "state": "done",
         "why": "",

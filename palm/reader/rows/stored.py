@@ -104,6 +104,7 @@ def write_manifest(
         OSError: the folder cannot be written.
     """
     manifest = {"digest": digest_of(columns), "columns": columns, "messages": list(messages), "bad": bad}
+    manifest["checksum"] = digest_of(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
 
 
