@@ -120,7 +120,7 @@ def has_checksum(file: Path) -> bool:
     """Whether palm keeps a checksum of all of a file: no other values may come out of it."""
     if UNCHECKED.fullmatch(file.name):
         return False
-    if file.name in ("manifest.json", PREDICTION_LOG, "rows.json") or is_sealed(file.parent):
+    if file.name in (PREDICTION_LOG, "rows.json") or any(map(is_sealed, file.parents)):
         return True
     record = file.with_name(".palm-files.jsonl")
     lines = map(json.loads, record.read_text(encoding="utf-8").splitlines()) if record.is_file() else ()
@@ -197,15 +197,24 @@ def _run(folder: Path, data: Path) -> Written:
     palm.write_report(out)
     palm.plot(out)
 
+    newest = newest_checkpoint(out)
+
     def tasks() -> Any:
-        return [task.head.state_dict() for task in tasks_of_run(newest_checkpoint(out) or out)]
+        if newest_checkpoint(out) != newest:
+            raise palm.PalmError("passed over, with a warning")
+        return [task.head.state_dict() for task in tasks_of_run(newest or out)]
 
-    return Written("train", out, {**_readings_of_run(out), "start": lambda: _start(out), "tasks": tasks})
+    return Written(
+        "train", out, {**_readings_of_run(out), "start": lambda: _start(out, str(newest)), "tasks": tasks}
+    )
 
 
-def _start(out: Path) -> Any:
+def _start(out: Path, newest: str) -> Any:
     run = RunDirectory(out, TASKS, TASKS[:1], resume="auto")
-    return [str(run.check().checkpoint), run.results(), run.how_to_go_on()]
+    start = run.check()
+    if str(start.checkpoint) != newest:
+        raise palm.PalmError("passed over, with a warning")
+    return [str(start.checkpoint), run.results()]
 
 
 def _readings_of_run(out: Path) -> dict[str, Callable[[], Any]]:
@@ -219,7 +228,6 @@ def _readings_of_run(out: Path) -> dict[str, Callable[[], Any]]:
         "diff": lambda: differences(str(out), str(out.with_name("other"))),
         "inspect": lambda: inspect_directory(out),
         "load": lambda: palm.load_model(out / "colour", precision="fp32").predict(TEXTS),
-        "checkpoint": lambda: str(newest_checkpoint(out)),
         "history": lambda: read_lines(out / "history.jsonl"),
     }
 
@@ -275,8 +283,8 @@ def _resumed(folder: Path) -> Any:
     log = PredictionLog(folder, lambda: {"data": "x"})
     log.resume()
     # What a damaged line begins is predicted again.
-    found = [*log.chunks(), *([{"label": k, "probs": [0.25, 0.75]}, {"label": 0}] for k in range(3))]
-    return found[:3] if log.num_examples in (0, 2, 4, 6) else found
+    found = list(log.chunks())
+    return [*found, *([{"label": k, "probs": [0.25, 0.75]}, {"label": 0}] for k in range(len(found), 3))]
 
 
 def _cache(folder: Path, data: Path) -> Written:

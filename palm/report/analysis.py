@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, repeat, tee
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypedDict
 
 import numpy as np
@@ -15,12 +16,12 @@ import torch
 from palm.core.errors import PalmError
 from palm.core.files.checksum import checksum
 from palm.core.files.fs import write_json
-from palm.core.files.manifest import MANIFEST
+from palm.core.files.manifest import MANIFEST, verified_object
 from palm.core.files.records import build, read_record
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
-from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.metrics import Metric, metrics_of
 from palm.reader import Reader
@@ -118,7 +119,12 @@ class Analyses(TypedDict):
     tasks: Mapping[str, Mapping[str, Any]]
 
 
-def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ()) -> dict[str, Analysis | str]:
+def analyses_of(
+    run: Run,
+    predict: bool = True,
+    trust: str | Sequence[str] = (),
+    dev_files: Mapping[str, str | Path] = MappingProxyType({}),
+) -> dict[str, Analysis | str]:
     """Task -> what its best or last saved model does on its dev data, or why nobody knows.
 
     What was found before, of the same model and data, is read from the run's folder.
@@ -127,7 +133,15 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
         run: is read, and gets the file `report_data.json`.
         predict: load models and predict where nothing is known yet.
         trust: as for `palm.load_model`.
+        dev_files: task -> the data to predict, in place of what the run names.
+
+    Raises:
+        PalmError: `dev_files` names a task or a file that is not there.
     """
+    for task, given in dev_files.items():
+        if task not in run.history.tasks or not Path(given).is_file():
+            known = ", ".join(run.history.tasks)
+            raise PalmError(f"dev_file {task}={given}: name one of the run's tasks ({known}) and a file")
     file = run.folder / ANALYSIS_FILE
     known: dict[str, Analysis] = {}
     if file.exists() and (stored := read_record(file, Analyses))["version"] == ANALYSIS_VERSION:
@@ -135,7 +149,7 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
             known = {task: build(Analysis, values) for task, values in stored["tasks"].items()}
     found: dict[str, Analysis | str] = {}
     for task in run.history.tasks:
-        found[task] = _analysis(run, task, known.get(task), predict, trust)
+        found[task] = _analysis(run, task, known.get(task), predict, trust, dev_files.get(task))
     fresh = {task: each for task, each in found.items() if isinstance(each, Analysis)}
     if any(each is not known.get(task) for task, each in fresh.items()):
         write_json(
@@ -145,10 +159,15 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
 
 
 def _analysis(
-    run: Run, task: str, known: Analysis | None, predict: bool, trust: str | Sequence[str]
+    run: Run,
+    task: str,
+    known: Analysis | None,
+    predict: bool,
+    trust: str | Sequence[str],
+    given: str | Path | None,
 ) -> Analysis | str:
     model = run.model(task)
-    dev_file = run.setting(task, "dev_file")
+    dev_file = run.setting(task, "dev_file") if given is None else given
     if model is None:
         return "No model of this task is saved, so nothing was predicted."
     if dev_file is None:
@@ -157,18 +176,39 @@ def _analysis(
     path = Path(str(dev_file))
     if not is_data(path):
         return f"The dev data is no longer at {path}, so nothing was predicted."
+    if given is None and not _is_of_run(run, model, "dev_file", path):
+        return (
+            f"{path} lies outside of the run's folder, and is not what the run was evaluated on, so nothing "
+            f"was predicted. To predict it all the same: --dev_file {task}={path}"
+        )
     key = f"{ANALYSIS_VERSION}-{checksum(model.folder / MANIFEST)[:16]}-{data_checksum(path)[:16]}"
     if known is not None and known.key == key:
         return known
     if not predict:
         return "Nothing was predicted (--no-predict)."
-    train_file = run.setting(task, "train_file")
+    train_file: Path | None = Path(str(run.setting(task, "train_file")))
+    if not (train_file.is_file() and _is_of_run(run, model, "train_file", train_file)):
+        logger.info("%s: without statistics of %s, which is not what it was trained on", task, train_file)
+        train_file = None
     logger.info("%s: predicting %s with %s", task, path, model.folder)
     try:
-        return analyse(model, path, key, None if train_file is None else Path(str(train_file)), trust)
+        return analyse(model, path, key, train_file, trust)
     except PalmError as error:  # the rest of the page is worth having
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"
+
+
+def _is_of_run(run: Run, model: Model, setting: str, path: Path) -> bool:
+    """Tell whether a file may be shown: it lies in the run's folder, or the model has its SHA-256.
+
+    Who has made the folder knows what they sent with it, and knows the digest only of what they have.
+    """
+    if path.resolve().is_relative_to(run.folder.resolve()):
+        return True
+    description = verified_object(model.folder, DESCRIPTION)
+    with wrap_read_errors(model.folder / DESCRIPTION):
+        told = ((description.get("training") or {}).get("data") or {}).get(setting) or {}
+        return bool(told) and told["sha256"] == checksum(path)
 
 
 def analyse(

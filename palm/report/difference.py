@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from palm.core.differences import ABSENT, changes
+from palm.core.files.manifest import verified_object
 from palm.core.files.records import read_record
-from palm.core.files.untrusted import read_json
 from palm.engine.inference.inference import DESCRIPTION
 from palm.engine.run.evaluation import aligned, shown_score
 from palm.engine.run.run_directory import RECORD, RunRecord
@@ -102,7 +102,7 @@ def data_of(run: Run) -> FactsByPlace:
         if isinstance(train := facts.get("train_file"), Mapping):
             found[task, "digest of the encoded rows"] = train.get("digest")
     for model in run.models:
-        training = read_json(model.folder / DESCRIPTION).get("training") or {}
+        training = verified_object(model.folder, DESCRIPTION).get("training") or {}
         for name, file in (training.get("data") or {}).items():
             found[model.task, f"rows of {name}"] = file.get("rows")
             found[model.task, f"SHA-256 of {name}"] = file.get("sha256")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
@@ -45,11 +46,20 @@ def check_unchanged(path: Path) -> None:
     Raises:
         StorageError: it has another checksum, or is no plain file.
     """
-    if path.exists() and not is_plain(path):
-        raise StorageError(f"{path} is no plain file; {REMEDY}")
+    check_plain(path)
     with wrap_read_errors(path):
         if path.exists() and has_changed(path):
             raise StorageError(f"{path} is damaged, or has been changed since palm wrote it; {REMEDY}")
+
+
+def check_plain(path: Path) -> None:
+    """Check that a file of a run's folder is no link, which may lead to files of the reader's.
+
+    Raises:
+        StorageError: it is a link or a special file.
+    """
+    if os.path.lexists(path) and not is_plain(path):
+        raise StorageError(f"{path} is no plain file, as palm would write it; {REMEDY}")
 
 
 def build(kind: type[T], values: Any) -> T:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from palm.core.limits import explain_limits
 from palm.core.logging import collected_warnings
 from palm.core.numerics.precision import tf32
 from palm.distributed import is_first
@@ -48,6 +49,7 @@ class Watch:
     warned: list[str] | None = None
 
 
+@explain_limits()
 def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -> TrainingResult:
     """Train to the end, and call all observers with every event.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from palm.core.differences import shortened
-from palm.core.errors import StorageError, TrainingError
+from palm.core.errors import ResourceError, StorageError, TrainingError
 from palm.core.files.atomic_dir import check_target, move_foreign_aside, remove_directory, remove_stale
 from palm.core.files.fs import check_replaceable, has_link, numbered, remove_written, write_json
 from palm.core.files.manifest import MANIFEST, is_sealed
@@ -191,11 +191,11 @@ class RunDirectory:
         """Within it, an error that ends the run also says what is whole, and how to go on.
 
         Raises:
-            StorageError, TrainingError: with these words at their end.
+            ResourceError, StorageError, TrainingError: with these words at their end.
         """
         try:
             yield
-        except (StorageError, TrainingError) as error:
+        except (ResourceError, StorageError, TrainingError) as error:
             raise type(error)(f"{error}\n{self.how_to_go_on()}") from error
 
     def how_to_go_on(self) -> str:

@@ -160,8 +160,17 @@ class Grid:
         return True
 
     def folder(self, name: str) -> Path:
-        """Of one run."""
-        return self.path / "runs" / name
+        """Of one run.
+
+        Raises:
+            StorageError: it is a link, or in one.
+        """
+        folder = self.path / "runs" / name
+        if has_link(folder / OUT, self.path):
+            raise StorageError(
+                f"{folder / OUT} is a link, or in one; remove it, or give another folder (--output)"
+            )
+        return folder
 
     def folders(self) -> list[Path]:
         """Of all runs that were begun."""
@@ -171,10 +180,6 @@ class Grid:
     def prepare(self, run: GridRun, keep_models: bool) -> Path:
         """Write what the process of a run reads; returns its folder."""
         folder = self.folder(run.name)
-        if has_link(folder / OUT, self.path):
-            raise StorageError(
-                f"{folder / OUT} is a link, or in one; remove it, or give another folder (--output)"
-            )
         folder.mkdir(parents=True, exist_ok=True)
         own = {"save_path": str((folder / OUT).absolute()), "resume": "auto", "overwrite": False}
         settings = {**run.settings, "global": {**run.settings["global"], **own}}
