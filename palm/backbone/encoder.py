@@ -71,6 +71,7 @@ class Encoder(Backbone):
     architecture: ClassVar[Callable[..., Architecture]]
     defaults: ClassVar[Mapping[str, Any]] = {}
     max_tokens: int
+    is_packed = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "__init__" not in cls.__dict__:
