@@ -16,8 +16,8 @@ def explain_limits() -> Iterator[None]:
     """Turn what the system does not give into an error that says what to do; also a decorator.
 
     Raises:
-        ResourceError: in place of `MemoryError`, PyTorch's errors for the memory of host and GPU, and what the
-            system says of too many open files.
+        ResourceError: in place of `MemoryError`, PyTorch's errors for the memory of host and GPU, and what
+            the system says of too many open files.
     """
     try:
         yield

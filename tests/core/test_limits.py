@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 from pathlib import Path
@@ -25,13 +24,12 @@ def test_memory_that_is_not_there_has_a_remedy(take: object) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is set as Linux does it")
 def test_open_files_that_are_used_up_have_a_remedy(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    opened = len(os.listdir("/proc/self/fd"))
+    opened = len(list(Path("/proc/self/fd").iterdir()))
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 8, hard))
     files = []
     try:
         with pytest.raises(ResourceError, match="ulimit -n"), explain_limits():
-            for k in range(99):
-                files.append((tmp_path / str(k)).open("w"))
+            files.extend((tmp_path / str(k)).open("w") for k in range(99))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for file in files:
