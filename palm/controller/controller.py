@@ -203,6 +203,8 @@ class Controller:
             directory.begin(begin, identity(training.recipe), launch_id())
             text = yaml_text(self.config.resolved(), self.config.origins())
             write_text(directory.path / CONFIGURATION, text)
+            for path, rows in self.plan.chosen.items():
+                write_text(path, rows)
         return training, evaluator
 
     def _run(
