@@ -141,8 +141,8 @@ def analyses_of(
     """
     for task, given in dev_files.items():
         if task not in run.history.tasks or not Path(given).is_file():
-            known = ", ".join(run.history.tasks)
-            raise PalmError(f"dev_file {task}={given}: name one of the run's tasks ({known}) and a file")
+            tasks = ", ".join(run.history.tasks)
+            raise PalmError(f"dev_file {task}={given}: name one of the run's tasks ({tasks}) and a file")
     file = run.folder / ANALYSIS_FILE
     known: dict[str, Analysis] = {}
     if file.exists() and (stored := read_record(file, Analyses))["version"] == ANALYSIS_VERSION:
@@ -188,13 +188,13 @@ def _analysis(
         return known
     if not predict:
         return "Nothing was predicted (--no-predict)."
-    train_file: Path | None = Path(str(run.setting(task, "train_file")))
-    if not (train_file.is_file() and _is_of_run(run, model, "train_file", train_file)):
-        logger.info("%s: without statistics of %s, which is not what it was trained on", task, train_file)
-        train_file = None
+    trained_on = Path(str(run.setting(task, "train_file")))
+    is_of_run = trained_on.is_file() and _is_of_run(run, model, "train_file", trained_on)
+    if not is_of_run:
+        logger.info("%s: without statistics of %s, which is not what it was trained on", task, trained_on)
     logger.info("%s: predicting %s with %s", task, path, model.folder)
     try:
-        return analyse(model, path, key, train_file, trust)
+        return analyse(model, path, key, trained_on if is_of_run else None, trust)
     except PalmError as error:  # the rest of the page is worth having
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"

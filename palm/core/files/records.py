@@ -71,7 +71,7 @@ def build(kind: type[T], values: Any) -> T:
     """
     if not isinstance(values, Mapping):
         raise TypeError
-    needed, readers = _fields_of(kind)
+    needed, readers = _fields_of(kind)  # type: ignore[arg-type]
     if missing := [name for name in needed if name not in values]:
         raise ValueError(f"it has no {' and no '.join(missing)}")
     found = dict(values) if is_typeddict(kind) else {}

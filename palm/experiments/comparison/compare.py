@@ -18,8 +18,8 @@ from palm.engine.run.run_lock import only_run_in
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import Setup, setup_of
 from palm.experiments.comparison.variants import Budget, Length, Variant
-from palm.experiments.grid.folder import ROWS, Grid, GridRun, word_of
-from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
+from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result, word_of
+from palm.experiments.grid.pool import Pool, Progress, slots_of
 
 COMPARE_JSON = "compare.json"
 COMPARE_TABLE = "compare.txt"

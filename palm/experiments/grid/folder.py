@@ -70,7 +70,7 @@ class Result(TypedDict):
         state: `done` or `failed`.
         why: it failed.
         dev: global step and score of every evaluation.
-        seconds: of a run that is done; None of others.
+        seconds: of a run that is done; 0 of others.
         test: task -> its scores.
     """
 
@@ -78,7 +78,7 @@ class Result(TypedDict):
     why: str
     dev: Sequence[tuple[int, float]]
     steps: Mapping[str, int]
-    seconds: float | None
+    seconds: float
     test: Mapping[str, Tested]
 
 
@@ -188,10 +188,10 @@ class Grid:
         write_json(folder / JOB, job)
         return folder
 
-    def point(self, name: str) -> Mapping[str, Any] | None:
+    def point(self, name: str) -> dict[str, Any] | None:
         """Return the point of a run that was begun; None if it was not."""
         file = self.folder(name) / JOB
-        return read_record(file, Job)["point"] if file.exists() else None
+        return dict(read_record(file, Job)["point"]) if file.exists() else None
 
     def result(self, name: str) -> Result | None:
         """The result of a run; None until it is done."""

@@ -76,7 +76,7 @@ def _trained(folder: Path, job: Job) -> Result:
         trained = controller.train([listener])
     except TrainingError as error:  # such as a loss that is no number: a result, not a fault of the grid
         why = str(error).splitlines()[0]
-        return {"state": "failed", "why": why, "dev": [], "steps": {}, "seconds": None, "test": {}}
+        return {"state": "failed", "why": why, "dev": [], "steps": {}, "seconds": 0.0, "test": {}}
     return {
         "state": "done",
         "why": "",

@@ -19,8 +19,8 @@ from palm.core.files.fs import check_replaceable, remove_written, write_json, wr
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
-from palm.experiments.grid.folder import Grid, GridRun, word_of
-from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
+from palm.experiments.grid.folder import Grid, GridRun, Result, word_of
+from palm.experiments.grid.pool import Pool, Progress, slots_of
 from palm.experiments.search.space import Space, Values, first_point, grid_points, json_of_space, space_of
 from palm.experiments.search.study import Study
 
@@ -235,7 +235,9 @@ def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source:
     trials = []
     for name, (values, result) in sorted(results.items()):
         step, score = best_of(result)
-        trials.append(Trial(name, values, result["state"], score, step, result["seconds"], result["why"]))
+        trials.append(
+            Trial(name, values, result["state"], score, step, result["seconds"] or None, result["why"])
+        )
     whole = [trial for trial in trials if trial.state == "done" and trial.score is not None]
     if not whole:
         raise PalmError(f"no run under {folder} has a dev score: {trials[0].why or trials[0].state}")
