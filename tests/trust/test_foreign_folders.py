@@ -1,4 +1,4 @@
-"""A folder that somebody else made shows nothing of the reader's files; what palm wrote meets damage in words."""
+"""A folder that somebody else made shows nothing of the reader's files; damage is said as damage."""
 
 from __future__ import annotations
 

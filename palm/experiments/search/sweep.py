@@ -235,9 +235,8 @@ def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source:
     trials = []
     for name, (values, result) in sorted(results.items()):
         step, score = best_of(result)
-        trials.append(
-            Trial(name, values, result["state"], score, step, result["seconds"] or None, result["why"])
-        )
+        seconds = result["seconds"] or None
+        trials.append(Trial(name, values, result["state"], score, step, seconds, result["why"]))
     whole = [trial for trial in trials if trial.state == "done" and trial.score is not None]
     if not whole:
         raise PalmError(f"no run under {folder} has a dev score: {trials[0].why or trials[0].state}")
