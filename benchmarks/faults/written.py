@@ -241,7 +241,7 @@ def _staged(folder: Path, data: Path) -> Written:
     def resume() -> Any:
         staged = StagedDirectory(run, record["stages"])
         staged.open()
-        return staged.history()
+        return staged.write_history()
 
     return Written("train in stages", out, {**_readings_of_run(out), "resume": resume})
 

@@ -22,14 +22,12 @@ UNREAD_BY_TRAINING = ("pred_file", "pred_output_path", "pred_batch_size", "print
 def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -> Document:
     """The configuration of a run of some of the tasks.
 
-    In the files a setting of the whole run may be there for one task alone, and be a mistake without it.
-    So every task gets all that it takes, and the run what itself takes. A task by itself has no mixing.
+    A global setting may be there for one task alone, and be a mistake without it: so every task gets all that
+    it takes, and the run what itself takes. A task by itself has no mixing.
 
     Args:
-        config: the configuration.
-        plan: what its components take.
-        tasks: the names of those that stay.
-        changes: global settings that replace the configuration's; None for the default.
+        config, plan: the configuration, and what its components take.
+        tasks, changes: those that stay, and new global settings; None for the default.
     """
     run = {**_of_run(config, plan, tasks), **changes}
     plans = {each.name: each for each in plan.tasks}

@@ -46,7 +46,7 @@ from palm.report.losses import example_losses, has_row_losses, record_loss
 from palm.report.run import Model, Run
 
 ANALYSIS_FILE = "report_data.json"
-ANALYSIS_VERSION = 1
+ANALYSIS_VERSION = 2
 
 MOST_ROWS = 25
 """Rows that are shown, those with the largest loss."""
@@ -87,7 +87,8 @@ class Analysis:
         key: hashes of the model, the dev data and this format: what the rest depends on.
         data: statistics of the data files that are still there.
         examples: of the dev data.
-        scores: the numbers of the head's metrics.
+        scores: the numbers of the metrics that the run was configured with, or else the head's.
+        baseline: the share of the most frequent true label, where an example has one label.
         hardest: the rows with the largest loss.
         label_scores: of every label, the most frequent first.
         matrix_labels: of the confusion matrix; empty where it would be too large.
@@ -104,6 +105,7 @@ class Analysis:
     data: Sequence[DataFile] = ()
     examples: int = 0
     scores: Sequence[tuple[str, float]] = ()
+    baseline: float | None = None
     hardest: Sequence[Row] = ()
     label_scores: Sequence[LabelScore] = ()
     matrix_labels: Sequence[str] = ()
@@ -183,7 +185,9 @@ def _analysis(
             f"{path} lies outside of the run's folder, and is not what the run was evaluated on, so nothing "
             f"was predicted. To predict it all the same: --dev_file {task}={path}"
         )
-    key = f"{ANALYSIS_VERSION}-{checksum(model.folder / MANIFEST)[:16]}-{data_checksum(path)[:16]}"
+    names = run.setting(task, "metrics")
+    metrics = names.split(",") if isinstance(names, str) else names
+    key = f"{ANALYSIS_VERSION}-{metrics}-{checksum(model.folder / MANIFEST)[:16]}-{data_checksum(path)[:16]}"
     if known is not None and known.key == key:
         return known
     if not predict:
@@ -194,7 +198,7 @@ def _analysis(
         logger.info("%s: without statistics of %s, which is not what it was trained on", task, trained_on)
     logger.info("%s: predicting %s with %s", task, path, model.folder)
     try:
-        return analyse(model, path, key, trained_on if is_of_run else None, trust)
+        return analyse(model, path, key, trained_on if is_of_run else None, trust, metrics)
     except PalmError as error:  # the rest of the page is worth having
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"
@@ -205,12 +209,12 @@ def _is_of_run(run: Run, model: Model, setting: str, path: Path) -> bool:
 
     Who has made the folder knows what they sent with it, and knows the digest only of what they have.
     """
-    if path.resolve().is_relative_to(run.folder.resolve()):
+    if not path.name.endswith(ENDING) and path.resolve().is_relative_to(run.folder.resolve()):
         return True
     description = verified_object(model.folder, DESCRIPTION)
     with wrap_read_errors(model.folder / DESCRIPTION):
         told = ((description.get("training") or {}).get("data") or {}).get(setting) or {}
-        return bool(told) and told["sha256"] == checksum(path)
+        return bool(told) and told["sha256"] == data_checksum(path)
 
 
 def analyse(
@@ -219,6 +223,7 @@ def analyse(
     key: str = "",
     train_file: Path | None = None,
     trust: str | Sequence[str] = (),
+    metric_names: Sequence[str] | None = None,
 ) -> Analysis:
     """Predict a file with labels, and say where the predictions are wrong.
 
@@ -229,7 +234,7 @@ def analyse(
     loaded = load_model(model.folder, trust=trust).to(device_of(torch.cuda.is_available(), "auto"))
     reader = loaded.reader
     counts = counts_of(reader)
-    metrics = [metric() for metric in metrics_of(loaded.head.metrics)]
+    metrics = [metric() for metric in metrics_of(metric_names or loaded.head.metrics)]
     windows: list[int] = []
     rows = _judged_rows(loaded, dev_file, counts, metrics, windows)
     hardest = heapq.nlargest(MOST_ROWS, rows, key=lambda row: (row.loss or 0.0, not row.is_right))
@@ -243,6 +248,7 @@ def analyse(
         [statistics(reader, path, role) for path, role in files if path is not None and is_data(path)],
         len(windows),
         [pair for metric in metrics for pair in metric.compute().items()] if windows else [],
+        counts.baseline(),
         hardest,
         counts.label_scores(),
         labels,

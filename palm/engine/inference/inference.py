@@ -213,16 +213,7 @@ class InferenceModel:
     def evaluate_with_loss(
         self, path: str | Path, metrics: Sequence[str] | None = None
     ) -> tuple[dict[str, float], float | None]:
-        """Compute `evaluate`, which see, and the mean loss of the file's rows.
-
-        Args:
-            path: the data file.
-            metrics: names.
-
-        Returns:
-            The scores; and the loss, or None where prediction has other rows than training, as with windows
-            of documents.
-        """
+        """Compute `evaluate`, and the mean loss of the rows: None where training has others, as windows."""
         names = self.head.metrics if metrics is None else metrics
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
@@ -295,32 +286,35 @@ class InferenceModel:
         with_eval_outputs: bool,
         labelled: Rows | None,
     ) -> tuple[list[dict[str, Any]], tuple[float, int] | None]:
-        for module in (self.backbone, self.head):
-            if module.training:  # going through all its parts takes 1 ms
-                module.eval()
-        device = next(self.backbone.parameters()).device
-
-        def batch_of(rows: Rows) -> Tensors:
-            batch = self.reader.collate(
-                rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
-            )
-            return placed(batch, device)
-
-        batch = batch_of(rows)
-        if self.engine is not None:
-            outputs = self.engine(batch)
-        else:
-            with self._weight_cache.active():
-                outputs = outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
+        batch = self._batch(rows, indices, first)
+        outputs = self._outputs(batch)
         decoded = self.head.decode(outputs)
         if with_eval_outputs:
             for value, extra in zip(decoded, self.head.eval_outputs(outputs, batch), strict=False):
                 value.update(extra)
         if labelled is None:
             return decoded, None
-        targets = batch_of(labelled)
+        targets = self._batch(labelled, indices, first)
         terms = self.head.num_terms(targets)  # 0 where no row of the batch has a word to guess
         return decoded, (float(self.head.loss(outputs, targets)), terms) if terms else None
+
+    def _batch(self, rows: Rows, indices: Sequence[int], first: int) -> Tensors:
+        """Collate some rows; what is masked in them depends on the chunk's first example, and on the row."""
+
+        def draw(k: int) -> np.random.Generator:
+            return generator(0, "mask", self.task, "predict", first, indices[k])
+
+        return placed(self.reader.collate(rows, indices, draw), next(self.backbone.parameters()).device)
+
+    def _outputs(self, batch: Tensors) -> Tensors:
+        for module in (self.backbone, self.head):
+            if module.training:  # going through all its parts takes 1 ms
+                module.eval()
+        if self.engine is not None:
+            return self.engine(batch)
+        precision = resolved(self.precision, next(self.backbone.parameters()).device)
+        with self._weight_cache.active():
+            return outputs_of(self.backbone, self.head, batch, precision)
 
     def save(
         self,
