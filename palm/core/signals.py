@@ -60,8 +60,9 @@ def ending_on_signals() -> Iterator[None]:
 def stop_request() -> Iterator[StopRequest]:
     """Record the first signal only; a second one ends the program at once.
 
-    In notebooks only SIGINT is recorded, which interrupts a cell; a second one interrupts it at once. Nothing
-    is installed in tests, in other threads than the first, and for signals for which somebody else has a handler or which are ignored, as SIGHUP is under `nohup`.
+    In notebooks only SIGINT is recorded, which interrupts a cell; a second one interrupts it at once.
+    Nothing is installed in tests, in other threads than the first, and for signals for which somebody
+    else has a handler or which are ignored, as SIGHUP is under `nohup`.
     """
     request = StopRequest()
 
