@@ -45,6 +45,7 @@ from palm.engine.training.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Predictions, Reader, Record, Rows
+from palm.reader.predicted_tables import is_table_name, joined_rows, write_table
 from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.rows.chunks import chunks_of
 from palm.reader.rows.rows import Ints
@@ -139,14 +140,16 @@ class InferenceModel:
 
     @explain_limits()
     def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
-        """Predict a data file of any size in bounded memory and write the predictions to `directory`.
+        """Predict a data file of any size in bounded memory and write the predictions to a folder or a table.
 
         Several ranks, which must all call this, divide the work; rank 0 writes. A stopped prediction leaves
         its finished examples there, in `.predictions.resume`.
 
         Args:
             path: the data file.
-            directory: is made if it is missing; the predictions appear there when they are complete.
+            directory: is made if it is missing; the predictions appear there when they are complete. A name
+                that ends in `.jsonl`, `.csv` or `.parquet` is a table instead: the columns of the input,
+                then those of the task.
             resume: continue a stopped prediction; the files are those of one that was not stopped.
 
         Raises:
@@ -154,10 +157,13 @@ class InferenceModel:
             StorageError: the directory cannot be written, or holds another stopped prediction.
         """
         file = Path(path)
-        directory = Path(directory)
-        if file.resolve().parent == directory.resolve() and file.name in PREDICTION_FILES:
+        target = Path(directory)
+        is_table = is_table_name(target) and not target.is_dir()
+        directory = target.parent if is_table else target
+        written = [target.name] if is_table else PREDICTION_FILES
+        if file.resolve().parent == directory.resolve() and file.name in written:
             raise StorageError(
-                f"{file} is the input and would be replaced; give another folder for the output"
+                f"{file} is the input and would be replaced; give another place for the output"
             )
         log = PredictionLog(directory, lambda: self._about(file))
         if resume and is_first():
@@ -171,6 +177,9 @@ class InferenceModel:
         hidden = None if is_first() else True
         progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
         with report_missing_ranks(f"while predicting {self.task!r}"), log:
+            if is_table:
+                rows = joined_rows(self.reader.rows_of(file), progress)
+                return from_first(lambda: write_table(rows, target), lambda: exhaust(records))
             return from_first(lambda: self.reader.write(progress, directory), lambda: exhaust(records))
 
     def _about(self, path: Path) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class Task:
         metrics: how good it is: names of metrics or dotted paths of classes, the deciding one first; by
             default those of the paradigm.
         pred_file: the data that `controller.pred` predicts.
-        pred_output_path: the folder for predictions; `<save_path>/<task>` where absent.
+        pred_output_path: the folder for predictions, `<save_path>/<task>` where absent; or a table to
+            write, by its name: `.jsonl`, `.csv` or `.parquet`.
         pred_batch_size: rows per prediction step, on the average; `batch_size`, or else 32, where absent.
         shuffle: draw a new order of the training rows for every epoch.
         seed: decides the order of the task's rows and what is masked in them; the run's `random_seed` where
