@@ -21,6 +21,7 @@ from palm.core.files.atomic_dir import new_directory
 from palm.core.files.fs import write_json, write_text
 from palm.core.files.serialization import describe
 from palm.core.files.tensors import save_tensors, tensor_digests
+from palm.core.limits import explain_limits
 from palm.core.numerics.precision import checked, resolved
 from palm.core.numerics.rng import generator
 from palm.core.numerics.weight_cache import WeightCache
@@ -116,6 +117,7 @@ class InferenceModel:
         self.head.to(device)
         return self
 
+    @explain_limits()
     def predict(self, texts: Iterable[Any]) -> list[Record]:
         """Predict Python values: texts, pairs, or dicts with the data file's columns.
 
@@ -136,6 +138,7 @@ class InferenceModel:
             )
         return list(self.records(self.reader.parse(texts)))
 
+    @explain_limits()
     def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to a folder or a table.
 
@@ -197,6 +200,7 @@ class InferenceModel:
         """One record per example, in order, read and predicted by the chunk."""
         return chain.from_iterable(self.steps(examples))
 
+    @explain_limits()
     def evaluate(self, path: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
         """Score the predictions of a file with labels; every example counts once.
 

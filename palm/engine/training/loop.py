@@ -209,7 +209,12 @@ class Training:
         Where their learning-rate factors differ, the step has the mean.
         """
         rate = self._set_rates(drawn)
-        self.model.train()
+        for module in (
+            self.model.backbone,
+            self.model.private,
+            *(task.head for task, _ in drawn),
+        ):  # the other heads rest
+            module.train()
         # Dropout too is a function of position: a resumed run repeats it, and nothing else disturbs it.
         place = (self.step, rank()) if rank() else (self.step,)
         torch.manual_seed(int(generator(self.recipe.seed, "dropout", *place).integers(2**63)))
