@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from palm.cli.command import COMMANDS, Command, Settings
+from palm.cli.command import COMMANDS, Command, Settings, find_components
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
 from palm.core.files.untrusted import printable
@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, settings = _parsed(command, words[1:])
     try:
         with ending_on_signals():
+            if getattr(options, "trust", None):
+                find_components("config.yaml")  # a module that `palm train` found in the working directory
             command.run(options, settings)
     except PalmError as error:
         from palm.distributed import record_failure

@@ -51,7 +51,7 @@ from palm.engine.training.transfer import TransferProbe
 from palm.engine.watching.callbacks import callbacks_of
 from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
-from palm.pretrained import load_pretrain, vocabulary_differences
+from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
 from palm.reader import Predictions
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ class Controller:
         logger.info("Loading pretraining parameters from %s...", path)
         folder = Path(pretrained_directory(self._found(path)))
         load_pretrain(parts.backbone, folder)
-        for line in dict.fromkeys(
-            line for task in parts.tasks for line in vocabulary_differences(task.reader, folder)
-        ):
-            logger.warning("%s", line)
+        theirs = find_vocabulary(folder)
+        for ours in dict.fromkeys(task.reader.vocab_path for task in parts.tasks):
+            for line in vocabulary_differences(ours, theirs):
+                logger.warning("%s", line)
         self._pretrained = path
 
     def train(self, callbacks: Sequence[Observer] = ()) -> TrainingResult:
@@ -188,8 +188,7 @@ class Controller:
         parts = self._trainable()
         settings = parts.settings
         if begin.checkpoint is None and settings.start_from is not None:
-            heads = {task.name: task.head for task in parts.tasks}
-            start_from(parts.backbone, heads, settings.start_from, settings.reset or ())
+            start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
         elif begin.checkpoint is None and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
         training = self.training()
