@@ -1,10 +1,12 @@
-"""Time palm's adapter of `transformers` encoders beside the library itself, alternating in one process.
+"""Time palm's adapter of `transformers` encoders beside the library and palm's own, interleaved.
 
-    python benchmarks/encoders.py [--family modernbert] [--width 384] [--layers 6] [--turns 7]
+    python benchmarks/encoders.py [--family modernbert] [--width 384] [--layers 6] [--turns 5]
 
-The library gets batches of rows of like lengths, its `sdpa` attention and, in bf16, torch's autocast for
-training and weights in bf16 for prediction; palm gets the same batches. A turn is every batch once; figures
-are medians of the turns' ratios, with their range.
+Rows have lengths spread evenly on a logarithmic scale. palm gets them in batches of 16 in the order of the
+file; the library once in these (`padded`) and once in batches of rows of like lengths (`grouped`), with its
+`sdpa` attention. In bf16, both train under torch's autocast; to predict, the library has its weights in bf16,
+and palm computes under autocast. A turn is every batch once by everybody; ratios are those of the turns'
+seconds, as median and range.
 """
 
 from __future__ import annotations
@@ -18,9 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
+from palm.backbone import BERT
+from palm.backbone.architecture import Architecture
+from palm.backbone.attention import AttentionKind
+from palm.backbone.encoder import Encoder
+from palm.backbone.layer import GatedFeedForward, PreNorm
 from palm.backbone.transformers import Transformers
 
 SHAPES = {"short": (4, 32), "pairs": (16, 128), "long": (96, 384)}
@@ -29,42 +36,70 @@ SHAPES = {"short": (4, 32), "pairs": (16, 128), "long": (96, 384)}
 
 def main() -> None:
     options = parsed()
-    settings = {
-        "model_type": options.family,
+    print(f"{options.family}, {options.layers} layers of {options.width}, {torch.get_num_threads()} threads")
+    encoders = built(options)
+    theirs = encoders["library"]
+    for case in options.cases:
+        batches = batches_of(*SHAPES[case], rows=options.rows)
+        for precision in ("fp32", "bf16"):
+            for what in ("train", "predict"):
+                runs = {
+                    name: turn_of(name, model, what == "train", precision == "bf16", batches[False])
+                    for name, model in encoders.items()
+                    if model is not theirs
+                }
+                for is_grouped in (False, True):
+                    name = "library grouped" if is_grouped else "library padded"
+                    half = precision == "bf16"
+                    runs[name] = turn_of(name, theirs, what == "train", half, batches[is_grouped])
+                theirs.to(torch.bfloat16 if what == "predict" and precision == "bf16" else torch.float32)
+                tokens = sum(int(batch["input_mask"].sum()) for batch in batches[False])
+                report(f"{case:6s} {precision} {what:8s}", runs, tokens, options.turns)
+
+
+def built(options: argparse.Namespace) -> dict[str, nn.Module]:
+    """palm's adapter, the library's model with the same weights, and for ModernBERT palm's own parts."""
+    sizes = {
         "vocab_size": 8000,
         "hidden_size": options.width,
         "num_hidden_layers": options.layers,
         "num_attention_heads": options.width // 64,
-        "intermediate_size": options.width * (4 if options.family == "bert" else 3) // 2 * 2 // 1,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "cls_token_id": 1,
-        "eos_token_id": 2,
-        "sep_token_id": 2,
+        "intermediate_size": options.width * (4 if options.family == "bert" else 3) // 2 * 2,
         "max_position_embeddings": 512,
     }
+    special = {"pad_token_id": 0, "bos_token_id": 1, "cls_token_id": 1, "eos_token_id": 2, "sep_token_id": 2}
     known = AutoConfig.for_model(options.family)
-    settings = {name: value for name, value in settings.items() if hasattr(known, name)}
+    settings = {name: value for name, value in (sizes | special).items() if hasattr(known, name)}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.json"
-        file.write_text(json.dumps(settings), encoding="utf-8")
-        ours = Transformers(file)
-    theirs = AutoModel.from_config(AutoConfig.for_model(**settings), attn_implementation="sdpa")
-    theirs.load_state_dict(ours.model.state_dict())
-    print(f"{options.family}, {options.layers} layers of {options.width}, {torch.get_num_threads()} threads")
-    print("case    precision  what      palm tokens/s  library tokens/s  ratio (range)")
-    for case in options.cases:
-        batches = batches_of(*SHAPES[case], rows=options.rows)
-        for precision in ("fp32", "bf16"):
-            for what, turn in (("train", trained), ("predict", predicted)):
-                report(
-                    case,
-                    precision,
-                    what,
-                    turn(ours, theirs, precision == "bf16"),
-                    batches,
-                    options.turns,
-                )
+        file.write_text(json.dumps({"model_type": options.family, **settings}), encoding="utf-8")
+        ours = Transformers(file, pooling="mean")
+    theirs = AutoModel.from_config(
+        AutoConfig.for_model(options.family, **settings), attn_implementation="sdpa", dtype=torch.float32
+    )
+    theirs.load_state_dict(ours.model.state_dict(), strict=False)
+    encoders: dict[str, nn.Module] = {"adapter": ours}
+    if options.family in ("modernbert", "bert"):
+        is_bert = options.family == "bert"
+        dropout = 0.1 if is_bert else 0.0  # the library's defaults
+        encoders["palm's own"] = (BERT if is_bert else Bricks)(
+            **sizes, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, pooling="mean"
+        )
+    return {**encoders, "library": theirs}
+
+
+class Bricks(Encoder):
+    """The shape of ModernBERT in palm's parts: rotary positions, windows of 128, gates, norms before."""
+
+    @staticmethod
+    def architecture() -> Architecture:
+        near = AttentionKind(64, rotary_base=10_000.0)
+        return Architecture(
+            positions=None,
+            attention=(AttentionKind(rotary_base=160_000.0), near, near),
+            layer=PreNorm,
+            feed_forward=GatedFeedForward,
+        )
 
 
 def parsed() -> argparse.Namespace:
@@ -72,82 +107,71 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--family", default="modernbert")
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--rows", type=int, default=128)
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--cases", nargs="+", default=list(SHAPES))
     return parser.parse_args()
 
 
-def batches_of(shortest: int, longest: int, rows: int, size: int = 16) -> list[dict[str, Tensor]]:
+def batches_of(shortest: int, longest: int, rows: int, size: int = 16) -> dict[bool, list[dict[str, Tensor]]]:
+    """The same rows in batches as they come (False) and of like lengths (True)."""
     generator = torch.Generator().manual_seed(0)
     spread = torch.rand(rows, generator=generator)
-    lengths = (shortest * (longest / shortest) ** spread).long().sort().values
-    batches = []
-    for part in lengths.split(size):
-        ids = torch.randint(3, 8000, (len(part), int(part.max())), generator=generator)
-        mask = torch.arange(ids.shape[1]) < part[:, None]
-        ids = ids * mask
-        zeros = torch.zeros_like(ids)
-        batches.append({"token_ids": ids, "input_mask": mask, "segment_ids": zeros, "position_ids": zeros})
+    lengths = (shortest * (longest / shortest) ** spread).long()
+    batches: dict[bool, list[dict[str, Tensor]]] = {}
+    for is_grouped, order in ((False, lengths), (True, lengths.sort().values)):
+        batches[is_grouped] = []
+        for part in order.split(size):
+            ids = torch.randint(3, 8000, (len(part), int(part.max())), generator=generator)
+            mask = torch.arange(ids.shape[1]) < part[:, None]
+            positions = torch.arange(ids.shape[1]).expand_as(ids)
+            batch = {"token_ids": ids * mask, "input_mask": mask, "position_ids": positions}
+            batches[is_grouped].append({**batch, "segment_ids": torch.zeros_like(ids)})
     return batches
 
 
-Turns = tuple[Callable[[dict[str, Tensor]], None], Callable[[dict[str, Tensor]], None]]
+def turn_of(
+    name: str, model: nn.Module, trains: bool, half: bool, batches: list[dict[str, Tensor]]
+) -> Callable[[], None]:
+    """A function that sends every batch through the model once, with gradients if it trains."""
+    is_library = name.startswith("library")
+    autocast = half and (trains or not is_library)
 
+    def encoded(batch: dict[str, Tensor]) -> Tensor:
+        if is_library:
+            return model(
+                input_ids=batch["token_ids"], attention_mask=batch["input_mask"].long()
+            ).last_hidden_state
+        return model(batch, ["encoder_outputs"])["encoder_outputs"]
 
-def trained(ours: Transformers, theirs: torch.nn.Module, half: bool) -> Turns:
-    ours.train()
-    theirs.train().float()
-
-    def by_palm(batch: dict[str, Tensor]) -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            loss = ours(batch, ["encoder_outputs"])["encoder_outputs"].float().square().mean()
-        loss.backward()
-
-    def by_library(batch: dict[str, Tensor]) -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            made = theirs(input_ids=batch["token_ids"], attention_mask=batch["input_mask"].long())
-            loss = made.last_hidden_state.float().square().mean()
-        loss.backward()
-
-    return by_palm, by_library
-
-
-def predicted(ours: Transformers, theirs: torch.nn.Module, half: bool) -> Turns:
-    ours.eval()
-    theirs.eval().to(torch.bfloat16 if half else torch.float32)
-
-    @torch.inference_mode()
-    def by_palm(batch: dict[str, Tensor]) -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            ours(batch, ["encoder_outputs"])
-
-    @torch.inference_mode()
-    def by_library(batch: dict[str, Tensor]) -> None:
-        theirs(input_ids=batch["token_ids"], attention_mask=batch["input_mask"].long())
-
-    return by_palm, by_library
-
-
-def report(
-    case: str, precision: str, what: str, both: Turns, batches: list[dict[str, Tensor]], turns: int
-) -> None:
-    tokens = sum(int(batch["input_mask"].sum()) for batch in batches)
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for turn in range(turns + 1):
-        for kept, compute in zip(seconds, both, strict=True):
-            started = time.perf_counter()
+    def turn() -> None:
+        model.train(trains)
+        with torch.set_grad_enabled(trains):
             for batch in batches:
-                compute(batch)
-            if turn:  # the first prepares kernels
-                kept.append(time.perf_counter() - started)
-    ratios = [library / palm for palm, library in zip(*seconds, strict=True)]
-    palm, library = (tokens / statistics.median(kept) for kept in seconds)
-    print(
-        f"{case:7s} {precision:10s} {what:9s} {palm:13.0f} {library:17.0f}  "
-        f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
-        flush=True,
-    )
+                with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                    tokens = encoded(batch)
+                if trains:
+                    tokens.float().square().mean().backward()
+
+    return turn
+
+
+def report(title: str, runs: dict[str, Callable[[], None]], tokens: int, turns: int) -> None:
+    """Print tokens per second of everybody, and the adapter's ratios to the others."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(turns + 1):
+        for name, turn in runs.items():
+            started = time.perf_counter()
+            turn()
+            if number:  # the first prepares kernels
+                seconds[name].append(time.perf_counter() - started)
+    pace = {name: f"{tokens / statistics.median(kept):.0f}" for name, kept in seconds.items()}
+    ratios = []
+    for name, kept in seconds.items():
+        if name != "adapter":
+            each = [other / own for own, other in zip(seconds["adapter"], kept, strict=True)]
+            ratios.append(f"{name} {statistics.median(each):.2f} ({min(each):.2f}-{max(each):.2f})")
+    print(f"{title} tokens/s {pace}  adapter beside {'; '.join(ratios)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ from speed_runs import (
 from palm.engine.run.checkpoint import optimizer_tensors, restore_optimizer
 from palm.engine.training.build import start
 from palm.engine.training.loop import Training
-from palm.engine.training.planning import TasksPerStep, expect, plan_epochs
+from palm.engine.training.planning import StepPlan, TasksPerStep, expect
 from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
 from palm.mixing import MixRatio
@@ -95,7 +95,7 @@ def mixed(cases: dict[str, Case], names: list[str], shape: Shape, device: torch.
     """A run of some of demo 2's tasks, drawn as its `mix_ratio` says, that takes its batches from streams."""
     tasks = [task_of(name, cases[name], shape, TASKS[name]) for name in names]
     # Every batch of length 384 once; each task by itself is planned for no fewer steps than among others.
-    expect(tasks, plan_epochs([task.progress() for task in tasks], MixRatio(), num_epochs=1))
+    expect(tasks, StepPlan(tasks=[task.progress() for task in tasks], mixing=MixRatio()).over_epochs(1))
     return on_one_encoder(tasks, shape, device)
 
 

@@ -21,6 +21,7 @@ class Backbone(Component, nn.Module):
         inputs_attr: tensors it takes from the reader.
         outputs_attr: features it gives.
         max_tokens: the longest sequence it takes; None for any.
+        is_packed: whether it computes real tokens only, so that padding costs nothing.
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"is_pairwise": unused, "phase": checked_phase}
@@ -30,6 +31,7 @@ class Backbone(Component, nn.Module):
     inputs_attr: Specs
     outputs_attr: Specs
     max_tokens: int | None = None
+    is_packed: bool = False
 
     @abstractmethod
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:

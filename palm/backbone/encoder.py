@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar, get_args
 
 import torch
@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 
 from palm.backbone.architecture import Architecture
 from palm.backbone.base import Backbone
-from palm.backbone.constructor import constructor_of
 from palm.backbone.embeddings import Embeddings
 from palm.backbone.layer import PostNorm, casting
 from palm.backbone.packed_attention import attend
@@ -23,6 +22,7 @@ from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.shape import Shape, Table
 from palm.backbone.single_sequence import encode_single
 from palm.core.checks import choice_problems, raise_any
+from palm.core.constructor import constructor_of
 from palm.core.errors import ConfigError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
 from palm.core.tensor_specs import Tensors, TensorSpec
@@ -30,21 +30,6 @@ from palm.core.tensor_specs import Tensors, TensorSpec
 E = TypeVar("E", bound="Encoder")
 
 SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A task with its own topmost layers, above those that it has in common with others.
-
-    Args:
-        rows: the task's rows of the batch.
-        encoder: has the task's layers above the common ones.
-        wanted: the outputs that its head reads.
-    """
-
-    rows: slice
-    encoder: Encoder
-    wanted: Collection[str]
 
 
 class Encoder(Backbone):
@@ -86,10 +71,11 @@ class Encoder(Backbone):
     architecture: ClassVar[Callable[..., Architecture]]
     defaults: ClassVar[Mapping[str, Any]] = {}
     max_tokens: int
+    is_packed = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         if "__init__" not in cls.__dict__:
-            cls.__init__ = constructor_of(cls, Encoder.__init__)  # type: ignore[method-assign]
+            cls.__init__ = constructor_of(cls, Encoder.__init__, cls.architecture)  # type: ignore[method-assign]
         super().__init_subclass__(**options)
 
     def __init__(
@@ -215,26 +201,6 @@ class Encoder(Backbone):
                 with padding, or (on a CPU) if an id lies outside its table.
         """
         return self.features(inputs, self._layout(inputs), wanted)
-
-    def branched(self, inputs: Tensors, branches: Sequence[Branch], depth: int) -> list[Tensors]:
-        """Run several encoders that have the embeddings and the lowest `depth` layers in common.
-
-        These run once, on all rows. `word_embedding` is not available.
-
-        Raises:
-            WiringError: as `forward`.
-        """
-        tokens, packing = self.trunk(inputs, depth)
-        outputs = []
-        for branch in branches:
-            # The packed tokens of neighbouring rows are neighbours.
-            part = Packing.of(inputs["input_mask"][branch.rows])
-            start = int(packing.sequences.offsets[branch.rows.start])
-            place = slice(start, start + len(part.positions))
-            if packing.position_ids is not None:
-                part = replace(part, position_ids=packing.position_ids[place])
-            outputs.append(branch.encoder.above((tokens[place], part), branch.wanted, depth))
-        return outputs
 
     def trunk(self, inputs: Tensors, depth: int) -> tuple[Tensor, Packing]:
         """Run the embeddings and the lowest `depth` layers: [tokens, width], and their layout.

@@ -144,7 +144,8 @@ class Packing:
 
     def unpack(self, packed: Tensor) -> Tensor:
         """`packed` [tokens, ...] put back in place, as [batch, seq, ...], with zeros in the padding."""
-        packed = packed[: len(packed) - self.spare]
+        if self.spare:  # without a condition, an exported graph would have one number of tokens
+            packed = packed[: -self.spare]
         if not self.is_full:
             empty = packed.new_zeros(self.mask.numel(), *packed.shape[1:])
             packed = torch.index_copy(empty, 0, self.positions, packed)

@@ -16,6 +16,7 @@ from palm.backbone.packing import Packing, Padded, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.transformers_attention import NAME, register
 from palm.backbone.transformers_config import PACKED, library, read_encoder_config
+from palm.backbone.transformers_tasks import SentenceLayers, sentence_layers
 from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, WiringError
 from palm.core.files.fs import write_text
@@ -35,11 +36,12 @@ class Transformers(Backbone):
     Args:
         encoder_config_path: the encoder's `config.json`.
         pooling: how a sentence embedding is made: of the first token (`cls`, through the family's pooler
-            where it has one), or the mean or maximum of all tokens; `model` is `cls` where nothing else is
-            known of the weights.
+            or its classifier's layers where it has them), or the mean or maximum of all tokens; `model` is
+            `cls` where nothing else is known of the weights.
 
     Attributes:
         model: the library's module.
+        sentence: the layers that the family's classifier has above the first token; None without.
         is_packed: whether it runs on packed tokens.
 
     Raises:
@@ -55,7 +57,8 @@ class Transformers(Backbone):
         kind = self.config.model_type
         self.is_packed = kind in PACKED
         self.pooling: str = "cls" if pooling == "model" else pooling
-        self.model = self._built(encoder_config_path)
+        self.sentence: SentenceLayers | None = None
+        self._build(encoder_config_path)
         if not self.is_packed:
             logger.info("%s: its attention cannot be replaced, so its batches are padded", kind)
         takes = inspect.signature(self.model.forward).parameters
@@ -76,17 +79,20 @@ class Transformers(Backbone):
             **{name: TensorSpec(("batch", width), torch.float) for name in SENTENCE},
         }
 
-    def _built(self, path: Path) -> Any:
-        model_class = library().AutoModel
-        options: dict[str, Any] = {"trust_remote_code": False}
+    def _build(self, path: Path) -> None:
+        """Build the library's modules, in one go with the layers that its classifiers have above them."""
         if self.is_packed:
             register()
-            options["attn_implementation"] = NAME
+            self.config._attn_implementation = NAME
+        model_class = library().AutoModel
+        options: dict[str, Any] = {"trust_remote_code": False, "dtype": torch.float32}
         kind = model_class._model_mapping[type(self.config)]
         if self.pooling != "cls" and "add_pooling_layer" in inspect.signature(kind.__init__).parameters:
             options["add_pooling_layer"] = False
         try:
-            return model_class.from_config(self.config, dtype=torch.float32, **options)
+            found = sentence_layers(self.config) if self.pooling == "cls" else None
+            self.model: Any = found[0] if found else model_class.from_config(self.config, **options)
+            self.sentence = found[1] if found else None
         except (ValueError, TypeError, AttributeError, KeyError, ZeroDivisionError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ConfigError([f"{path}: the library cannot build this encoder: {reason}"]) from error
@@ -106,8 +112,10 @@ class Transformers(Backbone):
         """Replace `pooling: model` by what a directory of weights says."""
         super().set_pooling(pooling)
         self.pooling = pooling
-        if pooling != "cls" and getattr(self.model, "pooler", None) is not None:
-            self.model.pooler = None
+        if pooling != "cls":
+            self.sentence = None
+            if getattr(self.model, "pooler", None) is not None:
+                self.model.pooler = None
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
         """Compute the declared outputs of the declared inputs; they are zero where there is padding.
@@ -147,11 +155,19 @@ class Transformers(Backbone):
             outputs["encoder_outputs"] = packing.unpack(tokens)
         if wanted & set(SENTENCE):
             sentence = pooled(tokens, packing, self.pooling)
-            pooler = getattr(self.model, "pooler", None)
-            if pooler is not None and self.pooling == "cls":
-                sentence = pooler(sentence[:, None])  # a pooler takes the first token of [batch, seq, width]
+            if self.pooling == "cls":
+                sentence = self._above_first(sentence)
             outputs |= {name: sentence for name in SENTENCE if name in wanted}
         return outputs
+
+    def _above_first(self, first: Tensor) -> Tensor:
+        """Compute sentence embeddings from first tokens, [batch, width], as the family's classifier does."""
+        pooler = getattr(self.model, "pooler", None)
+        if self.sentence is not None or pooler is None:
+            return first if self.sentence is None else self.sentence(first)
+        if isinstance(pooler, nn.Linear):  # ALBERT's
+            return self.model.pooler_activation(pooler(first))  # type: ignore[no-any-return]
+        return pooler(first[:, None])  # type: ignore[no-any-return]
 
     def _flat(self, tokens: Tensor, packing: Packing) -> Tensor:
         return tokens.flatten(0, 1) if self.is_packed else packing.pack(tokens)

@@ -180,7 +180,7 @@ def _wiring(training: Training) -> Iterator[Wiring]:
             shares_head_with=[
                 other.name for other in training.tasks if other is not task and other.head is task.head
             ],
-            metrics=list(task.metrics) if task.dev_file is not None else [],
+            metrics=list(task.metric_names) if task.dev_file is not None else [],
         )
 
 

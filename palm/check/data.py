@@ -14,6 +14,7 @@ from palm.controller.plan import TaskPlan
 from palm.core.errors import PalmError
 from palm.reader import Reader
 from palm.reader.inspection import Role, place_of, shown
+from palm.reader.tables.files import files_of, is_data
 
 MOST_EXAMPLES = 3
 """Rows that are shown of each finding."""
@@ -93,7 +94,7 @@ def data_of(plan: TaskPlan) -> TaskData:
         return task.found
     for setting, role in ROLES.items():
         path = plan.task.get(setting)
-        if path is not None and path.is_file():
+        if path is not None and is_data(path):
             task.read(reader, path, role)
     task.compare()
     return task.found
@@ -123,7 +124,7 @@ class DataCheck:
     def read(self, reader: Reader, path: Path, role: Role) -> None:
         """Read a file, and enter what is wrong within it."""
         train = self.readings.get("train")
-        if train is not None and path.samefile(train.path):
+        if train is not None and files_of(path) == files_of(train.path):
             told = f"the {role}_file is the training file, {path}"
             if role == "dev":
                 self.add("warning", "same_file", told, "give a dev_file of other rows")

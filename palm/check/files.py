@@ -31,6 +31,7 @@ from palm.reader.inspection import (
 from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
+from palm.reader.tables.files import data_size
 from palm.reader.text.bad_rows import BadRows
 
 FIRST_ROWS = 3
@@ -188,7 +189,7 @@ class FileReading:
         return FileCheck(
             role=self.role,
             path=str(self.path),
-            bytes=self.path.stat().st_size,
+            bytes=data_size(self.path),
             examples=counts.examples,
             rows=len(lengths),
             repeated=repeated,

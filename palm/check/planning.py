@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from palm.backbone.encoder import Encoder
 from palm.engine.training.loop import Training
 from palm.engine.training.stream import TaskStream
 from palm.engine.training.task import Task
@@ -148,7 +147,7 @@ def plan_of(training: Training, devices: int) -> RunPlan:
         num_epochs=round(main.expected_steps / main.steps_per_epoch, 2),
         rates=[(step + 1, rate * factors[step]) for step in points],
         epoch_ends=epoch_ends,
-        packs=isinstance(training.model.backbone, Encoder),
+        packs=training.model.backbone.is_packed,
         devices=devices,
     )
 

@@ -9,14 +9,11 @@ from pathlib import Path
 
 from palm.cli.command import (
     COMMANDS,
-    JSON,
     TASK_DIR,
     Settings,
     command,
     find_components,
-    json_text,
     option,
-    repeated,
     write_line,
 )
 from palm.core.errors import ConfigError, PalmError
@@ -70,26 +67,20 @@ def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG0
         option("name", nargs="?", help="a kind, or a component"),
         option("--config", help="also those of the modules that this configuration names"),
         TASK_DIR,
-        repeated("--module", "MODULE", "also those of this module; may be repeated"),
-        JSON,
     ],
-    usage="palm ls [KIND | NAME | KIND.NAME] [--config CONFIG] [--module MODULE] [--json]",
+    usage="palm ls [KIND | NAME | KIND.NAME] [--config CONFIG]",
 )
 def ls(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
-    """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and demos, a line
-    each; all of one kind (palm ls mixing); or one of them with its settings (palm ls mixing.temperature).
+    """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and balancing methods
+    line by line; all of one kind (palm ls mixing); or one of them with its settings (palm ls temperature).
     """
     from palm.starter.catalogue import COMPONENT_KINDS, chosen, entries
-    from palm.starter.catalogue_text import as_json, description, listing
+    from palm.starter.catalogue_text import description, listing
 
     find_components(options.config or ".")
-    modules = list(
-        dict.fromkeys([*options.module, *_modules_of(options.config, options.task_dir, COMPONENT_KINDS)])
-    )
+    modules = list(dict.fromkeys(_modules_of(options.config, options.task_dir, COMPONENT_KINDS)))
     found = entries(modules=modules) if options.name is None else chosen(options.name, modules)
-    if options.json:
-        write_line(json_text(as_json(found)))
-    elif options.name in (None, *COMPONENT_KINDS, "demos"):
+    if options.name in (None, *COMPONENT_KINDS):
         write_line(listing(found))
     else:
         write_line("\n\n".join(map(description, found)))

@@ -216,32 +216,31 @@ def compare_tasks(options: argparse.Namespace, settings: Settings) -> None:
     [
         *CONFIG,
         repeated("--grid", "NAME=V1,V2", "values of a setting, of one task as TASK.NAME; may be repeated"),
-        repeated("--range", "NAME=LOW..HIGH[:log]", "a range that Optuna draws from; may be repeated"),
         option("--space", type=Path, metavar="FILE", help="a YAML file with lists and ranges by setting"),
         option("--trials", type=int, metavar="N", help="how many points Optuna chooses"),
         *GRID,
     ],
     usage="palm sweep CONFIG [--task_dir DIR] --grid NAME=V1,V2 ... [--workers N] [--output DIR]\n"
     "       palm sweep CONFIG [--task_dir DIR] --trials N [--grid NAME=V1,V2 ...] [--space FILE]\n"
-    "       [--range NAME=LOW..HIGH[:log] ...] [--keep_models] [--overwrite] [--SETTING VALUE ...]",
+    "       [--keep_models] [--overwrite] [--SETTING VALUE ...]",
     takes_settings=True,
 )
 def sweep_settings(options: argparse.Namespace, settings: Settings) -> None:
     """Train with different settings and write those with the best dev scores as a configuration. Without
-    --trials every combination is tried; with it, Optuna chooses so many, and gives up on bad ones. What is
-    done is kept: the same command goes on after an interruption.
+    --trials every combination is tried; with it, Optuna chooses so many. What is done is kept: the same
+    command goes on after an interruption.
     """
     if options.one_run:
         _train_one(options)
         return
-    from palm.experiments.search.space import grid_words, range_words, read_space
+    from palm.experiments.search.space import grid_words, read_space
     from palm.experiments.search.sweep import sweep
 
     find_components(options.config)
     space = {} if options.space is None else read_space(options.space)
     best = sweep(
         options.config,
-        {**space, **grid_words(options.grid), **range_words(options.range)},
+        {**space, **grid_words(options.grid)},
         options.task_dir,
         trials=options.trials,
         **_grid_arguments(options),

@@ -2,7 +2,7 @@
 
 from palm.config.command_line import HelpRequested, program_arguments
 from palm.config.config import AUTO, Config
-from palm.config.conversion import FilePath, ModelPath, type_name
+from palm.config.conversion import DataPath, FilePath, ModelPath, type_name
 from palm.config.files import yaml_text
 from palm.config.model_names import MODEL_NAME, names_model
 from palm.config.printing import default_text, help_text, listed
@@ -17,6 +17,7 @@ __all__ = [
     "REQUIRED",
     "Config",
     "Consumer",
+    "DataPath",
     "FilePath",
     "HelpRequested",
     "ModelPath",

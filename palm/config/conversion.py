@@ -36,6 +36,10 @@ MAY_BE_NAME = "may be a model's name"
 ModelPath = Annotated[Path | str, MAY_BE_NAME]
 """A path, made absolute, or the name of a model at Hugging Face, a string that stays as it is."""
 
+MAY_BE_TABLE = "may be several files"
+DataPath = Annotated[Path, MAY_BE_TABLE]
+"""A path of data, made absolute: a file, a folder, a pattern, several of these, or an address (`s3://…`)."""
+
 _LISTS = (list, Sequence, Collection, Iterable)
 _PATHS = (Path, os.PathLike)
 
@@ -95,6 +99,8 @@ def _converted(value: Any, annotation: Any, base: Path) -> Any:
     whole = get_origin(annotation) or annotation
     if whole is Annotated:
         kind, *marks = get_args(annotation)
+        if MAY_BE_TABLE in marks:
+            return _data_path(value, base)
         if MAY_BE_NAME in marks:
             return str(value) if names_model(str(value), base) else _path(value, Path, base)
         result = _converted(value, kind, base)
@@ -168,6 +174,18 @@ def _path(value: Any, annotation: Any, base: Path) -> Path:  # noqa: ARG001
     return path
 
 
+def _data_path(value: Any, base: Path) -> Path:
+    """Convert to one path; several have commas between them in it, and an address stays as it is."""
+    try:
+        parts = [value] if _path(value, Path, base).exists() else _parts(value)
+    except Mismatch:
+        parts = _parts(value)
+    paths = [Path(part) if "://" in str(part) else _path(part, Path, base) for part in parts]
+    if not paths:
+        raise Mismatch
+    return Path(",".join(map(str, paths)))
+
+
 def _mapping(value: Any, annotation: Any, base: Path) -> Any:
     if isinstance(value, str) and value.startswith("{"):
         value = parsed_yaml(value)
@@ -219,12 +237,12 @@ def _literal(value: Any, annotation: Any, base: Path) -> Any:
 def _union(value: Any, annotation: Any, base: Path) -> Any:
     """Convert to the first member that fits; numbers, mappings and choices before text, paths and lists."""
     members = list(get_args(annotation))
-    if value == "" and {Path, type(None)} <= {*members}:  # PALM's `pred_output_path: ''`
-        return None
     if isinstance(value, str) and not isinstance(value, Plain) and str in members and Path not in members:
         return value
     failure = Mismatch()
     kinds = [get_args(m)[0] if get_origin(m) is Annotated else get_origin(m) or m for m in members]
+    if value == "" and {Path, type(None)} <= {*kinds}:  # PALM's `pred_output_path: ''`
+        return None
     ranked = zip((_LENIENCY.get(kind, 0) for kind in kinds), members, strict=True)
     for _, member in sorted(ranked, key=itemgetter(0)):
         try:

@@ -20,7 +20,7 @@ from palm.core.logging import logger
 from palm.downloader import pretrained_directory
 from palm.engine.training.build import build_optimizer
 from palm.engine.training.model import MultiTaskModel
-from palm.engine.training.planning import StepPlan, expect, plan_epochs, step_problems
+from palm.engine.training.planning import StepPlan, expect, step_problems
 from palm.engine.training.shared_rows import share_rows, sharing_problems
 from palm.engine.training.task import Task, wiring_problems
 from palm.lr_sched import schedule_of_run
@@ -196,13 +196,12 @@ def open_data(parts: Parts, devices: int | None = None) -> StepPlan:
         assert task.stream is not None
         logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
     share_rows(parts.tasks)
-    plan = plan_epochs(
-        [task.progress() for task in parts.tasks],
-        parts.mixing,
-        num_epochs=settings.num_epochs,
+    plan = StepPlan(
+        tasks=[task.progress() for task in parts.tasks],
+        mixing=parts.mixing,
         tasks_per_step=settings.tasks_per_step,
         max_steps=settings.max_steps,
-    )
+    ).over_epochs(settings.num_epochs)
     expect(parts.tasks, plan)
     return plan
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
 from palm.engine.run.run_directory import CONFIGURATION, RunDirectory, RunStart
 from palm.engine.run.run_lock import only_run_in
-from palm.engine.run.saving import TargetSaver, checkpoint_saver, evaluation_observers, models_table
+from palm.engine.run.saving import TargetSaver, checkpoint_saver, evaluation_observers
 from palm.engine.run.stopping import StopOnSignal
 from palm.engine.run.warm_start import start_from
 from palm.engine.training.build import start
@@ -53,6 +54,7 @@ from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
 from palm.reader import Predictions
+from palm.reader.tables.files import is_data
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of Python 3.11
@@ -225,9 +227,7 @@ class Controller:
         with directory.explaining(), stop_request() as request:
             stopping = StopOnSignal(training, request, saver, directory)
             result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
-        if evaluator is not None:
-            evaluator.finish()
-        for line in models_table(training, path, targets.finished, evaluator):
+        for line in str(result).splitlines():
             logger.info("%s", line)
         with report_missing_ranks("at the end of training"):
             barrier()  # what rank 0 has saved may be read now
@@ -319,7 +319,7 @@ class Controller:
 
     def _data_file(self, plan: TaskPlan, setting: str, given: str | Path | None = None) -> Path:
         path = plan.task.get(setting) if given is None else self._found(given)
-        if path is None or not path.is_file():
+        if path is None or not is_data(path):
             came = "it has none" if path is None else f"no such file: {path}"
             raise ConfigError([f"task {plan.name!r} needs a {setting}; {came}"])
         assert isinstance(path, Path)
@@ -354,7 +354,7 @@ class Controller:
     def _found(self, path: str | Path) -> Path:
         """A path given from Python: from the working directory, else from the configuration's folder."""
         beside = self.config.base / path
-        return beside if not Path(path).exists() and beside.exists() else Path(path)
+        return beside if not is_data(Path(path)) and (beside.exists() or is_data(beside)) else Path(path)
 
     def training(self, devices: int | None = None) -> Training:
         """The run that `train` makes, for a loop of your own: `for step in controller.training().steps(): …`.
@@ -368,29 +368,14 @@ class Controller:
         self._begun = True
         settings = parts.settings
         total = open_data(parts, devices).total_steps
-        return start(
-            Recipe(
-                backbone=parts.backbone,
-                tasks=parts.tasks,
-                optimizer=parts.optimizer,
-                schedule=schedule_of_run(
-                    settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule
-                ),
-                groups=parts.groups,
-                mixing=parts.mixing,
-                tasks_per_step=settings.tasks_per_step,
-                max_steps=settings.max_steps,
-                loss_scale=settings.loss_scale,
-                balance=parts.balance,
-                ema_decay=settings.ema_decay if settings.use_ema else None,
-                seed=settings.random_seed,
-                device=self._device,
-                precision=settings.precision,
-                tf32=settings.tf32,
-                parallel=settings.parallel,
-                compile=settings.compile,
-                activation_checkpointing=settings.activation_checkpointing,
-                eval_every_n_steps=settings.eval_every_n_steps,
-                eval_every_epoch=settings.eval_every_epoch,
-            )
-        )
+        rule = (settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)
+        # Settings and components have the recipe's names; a component replaces the setting that names it.
+        of_recipe = {each.name for each in fields(Recipe)}
+        chosen = {name: value for name, value in (vars(settings) | vars(parts)).items() if name in of_recipe}
+        chosen |= {
+            "schedule": schedule_of_run(*rule),
+            "ema_decay": settings.ema_decay if settings.use_ema else None,
+            "seed": settings.random_seed,
+            "device": self._device,
+        }
+        return start(Recipe(**chosen))

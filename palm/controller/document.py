@@ -10,7 +10,7 @@ from palm.config import Config
 from palm.config.layers import json_ready
 from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import NO_RESULT, OF_SEVERAL, PER_TASK, marked
-from palm.core.files.checksum import checksum
+from palm.reader.tables.files import data_checksum
 
 Document = dict[str, dict[str, Any]]
 """A configuration in itself: its sections `global`, `tasks` and `backbone`, JSON-ready, paths absolute."""
@@ -96,4 +96,4 @@ def data_checksums(plans: Iterable[Plan], more: Iterable[Path] = ()) -> dict[str
     tasks = (each.task for plan in plans for each in plan.tasks)
     named = (task.get(name) for task in tasks for name in ("train_file", "dev_file"))
     paths = {path.absolute() for path in (*named, *more) if path is not None}
-    return {str(path): checksum(path)[:32] for path in sorted(paths)}
+    return {str(path): data_checksum(path)[:32] for path in sorted(paths)}

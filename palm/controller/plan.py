@@ -21,6 +21,7 @@ from palm.mixing import MIXINGS, Mixing
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Reader
+from palm.reader.tables.files import is_data
 from palm.reader.text.labels import Labels
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class TaskPlan:
             task.name,
             (type(task.reader), task.reader.settings),
             (type(task.head), task.head.settings),
-            {name: value for name, value in task.settings.items() if name not in TASK_PARTS},
+            {name: getattr(task, name) for name in settings_of(Task) if name not in TASK_PARTS},
         )
 
 
@@ -132,6 +133,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     # Its horizon is known when the steps are counted.
     schedule = {} if schedule_class is None else arguments(schedule_class, None, HORIZON)
     tasks = [components.task(name) for name in config.tasks]
+    _keep_shared_rows(tasks)
     for name in {task.name for task in given} & {*config.tasks}:
         config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
     for name in (*config.tasks, *(task.name for task in given)):
@@ -182,6 +184,17 @@ class _Components:
         head = self.component(HEADS, name, chosen.get("paradigm"), counted)
         task = self.arguments(Task, name, TASK_PARTS, from_backbone=False)
         return TaskPlan(name, _as_wanted(reader, head, counted), head, task)
+
+
+def _keep_shared_rows(tasks: Sequence[TaskPlan]) -> None:
+    """Let tasks that share rows keep those without a label of their own, unless the configuration says."""
+    pairs = {task.name: task.task.get("share_rows_with") for task in tasks}
+    for task in tasks:
+        shares = pairs[task.name] is not None or task.name in pairs.values()
+        if shares and task.reader is not None and task.reader[1].get("label_type") != "real":
+            cls, arguments = task.reader
+            if "missing_labels" in settings_of(cls):
+                arguments.setdefault("missing_labels", True)
 
 
 def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:
@@ -262,7 +275,7 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
             )
         for name in ("train_file", "dev_file"):
             path = task.task.get(name)
-            if path is not None and not path.is_file():
+            if path is not None and not is_data(path):
                 config.problem(f"{place_of(config, name, task.name)}: no such file: {path}")
 
 

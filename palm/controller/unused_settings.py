@@ -9,6 +9,7 @@ from typing import Any
 from palm.config import Config
 from palm.controller.plan import TaskPlan, place_of
 from palm.core.errors import PalmError
+from palm.reader.tables.files import is_data
 from palm.reader.text.labels import Labels
 
 
@@ -54,7 +55,7 @@ def _of_task(task: TaskPlan) -> Iterator[tuple[str, str]]:
         yield "crf_learning_rate_factor", "has no effect: use_crf is off; set use_crf: True, or leave it out"
     if "metrics" in own and own.get("dev_file") is None:
         yield "metrics", f"has no effect: task {task.name!r} has no dev_file; give one, or leave them out"
-    if own.get("pred_file") is not None and not own["pred_file"].is_file():
+    if own.get("pred_file") is not None and not is_data(own["pred_file"]):
         yield "pred_file", f"is not there: {own['pred_file']}; training does not need it, prediction will"
     yield from _of_labels(task)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from palm.core.errors import ConfigError
 
@@ -21,31 +21,23 @@ def count_problems(least: int = 1, **settings: object) -> list[str]:
     ]
 
 
+def number_problems(expected: str, fits: Callable[[float], bool], /, **settings: object) -> list[str]:
+    """Return a line for every setting that is not a number that fits."""
+    return [
+        f"{name}: {value!r} should be {expected}"
+        for name, value in settings.items()
+        if not isinstance(value, int | float) or isinstance(value, bool) or not fits(value)
+    ]
+
+
 def dropout_problems(**settings: object) -> list[str]:
     """Return a line for every setting that is not a probability below 1."""
-    return [
-        f"{name}: {value!r} should be a probability, from 0 to below 1"
-        for name, value in settings.items()
-        if not (isinstance(value, int | float) and 0 <= value < 1)
-    ]
+    return number_problems("a probability, from 0 to below 1", lambda value: 0 <= value < 1, **settings)
 
 
-def positive_problems(**settings: object) -> list[str]:
+def positive_problems(expected: str = "a number above 0", /, **settings: object) -> list[str]:
     """Return a line for every setting that is not a finite number above 0."""
-    return [
-        f"{name}: {value!r} should be a number above 0"
-        for name, value in settings.items()
-        if not (isinstance(value, int | float) and 0 < value < math.inf)
-    ]
-
-
-def number_problems(**settings: object) -> list[str]:
-    """Return a line for every setting that is not a number."""
-    return [
-        f"{name} should be a number, not {value!r}"
-        for name, value in settings.items()
-        if not isinstance(value, int | float) or isinstance(value, bool)
-    ]
+    return number_problems(expected, lambda value: 0 < value < math.inf, **settings)
 
 
 def choice_problems(choices: Collection[str], **settings: object) -> list[str]:

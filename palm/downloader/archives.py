@@ -16,29 +16,17 @@ _DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, FileExistsE
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack a gzipped tar into a new folder.
+    """Unpack a gzipped tar into a new folder; return the folder, or the only directory that it holds.
 
     Only directories and plain files are taken, as `tarfile.data_filter` takes them; hidden files are skipped.
 
-    Args:
-        archive: the file.
-        folder: the target; it must not exist yet.
-
-    Returns:
-        The folder, or the only directory in it, if that is all it holds.
-
     Raises:
-        StorageError: it is damaged, cut short, or unsafe: a name that leads elsewhere, a link or device,
-            too many files, too many bytes.
+        StorageError: it is damaged, cut short, or unsafe.
         OSError: the folder cannot be written.
     """
     folder.mkdir()
     try:
-        with gzip.open(archive) as raw:
-            stream = Limited(raw, most_unpacked(archive.stat().st_size))
-            with tarfile.open(fileobj=stream, mode="r|") as tar:
-                tar.extractall(folder, _plain_members(tar), filter="data")
-            stream.drain()
+        _extract(archive, folder)
     except tarfile.FilterError as error:
         raise StorageError(f"{archive.name} is unsafe: {error}") from error
     except ValueError as error:
@@ -47,6 +35,14 @@ def unpack(archive: Path, folder: Path) -> Path:
         raise StorageError(f"{archive.name} is damaged or no gzipped tar: {error}") from error
     entries = list(folder.iterdir())
     return entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    with gzip.open(archive) as raw:
+        stream = Limited(raw, most_unpacked(archive.stat().st_size))
+        with tarfile.open(fileobj=stream, mode="r|") as tar:
+            tar.extractall(folder, _plain_members(tar), filter="data")
+        stream.drain()
 
 
 def _plain_members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:

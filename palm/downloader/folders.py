@@ -24,12 +24,7 @@ from palm.pretrained.writing import write_hugging_face
 
 
 def obtain(model: Model, folder: Path, convert: bool) -> None:
-    """Download a model, unless its folder is there.
-
-    Args:
-        model: which one.
-        folder: where it goes.
-        convert: whether PaddlePALM's weights are kept as safetensors as well.
+    """Download a model to a folder, unless that is there; `convert` PaddlePALM's weights to safetensors too.
 
     Raises:
         StorageError: the network, the server, what it sent or the disk will not do.
@@ -40,15 +35,7 @@ def obtain(model: Model, folder: Path, convert: bool) -> None:
     with staging(folder) as work:
         if _is_there(folder):  # another process has made it while this one waited
             return
-        if model.repository:
-            logger.info("Downloading pretrain: %s from Hugging Face...", model.repository)
-            files = work / "unpacked"
-            files.mkdir()
-            for file in files_of(snapshot(model.repository)):
-                shutil.copyfile(file, files / file.name)
-            _check(files)
-        else:
-            files = _unpacked(model, folder, work, convert)
+        files = _snapshot_copy(model, work) if model.repository else _unpacked(model, folder, work, convert)
         if folder.is_dir():
             folder.rmdir()  # it was empty; Windows would not replace it
         files.replace(folder)
@@ -60,29 +47,33 @@ def _is_there(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
+def _snapshot_copy(model: Model, work: Path) -> Path:
+    """Copy the files of a repository out of Hugging Face's cache."""
+    assert model.repository is not None
+    logger.info("Downloading pretrain: %s from Hugging Face...", model.repository)
+    files = work / "unpacked"
+    files.mkdir()
+    for file in files_of(snapshot(model.repository)):
+        shutil.copyfile(file, files / file.name)
+    _check(files)
+    return files
+
+
 def _unpacked(model: Model, folder: Path, work: Path, convert: bool) -> Path:
-    """The files of an archive, or of the same model, if it has been downloaded under another name."""
-    for other in MODELS.values():
-        twin = folder.with_name(other.name)
-        if other.url == model.url and _is_there(twin):
-            logger.info("Copying %s: it is the same model...", twin)
-            return Path(shutil.copytree(twin, work / "unpacked"))
+    """Unpack an archive, or copy the same model, if it has been downloaded under another name."""
+    twins = (folder.with_name(other.name) for other in MODELS.values() if other.url == model.url)
+    if (twin := next(filter(_is_there, twins), None)) is not None:
+        logger.info("Copying %s: it is the same model...", twin)
+        return Path(shutil.copytree(twin, work / "unpacked"))
     address = model.address()
     archive = work / "files" / Path(urlsplit(address).path).name
     logger.info("Downloading %s: %s from %s...", folder.parent.name, model.name, address)
     fetch(address, archive)
-    logger.info("Extracting %s...", archive.name)
     try:
+        logger.info("Extracting %s...", archive.name)
         files = unpack(archive, work / "unpacked")
         if model.is_supported:
-            _check(files)
-        if model.is_supported and convert:
-            # The same numbers as Hugging Face lays them out, in one file that is read faster, by other
-            # programs too. Parameters that PaddlePALM's files lack are not made up.
-            directory = read_directory(files)
-            backbone = directory.build()
-            loaded = fill_backbone(backbone, directory.given, files).loaded
-            write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, files)
+            _check(files, convert)
     except PalmError as error:
         if isinstance(error.__cause__, OSError | SafetensorError):  # the disk, not what has arrived
             raise OSError(str(error.__cause__)) from error
@@ -91,8 +82,16 @@ def _unpacked(model: Model, folder: Path, work: Path, convert: bool) -> Path:
     return files
 
 
-def _check(folder: Path) -> None:
-    """Make sure that a folder holds weights, the sizes of their encoder and a vocabulary.
+def _convert(folder: Path) -> None:
+    """Write the numbers as Hugging Face lays them out; parameters that are lacking are not made up."""
+    directory = read_directory(folder)
+    backbone = directory.build()
+    loaded = fill_backbone(backbone, directory.given, folder).loaded
+    write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, folder)
+
+
+def _check(folder: Path, convert: bool = False) -> None:
+    """Make sure that a folder holds weights, the sizes of their encoder and a vocabulary; perhaps convert it.
 
     Raises:
         StorageError: something is missing or damaged.
@@ -102,3 +101,5 @@ def _check(folder: Path) -> None:
     if missing:
         raise StorageError(f"no model has arrived: there is no {' and no '.join(missing)}")
     read_weights(folder)
+    if convert:
+        _convert(folder)

@@ -38,14 +38,9 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
 def pretrained_directory(value: str | Path) -> Path:
-    """The directory that is meant by a path or by the name of a model at Hugging Face.
+    """Return the directory of a model: a path as it is, or the snapshot of a model at Hugging Face.
 
-    Args:
-        value: a path; or, where nothing is there, `owner/name` or `owner/name@revision`.
-
-    Returns:
-        The path, which need not exist; or the model's snapshot in Hugging Face's cache, downloaded if
-        necessary. The last part of its path is the commit.
+    A snapshot is downloaded if necessary; the last part of its path is the commit.
 
     Raises:
         StorageError: there is neither such a folder nor such a model.
@@ -78,7 +73,7 @@ def settings_of_model(value: str | Path) -> dict[str, Any]:
 
 
 def load_backbone(path: str | Path) -> Backbone:
-    """The encoder of a model directory, or of a model at Hugging Face, ready to compute (in `eval()` mode).
+    """Load the encoder of a model directory, or of a model at Hugging Face, in `eval()` mode.
 
     Args:
         path: a directory that Hugging Face, Google, PaddleNLP, PaddlePALM or palm wrote: weights, and a
@@ -97,7 +92,7 @@ def load_backbone(path: str | Path) -> Backbone:
 
 
 def snapshot(model: str) -> Path:
-    """A model's files of those that palm reads, in Hugging Face's cache.
+    """Download the files of a model that palm reads to Hugging Face's cache; return its folder there.
 
     Args:
         model: `owner/name` or `owner/name@revision`.
@@ -106,29 +101,29 @@ def snapshot(model: str) -> Path:
         StorageError: no such model, no way to it, or no weights that palm reads.
     """
     name, _, revision = model.partition("@")
-
-    def fetch(revision: str | None, files: list[str]) -> Path:
-        path = huggingface_hub.snapshot_download(
-            name,
-            revision=revision,
-            allow_patterns=[*_ALWAYS, *files],
-            library_name="palm",
-            library_version=__version__,
-        )
-        return Path(path)
-
     try:
-        folder = fetch(revision or None, _VOCABULARIES[0] + _WEIGHTS[0])
+        folder = _fetch(name, revision or None, _VOCABULARIES[0] + _WEIGHTS[0])
         for groups in (_VOCABULARIES, _WEIGHTS):
             for files in groups[1:]:
                 if not _first(groups, folder):
-                    fetch(folder.name, files)  # of the same commit, whatever is pushed meanwhile
+                    _fetch(name, folder.name, files)  # of the same commit, whatever is pushed meanwhile
     except Exception as error:  # errors of its HTTP library too, which is another one in other versions
         raise StorageError(f"{model}: {_explained(name, revision, error)}") from error
     if not _first(_WEIGHTS, folder):
         expected = ", ".join(files[0] for files in _WEIGHTS)
         raise StorageError(f"{model}: it has no weights that palm reads ({expected})")
     return folder
+
+
+def _fetch(name: str, revision: str | None, files: list[str]) -> Path:
+    path = huggingface_hub.snapshot_download(
+        name,
+        revision=revision,
+        allow_patterns=[*_ALWAYS, *files],
+        library_name="palm",
+        library_version=__version__,
+    )
+    return Path(path)
 
 
 def files_of(folder: Path) -> list[Path]:

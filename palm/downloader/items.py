@@ -42,37 +42,24 @@ def listed(item: str = "all", scope: str = "all") -> Iterator[str]:
 
 
 def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: bool = True) -> Path:
-    """Download pretrained models to `<path>/<item>/<scope>/`.
-
-    A folder that is there is left alone. A new one appears when it is complete and palm has read it.
-    After an interruption the next call goes on from there: what has come of an archive is in `<scope>.part`
-    beside the folder, what has come from Hugging Face in its cache.
+    """Download pretrained models to `<path>/<item>/<scope>/`; a folder that is there is left alone.
 
     Args:
         item: the kind of thing: `pretrain`.
-        scope: a model's name, or `owner/name` or `owner/name@revision` of any at Hugging Face, or `all` for
-            every model of the list that palm has a backbone for.
+        scope: a model's name, `owner/name` or `owner/name@revision` of any at Hugging Face, or `all`.
         path: the folder that is to hold `pretrain`.
-        convert: whether PaddlePALM's weights are kept as `model.safetensors` as well, with a
-            `config.json`: one file that loads faster, and in other programs too.
-
-    Returns:
-        The model's folder, or with `all` the folder that holds them.
+        convert: whether PaddlePALM's weights are kept as `model.safetensors` as well.
 
     Raises:
-        PalmError: nothing is called that; says what there is.
-        StorageError: the network, the server, what it sent or the disk will not do; says what to do.
+        PalmError: nothing is called that; or the network, the server or the disk will not do.
     """
-    from palm.backbone import BACKBONES
     from palm.downloader.folders import obtain
 
     show_on_console()
-    models = _chosen(item, scope)
     folder = Path(path) / item
-    for model in models:
+    for model in _chosen(item, scope):
         if not model.is_supported:
-            known = ", ".join(BACKBONES)
-            logger.warning("%s: its backbone is not supported; palm has %s", model.name, known)
+            logger.warning("%s: palm has no backbone for it", model.name)
         if model.is_supported or scope != "all":
             obtain(model, folder / model.name, convert=convert)
     return folder if scope == "all" else folder / scope

@@ -13,10 +13,9 @@ from palm.core.files.locking import locked
 
 @contextmanager
 def staging(folder: Path) -> Iterator[Path]:
-    """A folder `<folder>.part` to gather files in; afterwards only what a further try needs is left of it.
+    """Provide the folder `<folder>.part` to gather files in; a second process waits.
 
-    `files/` in it is kept for as long as it holds something, everything else is removed. A second process
-    waits; it may find `folder` there when its turn comes.
+    Afterwards `files/` in it is kept for as long as it holds something, everything else is removed.
 
     Raises:
         StorageError: it cannot be written.

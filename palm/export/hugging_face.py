@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from palm.backbone.transformers import Transformers
 from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.files.fs import write_json, write_text
@@ -18,11 +20,12 @@ from palm.core.logging import logger
 from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.export.description import describe_export
-from palm.export.heads import HeadLayout, layout_of_head
+from palm.export.library_model import library_model, save_library_model
 from palm.export.sources import saved_model
 from palm.export.tokenizer_files import load_tokenizer, save_reader
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
+from palm.pretrained.heads import HeadLayout, layout_of_head
 
 
 def to_hugging_face(
@@ -44,23 +47,34 @@ def to_hugging_face(
     check_target(folder, overwrite)
     model = saved_model(Path(model_dir), trust)
     name, head = layout_of_head(model.head)
-    family = family_of(model.backbone)
-    architecture = f"{family.classes}{head.model}"
-    if problem := _problem(name, model, family, head):
-        raise PalmError(f"{model_dir} cannot become a {architecture}: {problem}")
+    if problem := _problem(name, model, head):
+        raise PalmError(f"{model_dir} cannot become a model of transformers: {problem}")
+    write: Callable[[Path], object]
+    if isinstance(model.backbone, Transformers):
+        built = library_model(model, head)
+        architecture = type(built).__name__
+        write = partial(save_library_model, built)
+    else:
+        family = family_of(model.backbone)
+        architecture = f"{family.classes}{head.model}"
+        write = partial(_write, model, name, family, head)
     description = Path(model_dir) / DESCRIPTION
     with wrap_read_errors(description):
         card = model_card(read_object(description), label_names(model.reader, model.head), architecture)
     with new_directory(folder, overwrite) as part:
-        save_tensors(part / "model.safetensors", _weights(model, family, head))
-        write_json(part / "config.json", _config(model, name, family, head))
+        write(part)
         save_reader(model.reader, model.backbone, part, marks_text=name == "mlm")
         describe_export(part, "hf", [model], architecture=architecture)
         write_text(part / CARD, card)
     logger.info("%s: %s written to %s", model.task, architecture, folder)
 
 
-def _problem(name: str, model: InferenceModel, family: Family, head: HeadLayout) -> str | None:
+def _write(model: InferenceModel, name: str, family: Family, head: HeadLayout, part: Path) -> None:
+    save_tensors(part / "model.safetensors", _weights(model, family, head))
+    write_json(part / "config.json", _config(model, name, family, head))
+
+
+def _problem(name: str, model: InferenceModel, head: HeadLayout) -> str | None:
     """Why `transformers` would compute something else, if it would."""
     settings = model.head.settings
     encoder = model.backbone.settings
@@ -74,10 +88,10 @@ def _problem(name: str, model: InferenceModel, family: Family, head: HeadLayout)
             f"it pools tokens by {encoder['pooling']}, and transformers takes the first token there; export "
             "it to ONNX, or train with pooling: cls"
         )
-    if name != "mlm":
+    if name != "mlm" or isinstance(model.backbone, Transformers):  # there, outputs are compared
         return None
     theirs = {key: encoder[key] for key in ("hidden_act", "layer_norm_eps")}
-    theirs |= head.fixed.get(family.model_type, {})
+    theirs |= head.fixed.get(family_of(model.backbone).model_type, {})
     differing = [
         f"{key} {settings[key]!r}, transformers {value!r}"
         for key, value in theirs.items()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from palm.optimizer.base import OPTIMIZERS, GradClipType
-from palm.optimizer.moments import DecayRule, EpsilonHatRule, MomentOptimizer, keep_moments_normal
+from palm.optimizer.moments import EpsilonHatRule, MomentOptimizer, keep_moments_normal
 from palm.optimizer.sparse_adamw import step_by_rows
 
 
@@ -32,28 +32,8 @@ class AdamW(MomentOptimizer):
     Hutter, 2017, arXiv:1711.05101.
     """
 
-    def __init__(
-        self,
-        learning_rate: float,
-        weight_decay: float = 0.0,
-        grad_clip: float | None = 1.0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        grad_clip_type: GradClipType = "global_norm",
-        apply_decay_param_fun: DecayRule | str | None = None,
-        epsilon_hat: bool = False,
-    ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            grad_clip,
-            beta1,
-            beta2,
-            epsilon,
-            grad_clip_type,
-            apply_decay_param_fun,
-        )
+    def take(self, *, epsilon_hat: bool = False) -> None:
+        """Take the setting of its own."""
         self.epsilon_hat = epsilon_hat
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:

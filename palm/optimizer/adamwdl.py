@@ -11,8 +11,8 @@ from torch import nn
 from palm.core.component import Translate, unused
 from palm.core.errors import ConfigError
 from palm.core.registry import imported
-from palm.optimizer.base import OPTIMIZERS, GradClipType, LayerNames, Optimizer
-from palm.optimizer.moments import DecayRule, EpsilonHatRule, Group, MomentOptimizer
+from palm.optimizer.base import OPTIMIZERS, LayerNames, Optimizer
+from palm.optimizer.moments import EpsilonHatRule, Group, MomentOptimizer
 
 RateRule = Callable[[float, int, int], float]
 """Decay rate, number of a layer, number of layers -> the factor of the learning rate in this layer."""
@@ -71,29 +71,10 @@ class AdamWDL(MomentOptimizer):
         *("n_layers", "set_param_lr_fun", "name_dict", "name"),
     )
 
-    def __init__(
-        self,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.01,
-        grad_clip: float | None = None,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        grad_clip_type: GradClipType = "global_norm",
-        apply_decay_param_fun: DecayRule | str | None = None,
-        layerwise_decay: float = 1.0,
-        set_param_lr_fun: RateRule | str | None = None,
-    ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            grad_clip,
-            beta1,
-            beta2,
-            epsilon,
-            grad_clip_type,
-            apply_decay_param_fun,
-        )
+    defaults: ClassVar[Mapping[str, Any]] = {"learning_rate": 1e-3, "weight_decay": 0.01, "grad_clip": None}
+
+    def take(self, *, layerwise_decay: float = 1.0, set_param_lr_fun: RateRule | str | None = None) -> None:
+        """Take the settings of its own."""
         if not 0 < layerwise_decay <= 1:
             raise ConfigError([f"layerwise_decay should be above 0 and at most 1, not {layerwise_decay!r}"])
         self.layerwise_decay = layerwise_decay

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -10,7 +9,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from palm.core.checks import raise_any
+from palm.core.checks import positive_problems, raise_any
 from palm.core.component import Component
 from palm.core.errors import ConfigError
 from palm.core.registry import did_you_mean
@@ -45,15 +44,11 @@ class ParameterGroups(Component):
         self.freeze = freeze
         rates = {"backbone_learning_rate": backbone_learning_rate}
         rates |= {f"parameter_learning_rates: {pattern!r}": rate for pattern, rate in self.patterns.items()}
-        problems = [
-            f"{name}: the rate should be above 0, not {rate!r}; what is not to move belongs in freeze"
-            for name, rate in rates.items()
-            if rate is not None and not 0 < rate < math.inf
-        ]
+        given = {name: rate for name, rate in rates.items() if rate is not None}
+        problems = positive_problems("above 0; what is not to move belongs in freeze", **given)
         if isinstance(freeze, int) and not freeze >= 1:
             problems.append(f"freeze should be embeddings, backbone or a number of layers, not {freeze!r}")
-        if problems:
-            raise ConfigError(problems)
+        raise_any(problems)
 
     def frozen(self, names: Iterable[str], layers: Callable[[], LayerNames]) -> set[str]:
         """The names of the parameters that do not move.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from palm.core.component import Translate, unused
 from palm.core.errors import ConfigError
-from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer
-from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule
+from palm.optimizer.base import OPTIMIZERS, Optimizer
+from palm.optimizer.moments import Group, MomentOptimizer, MomentRule
 
 
 @OPTIMIZERS.register("lamb")
@@ -43,31 +43,13 @@ class Lamb(MomentOptimizer):
         *("learning_rate", "weight_decay", "beta1", "beta2", "epsilon", "exclude_from_weight_decay", "name"),
     )
 
-    def __init__(
-        self,
-        learning_rate: float,
-        weight_decay: float = 0.01,
-        grad_clip: float | None = 1.0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-6,
-        grad_clip_type: GradClipType = "global_norm",
-        apply_decay_param_fun: DecayRule | str | None = None,
-        exclude_from_weight_decay: list[str] | None = None,
-    ) -> None:
-        super().__init__(
-            learning_rate,
-            weight_decay,
-            grad_clip,
-            beta1,
-            beta2,
-            epsilon,
-            grad_clip_type,
-            apply_decay_param_fun,
-        )
+    defaults: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.01, "epsilon": 1e-6}
+
+    def take(self, *, exclude_from_weight_decay: list[str] | None = None) -> None:
+        """Take the setting of its own."""
         if exclude_from_weight_decay is None:
             return
-        if apply_decay_param_fun is not None:
+        if self._rule is not None:
             raise ConfigError(["lamb: set apply_decay_param_fun or exclude_from_weight_decay, not both"])
         try:
             excluded = [re.compile(pattern) for pattern in exclude_from_weight_decay]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from palm.core.checks import number_problems
-from palm.core.errors import ConfigError
+from palm.core.checks import choice_problems, number_problems, positive_problems, raise_any
+from palm.core.constructor import constructor_of
 from palm.core.registry import imported
 from palm.distributed import local_shard
 from palm.optimizer.base import GRAD_CLIP_TYPES, GradClipType, Optimizer
@@ -38,9 +38,21 @@ class MomentOptimizer(Optimizer):
         apply_decay_param_fun: which parameters decay: a function from a parameter's name to true or false,
             or its dotted path; all but biases and layer norms where absent.
 
+        own: settings of `take`.
+
+    Attributes:
+        defaults: other defaults of these settings.
+
     Raises:
         ConfigError: for values outside their range.
     """
+
+    defaults: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        if "__init__" not in cls.__dict__:
+            cls.__init__ = constructor_of(cls, MomentOptimizer.__init__, cls.take)  # type: ignore[method-assign]
+        super().__init_subclass__(**options)
 
     def __init__(
         self,
@@ -52,6 +64,7 @@ class MomentOptimizer(Optimizer):
         epsilon: float = 1e-8,
         grad_clip_type: GradClipType = "global_norm",
         apply_decay_param_fun: DecayRule | str | None = None,
+        **own: Any,
     ) -> None:
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
@@ -59,32 +72,25 @@ class MomentOptimizer(Optimizer):
         self.grad_clip_type = grad_clip_type
         self.betas = (beta1, beta2)
         self.epsilon = epsilon
-        if problems := list(self._problems()):
-            raise ConfigError(problems)
+        raise_any(
+            [
+                *positive_problems(learning_rate=learning_rate, epsilon=epsilon),
+                *number_problems("0 or more", lambda value: 0 <= value < math.inf, weight_decay=weight_decay),
+                *positive_problems(
+                    "above 0, or null for no clipping", grad_clip=1.0 if grad_clip is None else grad_clip
+                ),
+                *choice_problems(GRAD_CLIP_TYPES, grad_clip_type=grad_clip_type),
+                *number_problems(
+                    "0 or more, below 1", lambda value: 0 <= value < 1, beta1=beta1, beta2=beta2
+                ),
+            ]
+        )
         rule = apply_decay_param_fun
         self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
+        self.take(**own)
 
-    def _problems(self) -> Iterator[str]:
-        names = ("learning_rate", "weight_decay", "grad_clip", "beta1", "beta2", "epsilon")
-        given = (self.learning_rate, self.weight_decay, self.grad_clip or 0, *self.betas, self.epsilon)
-        if wrong := list(number_problems(**dict(zip(names, given, strict=True)))):
-            yield from wrong  # a program may give anything
-            return
-        infinite = [name for name, value in zip(names[:2], given, strict=False) if not math.isfinite(value)]
-        yield from (f"{name} should be a finite number, not {getattr(self, name)!r}" for name in infinite)
-        if self.learning_rate <= 0:
-            yield f"learning_rate should be above 0, not {self.learning_rate!r}"
-        if self.weight_decay < 0:
-            yield f"weight_decay should be 0 or more, not {self.weight_decay!r}"
-        if self.grad_clip is not None and not self.grad_clip > 0:
-            yield f"grad_clip should be above 0, or null for no clipping, not {self.grad_clip!r}"
-        if self.grad_clip_type not in GRAD_CLIP_TYPES:
-            yield f"grad_clip_type should be one of {', '.join(GRAD_CLIP_TYPES)}, not {self.grad_clip_type!r}"
-        for name, beta in zip(("beta1", "beta2"), self.betas, strict=True):
-            if not 0 <= beta < 1:
-                yield f"{name} should be at least 0 and below 1, not {beta!r}"
-        if not self.epsilon > 0:
-            yield f"epsilon should be above 0, not {self.epsilon!r}"
+    def take(self) -> None:
+        """Take the settings of one optimizer alone; they join those above in its constructor."""
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:
         """Return whether weight decay applies; without a rule, to all but biases and layer norms."""

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from palm.backbone.transformers import Transformers
 from palm.backbone.transformers_config import PACKED, PADDED, library, read_encoder_config
 from palm.core.errors import StorageError
@@ -15,6 +17,9 @@ from palm.pretrained.names import Renamed
 
 POOLING_FILE = "1_Pooling/config.json"
 """How a sentence embedding is made of tokens, as the library sentence-transformers writes it."""
+
+ABOVE = "sentence.layers."
+"""What the names of the layers between the first token and a classifier's last layer begin with."""
 
 IRRELEVANT = frozenset(
     {
@@ -58,10 +63,45 @@ def renamed_for(backbone: Transformers, given: Renamed) -> Renamed:
             )
     except RuntimeError as error:
         raise StorageError(f"the weights do not fit the encoder: {str(error).strip()}") from error
-    missing = {f"model.{name}" for name in found["missing_keys"]}
     loaded = {f"model.{name}": value for name, value in model.state_dict().items()}
-    weights = {name: value for name, value in loaded.items() if name not in missing}
-    return Renamed("palm", weights, sorted(found["unexpected_keys"]), [], given.original)
+    above = _above_first(backbone, given.original)
+    weights = {
+        name: loaded[name]
+        for name in backbone.state_dict().keys() & loaded.keys()
+        if name.removeprefix("model.") not in found["missing_keys"]
+    }
+    heads = [name for name in found["unexpected_keys"] if name not in above]
+    return Renamed("palm", weights | dict(above.values()), sorted(heads), [], given.original)
+
+
+def _above_first(backbone: Transformers, original: Mapping[str, Tensor]) -> dict[str, tuple[str, Tensor]]:
+    """Find the layers above the first token in a file: its name -> our name, tensor.
+
+    A classifier that repeats the encoder's pooler under another name starts from that one.
+    """
+    found = {}
+    for name in backbone.state_dict():
+        own = name.removeprefix(ABOVE)
+        pooler = own.replace("classifier.dense", "pooler.dense")
+        for theirs in (own, pooler, f"{backbone.model.base_model_prefix}.{pooler}"):
+            if name.startswith(ABOVE) and theirs in original:
+                found[theirs] = (name, original[theirs])
+                break
+    return found
+
+
+def write_library_encoder(weights: Mapping[str, Tensor], backbone: Transformers, folder: Path) -> None:
+    """Write an encoder as the library does; arguments as in `palm.pretrained.writing`."""
+    own = {
+        name.removeprefix("model."): value for name, value in weights.items() if not name.startswith(ABOVE)
+    }
+    for name, value in weights.items():
+        if name.startswith(f"{ABOVE}classifier.dense."):
+            own[name.replace(f"{ABOVE}classifier", "pooler")] = value
+    model = library().AutoModel.from_config(backbone.config)
+    own = {name: value for name, value in own.items() if name in model.state_dict()}
+    model.load_state_dict(own, strict=False)
+    model.save_pretrained(folder, state_dict=own)
 
 
 @contextmanager

@@ -30,7 +30,9 @@ MAY_LACK = {
 
 def may_lack(name: str) -> str | None:
     """Tell what becomes of a parameter that the weights lack; None where it must be there."""
-    return MAY_LACK.get(name) or (MAY_LACK["pooler.weight"] if name.startswith("model.pooler.") else None)
+    return MAY_LACK.get(name) or (
+        MAY_LACK["pooler.weight"] if name.startswith(("model.pooler.", "sentence.")) else None
+    )
 
 
 _ROWS = {

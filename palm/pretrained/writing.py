@@ -14,7 +14,7 @@ from palm.core.files.fs import write_json
 from palm.core.files.tensors import save_tensors
 from palm.core.version import __version__
 from palm.pretrained.families import config_of, family_of
-from palm.pretrained.library import quiet_library
+from palm.pretrained.library import quiet_library, write_library_encoder
 from palm.pretrained.names import from_ours
 
 FORMAT = "palm-encoder"
@@ -33,9 +33,8 @@ def write_hugging_face(weights: Mapping[str, Tensor], backbone: Backbone, folder
         StorageError: `transformers` has no such encoder.
     """
     if isinstance(backbone, Transformers):
-        backbone.load_state_dict(weights, strict=False)
         with quiet_library():
-            backbone.model.save_pretrained(folder)
+            write_library_encoder(weights, backbone, folder)
         return
     family = family_of(backbone)
     save_tensors(folder / "model.safetensors", from_ours(weights, family.layout))

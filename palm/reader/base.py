@@ -148,7 +148,7 @@ class Reader(Methods2x, ABC):
         path: Path,
         with_targets: bool,
         items: Callable[[Refuse], Iterable[Item]],
-        make: Callable[[Item], Example],
+        make: Callable[[Item], Example | None],
     ) -> Iterator[Example]:
         """For `read`: the examples that can be used, while `on_bad_row` decides on the others.
 
@@ -156,7 +156,7 @@ class Reader(Methods2x, ABC):
             path: the data file.
             with_targets: without them, every row has to be used: it is to be predicted.
             items: the file's rows; takes a function to call with the error of a row that is left out.
-            make: an example of a row, or a DataError.
+            make: an example of a row, or None of one that is passed over, or a DataError.
 
         Raises:
             DataError: rows that cannot be used, all in one.
@@ -165,7 +165,7 @@ class Reader(Methods2x, ABC):
         bad = self.bad_rows or BadRows(path, self.on_bad_row if with_targets else "error")
         for item in items(bad.add):
             try:
-                example: Example | None = make(item)
+                example = make(item)
             except DataError as error:
                 example = bad.add(error)
             if example is not None and (whole_file or not bad.is_refused):

@@ -8,6 +8,7 @@ from palm.config import FilePath
 from palm.core.errors import ConfigError
 from palm.reader.base import READERS
 from palm.reader.table import TextReader
+from palm.reader.tables.files import TableFormat
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import labels_of
 
@@ -36,6 +37,9 @@ class ClassifyReader(TextReader):
             only tasks that share it.
         on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
             them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
+        columns: a column of the reader -> that of the files, where it has another name there; dots lead
+            into nested objects.
+        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
 
     Raises:
         ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
@@ -62,8 +66,11 @@ class ClassifyReader(TextReader):
         label_type: str = "class",
         missing_labels: bool = False,
         on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
+        self.use_columns(columns, ("label", "text_a", "text_b"), format)
         if missing_labels and label_type == "real":
             raise ConfigError(["missing_labels: a real label cannot be left empty; set it to False"])
         self.missing_labels = missing_labels

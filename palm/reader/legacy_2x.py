@@ -17,6 +17,7 @@ from palm.core.tensor_specs import Specs, mismatches
 from palm.reader.rows.cache import DataCache, training_rows
 from palm.reader.rows.chunks import RowEncoder, num_prediction_rows
 from palm.reader.rows.rows import Rows
+from palm.reader.tables.files import is_data
 
 R = TypeVar("R", bound="Methods2x")
 
@@ -43,7 +44,7 @@ class LoadedData:
         counts = {name: getattr(self, name) for name in ("batch_size", "max_tokens_per_batch", "num_epochs")}
         problems = count_problems(**{name: count for name, count in counts.items() if count is not None})
         raise_any(f"load_data: {problem}" for problem in problems)
-        if not self.path.is_file():
+        if not is_data(self.path):
             raise DataError(f"{self.path}: no such data file")
 
 

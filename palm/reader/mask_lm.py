@@ -15,6 +15,7 @@ from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.rows import Rows
 from palm.reader.table import TextExample, TextReader
+from palm.reader.tables.files import TableFormat
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.masking import Ids, masked_rows
 
@@ -42,6 +43,9 @@ class MaskLMReader(TextReader):
         task_id: the number that ERNIE's task embedding gets.
         on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
             them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
+        columns: a column of the reader -> that of the files, where it has another name there; dots lead
+            into nested objects.
+        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
 
     Raises:
         ConfigError: a setting out of its range.
@@ -65,8 +69,11 @@ class MaskLMReader(TextReader):
         for_cn: bool = False,
         task_id: int = 0,
         on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
+        self.use_columns(columns, ("text_a", "text_b"), format)
         self.outputs_attr = {**self.outputs_attr, "mask_pos": _ONE_PER_MASK}
         self.targets_attr = {"mask_label": _ONE_PER_MASK}
 

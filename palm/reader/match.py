@@ -17,9 +17,10 @@ from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.rows.rows import Column, Ints, Rows
 from palm.reader.table import TextExample, TextReader
+from palm.reader.tables.files import TableFormat
+from palm.reader.tables.record import TableRow
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import labels_of
-from palm.reader.text.tsv import TableRow
 
 PAIR_COLUMNS = ("token_ids", "first_segment")
 
@@ -63,6 +64,9 @@ class MatchReader(TextReader):
         label_type: 'class', or 'real' for labels that are real numbers, such as similarities.
         on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
             them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
+        columns: a column of the reader -> that of the files, where it has another name there; dots lead
+            into nested objects.
+        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
 
     Raises:
         ConfigError: a setting out of its range, real labels in pairwise training, or a
@@ -92,8 +96,11 @@ class MatchReader(TextReader):
         learning_strategy: str = "pointwise",
         label_type: str = "class",
         on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
+        self.use_columns(columns, ("label", "text_a", "text_b", "text_b_neg"), format)
         raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy))
         self.is_pairwise = learning_strategy == "pairwise"
         labels = labels_of(label_type, n_classes, label_map)
@@ -118,12 +125,12 @@ class MatchReader(TextReader):
 
     def read_true(self, path: Path) -> Iterator[TextExample]:
         """Pairwise, each right text, labelled 1, and then its wrong one, labelled 0."""
+        if not self.is_pairwise:
+            yield from super().read_true(path)
+            return
         for example in self.read(path, with_targets=True):
-            if self.is_pairwise:
-                yield replace(example.right, label=1)
-                yield replace(example.wrong, label=0)
-            else:
-                yield example
+            yield replace(example.right, label=1)
+            yield replace(example.wrong, label=0)
 
     def cells_of(self, text: Any) -> dict[str, Any] | None:
         if isinstance(text, (tuple, list)) and len(text) == 2:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,6 +22,8 @@ from palm.reader.predictions import Predictions, Record, write_answers
 from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
+from palm.reader.tables.files import TableFormat, files_of, format_of
+from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.squad import (
     SHOWN_IDS,
@@ -28,6 +32,7 @@ from palm.reader.text.squad import (
     SquadQuestion,
     answerable,
     parsed_questions,
+    row_part,
 )
 from palm.reader.text.tokenizer import Pieces
 from palm.reader.text.windows import Window, best_context, windows_of
@@ -70,6 +75,9 @@ class MRCReader(TokenizingReader):
             questions without an answer, with `[CLS]` for the answer.
         on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
             them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
+        columns: a column of the reader -> that of the files, where it has another name there; dots lead
+            into nested objects.
+        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
 
     Raises:
         ConfigError: a setting out of its range, or no room for a context.
@@ -101,8 +109,11 @@ class MRCReader(TokenizingReader):
         task_id: int = 0,
         remove_noanswer: bool = True,
         on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, task_id, on_bad_row)
+        self.use_columns(columns, ("id", "question", "context", "answers", "answer_start"), format)
         self.num_special = 2 + self.tokenizer.separators
         problems = count_problems(max_query_len=max_query_len, doc_stride=doc_stride)
         least = max_query_len + self.num_special + 1
@@ -127,19 +138,42 @@ class MRCReader(TokenizingReader):
         return self._questions(SquadFile(Path(path), "texts"))
 
     def _questions(self, file: SquadFile) -> Iterator[SquadQuestion]:
-        def example(part: QuestionPart) -> SquadQuestion:
-            question = file.question(part)
-            if file.answers != "positions" or not (question.answers or self.remove_noanswer):
-                return question
-            return answerable(question)
-
-        yield from self.examples_of(file.path, file.answers != "none", file.parts, example)
+        make = partial(self._question, file)
+        if self._is_table(file.path):
+            yield from self._row_questions(file)
+        else:
+            yield from self.examples_of(file.path, file.answers != "none", file.parts, make)
         if file.num_empty:
             ids = _listed(file.empty, file.num_empty)
             self.warn_once(
                 f"{file.path}: {file.num_empty} questions are empty, or their context is ({ids}); they get "
                 "answers like the others, which mean little"
             )
+
+    def _is_table(self, path: Path) -> bool:
+        first = files_of(path)[0]
+        return format_of(first) is not None or (self.format is not None and ".json" not in first.suffixes)
+
+    def _row_questions(self, file: SquadFile) -> Iterator[SquadQuestion]:
+        """The questions of a table's rows; to train or evaluate on, only of those that have answers."""
+        with_targets = file.answers != "none"
+        numbers = count(1)
+
+        def example(row: TableRow) -> SquadQuestion | None:
+            part = row_part(row, next(numbers))
+            if with_targets and is_missing(row.cells["answers"]):
+                return None
+            return self._question(file, part)
+
+        targets = ("answers",) if with_targets else ()
+        columns = ("question", "context", *targets)
+        return self.table_examples(file.path, with_targets, columns, example, ("id", "answer_start"))
+
+    def _question(self, file: SquadFile, part: QuestionPart) -> SquadQuestion:
+        question = file.question(part)
+        if file.answers != "positions" or not (question.answers or self.remove_noanswer):
+            return question
+        return answerable(question)
 
     def truths(self, examples: Iterable[SquadQuestion]) -> Iterator[Record]:
         for example in examples:

@@ -18,10 +18,11 @@ from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR
 from palm.reader.rows.rows import Column, Rows
+from palm.reader.tables.files import TableFormat
+from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, check_labelled
 from palm.reader.text.sequence import sequence_of
-from palm.reader.text.tsv import TableRow
 from palm.reader.text.windows import word_windows
 from palm.reader.tokenizing import TokenizingReader
 
@@ -67,6 +68,9 @@ class SequenceLabelReader(TokenizingReader):
             share it.
         on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
             them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
+        columns: a column of the reader -> that of the files, where it has another name there; dots lead
+            into nested objects.
+        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
 
     Raises:
         ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
@@ -101,8 +105,11 @@ class SequenceLabelReader(TokenizingReader):
         n_classes: int | None = None,
         missing_labels: bool = False,
         on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, task_id, on_bad_row)
+        self.use_columns(columns, ("label", "text_a"), format)
         if max_seq_len < 3:
             raise ConfigError([f"max_seq_len should be at least 3, not {max_seq_len!r}"])
         self.missing_labels = missing_labels
@@ -117,18 +124,27 @@ class SequenceLabelReader(TokenizingReader):
         self.truth_names = ("labels",)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[TaggedExample]:
-        def example(row: TableRow) -> TaggedExample:
+        return self._tagged(path, with_targets, self.missing_labels)
+
+    def read_true(self, path: Path) -> Iterator[TaggedExample]:
+        return self._tagged(path, with_targets=True, missing_labels=False)
+
+    def _tagged(self, path: Path, with_targets: bool, missing_labels: bool) -> Iterator[TaggedExample]:
+        def example(row: TableRow) -> TaggedExample | None:
             words = _words(row.cells["text_a"], row.place)
-            labels = self._labels(row.cells["label"], words, row.place) if with_targets else None
-            return TaggedExample(words, labels, row.place)
+            if not with_targets:
+                return TaggedExample(words, None, row.place)
+            if not is_missing(cell := row.cells["label"]):
+                return TaggedExample(words, self._labels(cell, words, row.place), row.place)
+            return TaggedExample(words, [NO_LABEL] * len(words), row.place) if missing_labels else None
 
         columns = ("text_a", "label") if with_targets else ("text_a",)
         return self.table_examples(path, with_targets, columns, example)
 
-    def _labels(self, cell: str, words: Sequence[str], place: str) -> list[int]:
-        labels = split_words(cell)
-        if not labels and self.missing_labels:
-            return [NO_LABEL] * len(words)
+    def _labels(self, cell: Any, words: Sequence[str], place: str) -> list[int]:
+        if not isinstance(cell, (str, list)):
+            raise DataError(f"{place}: the label should be a list or a string of labels, not {cell!r}")
+        labels = split_words(cell) if isinstance(cell, str) else cell
         if len(labels) != len(words):
             raise DataError(
                 f"{place}: {_counted(len(labels), 'label')} for {_counted(len(words), 'word')}; "

@@ -14,10 +14,10 @@ from palm.core.tensor_specs import NO_LABEL, TensorSpec
 from palm.reader.predictions import Record
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
+from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, RealLabels, check_labelled
 from palm.reader.text.sequence import sequence_of
-from palm.reader.text.tsv import TableRow
 from palm.reader.tokenizing import TokenizingReader
 
 
@@ -79,17 +79,23 @@ class TextReader(TokenizingReader):
         self.truth_names = (labels.field,)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[TextExample]:
-        labels = self.labels if with_targets else None
+        return self._labelled(path, self.labels if with_targets else None, self.missing_labels)
 
-        def example(row: TableRow) -> TextExample:
+    def read_true(self, path: Path) -> Iterator[TextExample]:
+        return self._labelled(path, self.labels, missing_labels=False)
+
+    def _labelled(
+        self, path: Path, labels: Labels | RealLabels | None, missing_labels: bool
+    ) -> Iterator[TextExample]:
+        def example(row: TableRow) -> TextExample | None:
             if labels is None:
                 return self._example(row, None)
-            if self.missing_labels and not row.cells["label"].strip():
-                return self._example(row, NO_LABEL)
-            return self._example(row, labels.value_of(row.cells["label"], row.place))
+            if not is_missing(label := row.cells["label"]):
+                return self._example(row, labels.value_of(label, row.place))
+            return self._example(row, NO_LABEL) if missing_labels else None
 
         columns = self.text_columns if labels is None else ("label", *self.text_columns)
-        return self.table_examples(path, with_targets, columns, example)
+        return self.table_examples(path, labels is not None, columns, example, self.optional_columns)
 
     def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
         (field,) = self.truth_names

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeVar, get_args
 
@@ -13,12 +12,15 @@ import torch
 from palm.core.checks import choice_problems, raise_any
 from palm.core.files.fs import write_text
 from palm.core.tensor_specs import Tensors
-from palm.reader.base import Draw, Reader
+from palm.reader.base import Draw, Reader, Refuse
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Rows
+from palm.reader.tables.columns import Columns, column_problems
+from palm.reader.tables.files import TableFormat
+from palm.reader.tables.reading import read_table
+from palm.reader.tables.record import TableRow
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.subwords import load_tokenizer
-from palm.reader.text.tsv import TableRow, read_table
 
 Example = TypeVar("Example")
 
@@ -35,6 +37,8 @@ class TokenizingReader(Reader):
 
     Attributes:
         tokenizer: that of the vocabulary.
+        columns: a column of the reader -> that of the files, where it has another name there.
+        format: of tables whose names tell none.
 
     Raises:
         ConfigError: a setting out of its range.
@@ -51,6 +55,9 @@ class TokenizingReader(Reader):
         "do_lower_case",
         "phase",
     )
+
+    columns: Mapping[str, str] | None = None
+    format: TableFormat | None = None
 
     def __init__(
         self, vocab_path: Path, max_seq_len: int, do_lower_case: bool, task_id: int, on_bad_row: OnBadRow
@@ -79,12 +86,53 @@ class TokenizingReader(Reader):
                 batch[name] = torch.from_numpy(rows[name].values[np.asarray(indices)])
         return batch
 
+    def use_columns(
+        self, named: Mapping[str, str] | None, known: Sequence[str], default: TableFormat | None
+    ) -> None:
+        """Take the settings `columns` and `format`, of a reader that knows these columns.
+
+        Raises:
+            ConfigError: another column, or no format of tables.
+        """
+        problems = column_problems(named, known)
+        formats = get_args(TableFormat)
+        raise_any([*problems, *(choice_problems(formats, format=default) if default is not None else ())])
+        self.columns = named
+        self.format = default
+
     def table_examples(
-        self, path: Path, with_targets: bool, columns: tuple[str, ...], make: Callable[[TableRow], Example]
+        self,
+        path: Path,
+        with_targets: bool,
+        columns: tuple[str, ...],
+        make: Callable[[TableRow], Example | None],
+        optional: tuple[str, ...] = (),
     ) -> Iterator[Example]:
         """For `read`: the examples of a table's rows, which have at least these columns.
+
+        Args:
+            path: the table.
+            with_targets: as of `examples_of`.
+            columns: those that every file must have.
+            make: an example of a row, or None of one that has no label and is no row of the task.
+            optional: columns that a file may have.
 
         Raises:
             DataError: as `examples_of`.
         """
-        return self.examples_of(path, with_targets, partial(read_table, Path(path), columns), make)
+        unlabelled = 0
+
+        def counted(row: TableRow) -> Example | None:
+            nonlocal unlabelled
+            example = make(row)
+            unlabelled += example is None
+            return example
+
+        found = Columns(columns, optional, self.columns, self.warn_once)
+
+        def rows(refuse: Refuse) -> Iterator[TableRow]:
+            return read_table(Path(path), found, refuse, self.format)
+
+        yield from self.examples_of(path, with_targets, rows, counted)
+        if unlabelled:
+            self.warn_once(f"{path}: {unlabelled} rows have no label for this task and are no rows of it")

@@ -25,6 +25,7 @@ from palm.metrics import Metric, metrics_of
 from palm.reader import Reader
 from palm.reader.inspection import label_names, named_texts
 from palm.reader.rows.chunks import encoded_chunks
+from palm.reader.tables.files import data_checksum, is_data
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import (
     AnswerCounts,
@@ -150,9 +151,9 @@ def _analysis(
         why = "The task has no dev_file" if run.sections else "The run wrote down no dev_file"
         return f"{why}, so nothing was predicted."
     path = Path(str(dev_file))
-    if not path.is_file():
+    if not is_data(path):
         return f"The dev data is no longer at {path}, so nothing was predicted."
-    key = f"{ANALYSIS_VERSION}-{checksum(model.folder / MANIFEST)[:16]}-{checksum(path)[:16]}"
+    key = f"{ANALYSIS_VERSION}-{checksum(model.folder / MANIFEST)[:16]}-{data_checksum(path)[:16]}"
     if known is not None and known.key == key:
         return known
     if not predict:
@@ -193,7 +194,7 @@ def analyse(
         model.kind,
         str(model.folder),
         key,
-        [statistics(reader, path, role) for path, role in files if path is not None and path.is_file()],
+        [statistics(reader, path, role) for path, role in files if path is not None and is_data(path)],
         len(windows),
         [pair for metric in metrics for pair in metric.compute().items()] if windows else [],
         hardest,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from palm.core.files.checksum import checksum
 from palm.reader import Reader
 from palm.reader.inspection import FileStatistics, histogram, quantiles, truths_of
 from palm.reader.rows.chunks import encoded_chunks
+from palm.reader.tables.files import data_checksum, data_size
 
 MOST_EXAMPLES = 10_000
 """Examples of a file that are read: enough for its statistics, and no long wait for a large one."""
@@ -63,8 +63,8 @@ def statistics(reader: Reader, path: Path, role: str, most: int = MOST_EXAMPLES)
     return DataFile(
         role,
         str(path),
-        checksum(path),
-        path.stat().st_size,
+        data_checksum(path),
+        data_size(path),
         counts.examples,
         next(examples, None) is not None,
         len(lengths),

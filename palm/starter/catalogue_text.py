@@ -11,7 +11,7 @@ from palm.config.conversion import type_name
 from palm.config.printing import default_text
 from palm.config.schema import settings_of
 from palm.lr_sched import HORIZON
-from palm.starter.catalogue import DEMOS, Entry
+from palm.starter.catalogue import Entry
 
 
 def listing(found: Sequence[Entry]) -> str:
@@ -30,8 +30,6 @@ def listing(found: Sequence[Entry]) -> str:
 def description(entry: Entry) -> str:
     """A component with its settings: their types, defaults and meanings."""
     lines = [f"{entry.path}: {entry.summary}" if entry.summary else entry.path]
-    if entry.kind == DEMOS or entry.component is None:
-        return "\n".join([*lines, f"  python demos/{entry.name}/demo.py"])
     name = f"[{entry.name}]" if entry.kind == "metrics" else entry.name
     lines.append(f"  in a configuration: {entry.kind}: {name}")
     settings = [each for each in settings_of(entry.component).values() if each.name not in HORIZON]
@@ -46,28 +44,3 @@ def description(entry: Entry) -> str:
         text = (entry.component.__doc__ or "").splitlines()
         lines += [f"  {line.strip()}" for line in text if line.strip().startswith("Source:")]
     return "\n".join(lines)
-
-
-def as_json(found: Sequence[Entry]) -> list[dict[str, object]]:
-    """The same for programs."""
-    return [
-        {
-            "kind": entry.kind,
-            "name": entry.name,
-            "summary": entry.summary,
-            "settings": []
-            if entry.component is None
-            else [
-                {
-                    "name": each.name,
-                    "type": type_name(each.annotation),
-                    "default": default_text(each).removeprefix("default "),
-                    "meaning": each.doc,
-                    "aliases": list(each.aliases),
-                }
-                for each in settings_of(entry.component).values()
-                if each.name not in HORIZON
-            ],
-        }
-        for entry in found
-    ]

@@ -1,4 +1,4 @@
-"""Writes the folder of a new project: what it trains, its rows, and where its encoder starts."""
+"""The folder of a new project: its tasks, their rows, and the start of its encoder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SIZES = {
     "attention_probs_dropout_prob": 0.1,
     "initializer_range": 0.02,
 }
-"""Of the small encoder that a project starts from where no other is named."""
+"""The configuration of the small encoder that a project starts from where no other is named."""
 
 RANDOM = (
     """\
@@ -111,7 +111,7 @@ def write_project(folder: Path, tasks: Mapping[str, str], pretrain: str | None =
 
 
 def tasks_of(text: str) -> dict[str, str]:
-    """Tasks as the command line names them: `cls, slots=seq_label` is {"cls": "cls", "slots": "seq_label"}.
+    """Parse `--tasks`: `cls, slots=seq_label` is {"cls": "cls", "slots": "seq_label"}.
 
     Raises:
         ConfigError: one name twice.
@@ -168,9 +168,6 @@ def _values(tasks: Mapping[str, str], pretrain: str | None) -> dict[str, str]:
     named = {"pretrain": json.dumps(pretrain)}
     tags = ", ".join(str(int(name in targets)) for name in tasks)
     ratios = ", ".join(RATIOS[name in targets] for name in tasks)
-    listed = "\n".join(f"- `{name}`: {KINDS[kind]}" for name, kind in tasks.items())
-    if len(targets) < len(tasks):
-        listed += "\n\nTasks of kind mlm only help the others."
     return {
         "files": ", ".join(f"{name}.yaml" for name in tasks),
         "names": ", ".join(tasks),
@@ -182,14 +179,19 @@ def _values(tasks: Mapping[str, str], pretrain: str | None) -> dict[str, str]:
         "epochs": "40" if pretrain is None else "5",
         "predict": "\n".join(f"palm predict config.yaml --task {name}" for name in targets),
         "title": ", ".join(tasks) + (" on one encoder" if len(tasks) > 1 else ""),
-        "tasks": listed,
+        "tasks": _task_list(tasks, targets),
         "first": next(iter(tasks)),
         "start": _filled(start, named),
     }
 
 
+def _task_list(tasks: Mapping[str, str], targets: Sequence[str]) -> str:
+    listed = "\n".join(f"- `{name}`: {KINDS[kind]}" for name, kind in tasks.items())
+    return listed if len(targets) == len(tasks) else f"{listed}\n\nTasks of kind mlm only help the others."
+
+
 def _filled(template: Path | str, values: Mapping[str, str]) -> str:
-    """A template, or a file with one, with its places `{name}` filled; `${NAME}` of a shell stays."""
+    """Fill the places `{name}` of a template, or of a file with one; `${NAME}` of a shell stays."""
     text = template if isinstance(template, str) else template.read_text(encoding="utf-8")
     return re.sub(r"(?<!\$)\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from palm.backbone import Backbone
-from palm.balance import Balance
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import show_on_console
@@ -21,11 +20,11 @@ from palm.distributed import join
 from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.training.build import start
 from palm.engine.training.loop import Training
-from palm.engine.training.planning import StepPlan, TasksPerStep
-from palm.engine.training.recipe import LossScale, Recipe
+from palm.engine.training.planning import StepPlan
+from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
-from palm.lr_sched import Schedule, WarmupScheduler
-from palm.mixing import Mixing, MixRatio
+from palm.lr_sched import WarmupScheduler
+from palm.mixing import MixRatio
 from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups, base_optimizer
 from palm.paradigm import Head
 from palm.reader import Reader
@@ -68,22 +67,16 @@ def seed_of(readers: Iterable[Reader]) -> int:
     return next((reader.seed for reader in readers if reader.seed is not None), 1)
 
 
-def checked_max_steps(max_steps: int | None) -> int | None:
-    """`max_steps`, which should be 1 or more, or None.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    raise_any([] if max_steps is None else count_problems(max_steps=max_steps))
-    return max_steps
-
-
 class Assembly(ABC):
     """The parts of a run as they are chosen, and the run, once they are put together.
 
     Args:
         name: for messages.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+
+    Attributes:
+        _planned: arguments of `Recipe` that the plan of its steps takes, too.
+        _chosen: further arguments of `Recipe`.
 
     Raises:
         ConfigError: another `precision`.
@@ -96,18 +89,11 @@ class Assembly(ABC):
         self._precision = checked(precision)
         self._optimizer: Optimizer | None = None
         self._given_optimizer: Optimizer | None = None
-        self._schedule: Schedule = WarmupScheduler(0)
-        self._groups = ParameterGroups()
-        self._ema_decay: float | None = None
+        self._planned: dict[str, Any] = {"mixing": MixRatio(), "tasks_per_step": 1, "max_steps": None}
+        self._chosen: dict[str, Any] = {"precision": self._precision, "schedule": WarmupScheduler(0)}
         self._run: Training | None = None
         self._checkpoint: Path | None = None
         self._draws: Iterator[tuple[int, Tensors]] | None = None
-        self._mixing: Mixing = MixRatio()
-        self._tasks_per_step: TasksPerStep = 1
-        self._max_steps: int | None = None
-        self._loss_scale: LossScale = "none"
-        self._balance: Balance | None = None
-        self._eval_every = (-1, False)
 
     @property
     def name(self) -> str:
@@ -154,9 +140,12 @@ class Assembly(ABC):
         self._forwards("build_backward")
         if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
             raise ConfigError([f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}"])
-        self._ema_decay = ema_decay if use_ema else None
         own_schedule = getattr(optimizer, "lr_scheduler", None)
-        self._schedule = optimizer.given_2x.get("lr_scheduler", own_schedule) or WarmupScheduler(0)
+        self._chosen |= {
+            "ema_decay": ema_decay if use_ema else None,
+            "schedule": optimizer.given_2x.get("lr_scheduler", own_schedule) or WarmupScheduler(0),
+            "groups": ParameterGroups() if groups is None else groups,
+        }
         self._given_optimizer = optimizer
         settings = {**optimizer.settings, **optimizer.given_2x}
         if isinstance(optimizer, base_optimizer.Optimizer):  # it has no decay of its own
@@ -171,7 +160,6 @@ class Assembly(ABC):
             names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type", "epsilon_hat")
             optimizer = AdamW(**{name: settings[name] for name in names})
         self._optimizer = optimizer
-        self._groups = ParameterGroups() if groups is None else groups
         self._begin_anew()
 
     @property
@@ -185,12 +173,16 @@ class Assembly(ABC):
 
     def _plan(self, caller: str) -> StepPlan:
         """The plan of the run's steps."""
-        return StepPlan(
-            tasks=[task.progress(0) for task in self._tasks(caller)],
-            mixing=self._mixing,
-            tasks_per_step=self._tasks_per_step,
-            max_steps=self._max_steps,
-        )
+        return StepPlan(tasks=[task.progress(0) for task in self._tasks(caller)], **self._planned)
+
+    def _limit_steps(self, max_steps: int | None) -> None:
+        """Take the most steps that the run may have; None for no limit.
+
+        Raises:
+            ConfigError: it is not 1 or more.
+        """
+        raise_any([] if max_steps is None else count_problems(max_steps=max_steps))
+        self._planned["max_steps"] = max_steps
 
     def _begin_anew(self) -> None:
         """Forget the run: what is changed now concerns the next one."""
@@ -208,19 +200,10 @@ class Assembly(ABC):
             backbone=next(iter(forwards.values())).backbone,
             tasks=tasks,
             optimizer=optimizer,
-            schedule=self._schedule,
-            groups=self._groups,
-            mixing=self._mixing,
-            tasks_per_step=self._tasks_per_step,
-            max_steps=self._max_steps,
-            loss_scale=self._loss_scale,
-            balance=self._balance,
-            ema_decay=self._ema_decay,
             seed=seed_of(task.reader for task in tasks),
             device=device_of(use_gpu=True),
-            precision=self._precision,
-            eval_every_n_steps=self._eval_every[0],
-            eval_every_epoch=self._eval_every[1],
+            **self._planned,
+            **self._chosen,
         )
         run = start(recipe)
         if self._checkpoint is not None:

@@ -163,7 +163,7 @@ class TrainerBase(Assembly):
             PalmError: a call is missing, or a setting, dev data or a loss cannot be used.
         """
         resumed_from = self._checkpoint
-        self._eval_every = (eval_every_n_steps, eval_every_epoch)
+        self._chosen |= {"eval_every_n_steps": eval_every_n_steps, "eval_every_epoch": eval_every_epoch}
         raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
         run, evaluator = self._evaluated(dev_file, metrics)
         if early_stopping_patience > 0 and evaluator is None:
@@ -187,7 +187,7 @@ class TrainerBase(Assembly):
         run = self._training("train")
         if all(task.dev_file is None for task in tasks):
             return run, None
-        return run, Evaluator(run, *self._eval_every)
+        return run, Evaluator(run, self._chosen["eval_every_n_steps"], self._chosen["eval_every_epoch"])
 
     @staticmethod
     def _probes(run: Training, every: int | Literal["auto"]) -> list[TransferProbe]:
@@ -273,7 +273,7 @@ class TrainerBase(Assembly):
                     f"{task.gradient_accumulation_steps}; call train(), or set "
                     "gradient_accumulation_steps to 1"
                 )
-            if self._tasks_per_step != 1 or task.share_rows_with is not None:
+            if self._planned["tasks_per_step"] != 1 or task.share_rows_with is not None:
                 raise PalmError(
                     f"trainer {self.name!r}: {caller} concerns a step of one task, and here a step may have "
                     "several; call train(), or leave tasks_per_step and share_rows_with out"

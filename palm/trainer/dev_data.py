@@ -42,7 +42,7 @@ def give_dev_data(
     problems: list[str] = []
     for task in tasks:
         task.dev_file = Path(files[task.name]) if task.name in files else None
-        task.metrics = chosen.get(task.name, task.head.metrics)
+        task.metrics = chosen.get(task.name)
         problems += wiring_problems(task, forwards[task.name].backbone)
     raise_any(problems)
 

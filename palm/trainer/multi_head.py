@@ -18,13 +18,12 @@ from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.distributed import from_first
 from palm.engine.training.events import Event, Logged
 from palm.engine.training.loop import Step, Training
-from palm.engine.training.planning import TasksPerStep, expect, plan_epochs, plan_own_epochs
+from palm.engine.training.planning import TasksPerStep, expect
 from palm.engine.training.recipe import LossScale
 from palm.engine.training.shared_rows import share_rows
 from palm.engine.training.task import Task
-from palm.mixing import Mixing
+from palm.mixing import Mixing, MixRatio
 from palm.reader import Reader, Record
-from palm.trainer.assembly import checked_max_steps
 from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
 from palm.trainer.predicting import delivered, logged_steps, predicted
 from palm.trainer.shared_pass import SharedPass, versions
@@ -62,10 +61,8 @@ class MultiHeadTrainer(TrainerBase):
         precision: str = "auto",
     ) -> None:
         super().__init__(" + ".join(trainer.name for trainer in trainers), precision)
-        self._mixing = self._mixing if mixing is None else mixing
-        self._tasks_per_step = tasks_per_step
-        self._loss_scale = loss_scale
-        self._balance = balance
+        self._planned |= {"mixing": mixing or MixRatio(), "tasks_per_step": tasks_per_step}
+        self._chosen |= {"loss_scale": loss_scale, "balance": balance}
         self.trainers = {trainer.name: trainer for trainer in trainers}
         if not trainers or len(self.trainers) < len(trainers):
             raise ConfigError([f"MultiHeadTrainer needs trainers of different names, not {self.name!r}"])
@@ -120,8 +117,7 @@ class MultiHeadTrainer(TrainerBase):
             return
         tasks = self._fitted(readers, max_steps)
         epochs = {task.name: task.reader.num_epochs for task in tasks}
-        progress = [task.progress() for task in tasks]
-        expect(tasks, plan_own_epochs(progress, self._mixing, epochs, self._tasks_per_step, max_steps))
+        expect(tasks, self._plan("fit_readers").over_own_epochs(epochs))
 
     def fit_readers_with_mixratio(
         self,
@@ -162,15 +158,7 @@ class MultiHeadTrainer(TrainerBase):
         if num_epochs is None and max_steps is None:
             raise ConfigError(["fit_readers_with_mixratio needs num_epochs or max_steps"])
         tasks = self._fitted(readers, max_steps)
-        plan = plan_epochs(
-            [task.progress() for task in tasks],
-            self._mixing,
-            num_epochs=num_epochs,
-            reference=sampling_reference,
-            tasks_per_step=self._tasks_per_step,
-            max_steps=max_steps,
-        )
-        expect(tasks, plan)
+        expect(tasks, self._plan("fit_readers").over_epochs(num_epochs, sampling_reference))
 
     # Training
 
@@ -389,7 +377,7 @@ class MultiHeadTrainer(TrainerBase):
         return {name: named[name] for name in self.trainers}
 
     def _fitted(self, readers: Readers, max_steps: int | None) -> list[Task]:
-        self._max_steps = checked_max_steps(max_steps)
+        self._limit_steps(max_steps)
         named = self._by_name(readers)
         self._forwards("fit_readers")
         seed = seed_of(named.values())

@@ -23,13 +23,11 @@ from palm.engine.inference.loading import load_weights
 from palm.engine.training.events import Event, Logged
 from palm.engine.training.loop import Training
 from palm.engine.training.model import share_parameters
-from palm.engine.training.planning import plan_own_epochs
 from palm.engine.training.task import Task
 from palm.paradigm import Head
 from palm.paradigm.results import has_own_results
 from palm.pretrained import load_pretrain
 from palm.reader import Predictions, Reader
-from palm.trainer.assembly import checked_max_steps
 from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
 from palm.trainer.fitting import task_of
 from palm.trainer.predicting import delivered, logged_steps, predicted, prediction_batches
@@ -133,11 +131,10 @@ class Trainer(TrainerBase):
         checked_phase(phase)
         if phase == "predict":
             return self._fit_for_prediction(reader)
-        self._max_steps = checked_max_steps(max_steps)
+        self._limit_steps(max_steps)
         task = self.fit(reader, seed_of([reader]))
-        epochs = {task.name: reader.num_epochs}
-        plan = plan_own_epochs([task.progress()], self._mixing, epochs, max_steps=max_steps)
-        task.expected_steps = plan.expected_steps[task.name]
+        plan = self._plan("fit_reader").over_own_epochs({task.name: reader.num_epochs})
+        task.expected_steps = plan.total_steps
         batches = (batch for _, batch in self._batches([task]))
         is_endless = reader.num_epochs is None and max_steps is None
         return batches if is_endless else islice(batches, task.expected_steps)
@@ -282,7 +279,7 @@ class Trainer(TrainerBase):
                 self.task.reader,
                 self._trained_encoder(),
                 self.task.head,
-                batch_size=self.task.pred_batch_size,
+                batch_size=self.task.rows_per_prediction,
                 precision=self._precision,
             )
         with self.averaged():
@@ -331,7 +328,7 @@ class Trainer(TrainerBase):
         task = task_of(self.name, reader, forward, self.of_task, for_train=False)
         self._predict_reader = reader
         self._predict_batches = prediction_batches(
-            self.name, reader, reader.loaded.path, task.pred_batch_size
+            self.name, reader, reader.loaded.path, task.rows_per_prediction
         )
         return self._predict_batches
 

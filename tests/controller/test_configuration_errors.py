@@ -151,7 +151,7 @@ def test_distilbert_takes_the_file_that_hugging_face_writes(folder: Path) -> Non
 
 
 def test_a_header_is_quoted_in_part_and_the_users_name_is_the_one_to_change(folder: Path) -> None:
-    names = "\t".join(["label", "text", *(f"column_{k}" for k in range(30))])
+    names = "\t".join(["label", "texts", *(f"column_{k}" for k in range(30))])
     (folder / "cls.tsv").write_text(f"{names}\n", encoding="utf-8")
     with pytest.raises(palm.DataError) as caught:
         Controller(tiny.config(folder, "cls"), argv=[]).train()
@@ -159,7 +159,7 @@ def test_a_header_is_quoted_in_part_and_the_users_name_is_the_one_to_change(fold
     assert "cls.tsv:1: " in message
     assert "label, text, column_0" in message
     assert "column_29" not in message
-    assert message.endswith("'text' to 'text_a'")
+    assert message.endswith("'texts' to 'text_a', or set columns: {text_a: texts}")
 
 
 def test_weights_of_another_size_are_told_without_torchs_words(folder: Path) -> None:

@@ -11,7 +11,7 @@ import palm
 from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError
-from palm.engine.training.planning import plan_epochs, plan_own_epochs
+from palm.engine.training.planning import StepPlan
 from palm.mixing import Annealed, MixRatio, TaskProgress
 
 A = TaskProgress(name="a", mix_ratio=1.0, rows=40, steps_per_epoch=10)
@@ -25,9 +25,9 @@ C = TaskProgress(name="c", mix_ratio=1.0, rows=80, steps_per_epoch=20)
 def test_the_plan_fills_max_steps_and_keeps_the_proportions_of_tasks(
     tasks_per_step: Any, max_steps: int, num_epochs: float | None
 ) -> None:
-    plan = plan_epochs(
-        [A, B, C], MixRatio(), num_epochs=num_epochs, tasks_per_step=tasks_per_step, max_steps=max_steps
-    )
+    plan = StepPlan(
+        tasks=[A, B, C], mixing=MixRatio(), tasks_per_step=tasks_per_step, max_steps=max_steps
+    ).over_epochs(num_epochs)
     assert plan.total_steps == max_steps
     steps = plan.expected_steps
     assert abs(steps["a"] - steps["c"]) <= 1
@@ -37,20 +37,22 @@ def test_the_plan_fills_max_steps_and_keeps_the_proportions_of_tasks(
 
 
 def test_a_shorter_run_is_not_changed_by_max_steps() -> None:
-    plan = plan_epochs([A, B], MixRatio(), num_epochs=2, max_steps=31)
+    plan = StepPlan(tasks=[A, B], mixing=MixRatio(), max_steps=31).over_epochs(2)
     assert (plan.total_steps, plan.expected_steps) == (30, {"a": 20, "b": 10})
 
 
 def test_a_strategy_that_needs_a_longer_run_says_so_of_the_one_that_fits() -> None:
-    assert plan_epochs([A, C], Annealed(), num_epochs=None, max_steps=100).total_steps == 100
+    assert StepPlan(tasks=[A, C], mixing=Annealed(), max_steps=100).over_epochs(None).total_steps == 100
     with pytest.raises(ConfigError):
-        plan_epochs([A, C], Annealed(), num_epochs=5, max_steps=12)
+        StepPlan(tasks=[A, C], mixing=Annealed(), max_steps=12).over_epochs(5)
 
 
 def test_epochs_of_each_task_are_cut_in_proportion() -> None:
-    plan = plan_own_epochs([A, C], MixRatio(), {"a": 4, "c": 1}, max_steps=12)
+    plan = StepPlan(tasks=[A, C], mixing=MixRatio(), max_steps=12).over_own_epochs({"a": 4, "c": 1})
     assert plan.expected_steps == {"a": 8, "c": 4}
-    assert plan_own_epochs([A], MixRatio(), {"a": None}, max_steps=25).expected_steps == {"a": 25}
+    assert StepPlan(tasks=[A], mixing=MixRatio(), max_steps=25).over_own_epochs(
+        {"a": None}
+    ).expected_steps == {"a": 25}
 
 
 @pytest.mark.parametrize("draws", ["planned", "independent"])

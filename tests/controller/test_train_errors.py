@@ -79,6 +79,7 @@ def test_a_missing_column(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.replace("match.tsv", "text_b", "text_c")
     message = run.train(capsys)
     named = "the header lacks 'text_b'; it names label, text_a, text_c; rename 'text_c' to 'text_b'"
+    named += ", or set columns: {text_b: text_c}"
     assert message == f"error: match.tsv:1: {named}\n"
 
 

@@ -17,7 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
+import huggingface_hub.constants
+import huggingface_hub.file_download
 import numpy as np
 import pytest
 import torch
@@ -28,7 +31,7 @@ from helpers import hub
 from helpers.file_server import FileServer, file_server
 from helpers.shared import RECORDED_0, needs_shared
 from helpers.subword_files import write_byte_level
-from palm.backbone import BACKBONES, BERT, ERNIE, Backbone, RoBERTa
+from palm.backbone import BERT, ERNIE, Backbone, RoBERTa
 from palm.cli import main as command
 from palm.core.errors import PalmError, StorageError
 from palm.downloader import MODELS, download, items, ls
@@ -68,6 +71,10 @@ VOCABULARY = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
+    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 500)
+    monkeypatch.setattr(
+        huggingface_hub.file_download, "time", SimpleNamespace(sleep=lambda _: None, time=time.time)
+    )
     with file_server() as server:
         monkeypatch.setenv("PALM_MIRROR", f"{server.url}/palm/")
         hub.ask(server, tmp_path_factory.mktemp("cache"), monkeypatch)
@@ -255,15 +262,17 @@ def test_a_second_name_of_a_model_is_copied(server: FileServer, tmp_path: Path) 
 
 def test_an_interrupted_archive_is_continued(server: FileServer, tmp_path: Path) -> None:
     archive = packed(palm_files(tiny()))
-    offer_archive(server, "BERT-zh-base", archive)
-    server.breaks = [1000, 0]
-    with pytest.raises(StorageError, match=f" 1000 of {len(archive)} bytes"):
+    path = offer_archive(server, "BERT-zh-base", archive)
+    server.breaks = [1000, *[0] * 9]
+    with pytest.raises(StorageError, match=path):
         download("pretrain", "BERT-zh-base", tmp_path)
-    assert [path for path in tree(tmp_path / "pretrain") if path.endswith("gz.part")] == [
-        "BERT-zh-base.part/files/chinese_L-12_H-768_A-12.tar.gz.part"
-    ]
+    (part,) = [
+        tmp_path / "pretrain" / name for name in tree(tmp_path / "pretrain") if name.endswith(".part")
+    ][1:]
+    assert (part.parent.parent.name, part.stat().st_size) == ("BERT-zh-base.part", 1000)
+    server.breaks = []
     download("pretrain", "BERT-zh-base", tmp_path)
-    assert server.ranges == [None, "bytes=1000-", "bytes=1000-"]
+    assert server.ranges[-1] == "bytes=1000-"
     assert [path for path in tree(tmp_path / "pretrain") if "/" not in path] == ["BERT-zh-base"]
 
 
@@ -301,7 +310,6 @@ def test_xlnet_comes_as_it_is_with_a_warning(
     folder = download("pretrain", "XLNet-cased-base", tmp_path)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "XLNet-cased-base" in warning
-    assert all(name in warning for name in BACKBONES)
     assert tree(folder) == ["spiece.model", "xlnet_config.json"]
 
 
@@ -522,20 +530,6 @@ def test_the_command_downloads_by_name_to_a_path(
     folder = tmp_path / "pretrain" / "BERT-en-uncased-base"
     assert [path.name for path in sorted(folder.iterdir())] == ["bert_config.json", "params", "vocab.txt"]
     assert capsys.readouterr().err == ""
-
-
-def test_the_command_goes_on_where_a_broken_download_stopped(
-    server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))
-    server.breaks = [100, 0]
-    words = ["download", "-d", "BERT-en-uncased-base", "--path", str(tmp_path)]
-    assert command(words) == 2
-    assert " 100 of " in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "pretrain").iterdir()] == ["BERT-en-uncased-base.part"]
-    assert command(words) == 0
-    assert server.ranges == [None, "bytes=100-", "bytes=100-"]
-    assert [path.name for path in (tmp_path / "pretrain").iterdir()] == ["BERT-en-uncased-base"]
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -17,7 +17,7 @@ from palm.config import read_config
 from palm.controller.document import document
 from palm.controller.plan import Plan, plan
 from palm.core.errors import ConfigError, StorageError
-from palm.engine.training.planning import plan_epochs
+from palm.engine.training.planning import StepPlan
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of
 from palm.experiments.comparison.setup import setup_of
 from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of
@@ -143,7 +143,7 @@ MLM = TaskProgress(name="mlm", mix_ratio=0.5, rows=1000, steps_per_epoch=100, is
 def test_a_target_has_the_same_steps_in_every_variant(mixing: Any, epochs: float) -> None:
     variants = variants_of({"slot": True, "intent": True, "mlm": False})
     lengths = lengths_of(
-        variants, plan_epochs([SLOT, INTENT, MLM], mixing, num_epochs=epochs), epochs, "target"
+        variants, StepPlan(tasks=[SLOT, INTENT, MLM], mixing=mixing).over_epochs(epochs), epochs, "target"
     )
     whole = lengths[0].steps
     for length in lengths:
@@ -154,7 +154,9 @@ def test_a_target_has_the_same_steps_in_every_variant(mixing: Any, epochs: float
 
 def test_a_budget_of_all_steps_is_the_same_in_every_variant_but_for_rounding() -> None:
     variants = variants_of({"slot": True, "intent": True, "mlm": False})
-    lengths = lengths_of(variants, plan_epochs([SLOT, INTENT, MLM], MixRatio(), num_epochs=7), 7, "total")
+    lengths = lengths_of(
+        variants, StepPlan(tasks=[SLOT, INTENT, MLM], mixing=MixRatio()).over_epochs(7), 7, "total"
+    )
     assert [length.total for length in lengths] == [524, 524, 524, 523]
     assert lengths[3].steps == {"slot": 183, "intent": 340}
 

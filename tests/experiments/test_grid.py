@@ -114,11 +114,11 @@ def test_time_that_is_left_goes_by_steps(
         progress.tell("a", {"state": "done"}, True, "f1 0.5")
         now[0] = 160.0
         progress.tell("b", {"state": "done"}, False, "f1 0.6")
-        progress.tell("c", {"state": "pruned"}, False, "f1 0.1")
+        progress.tell("c", {"state": "failed"}, False, "f1 0.1")
     named = [
         ("1 of 3", "a", "f1 0.5"),
         ("2 of 3", "b", "f1 0.6", "2 min"),
-        ("3 of 3", "c", "pruned", "f1 0.1"),
+        ("3 of 3", "c", "failed", "f1 0.1"),
     ]
     for message, values in zip(caplog.messages, named, strict=True):
         assert [value for value in values if value not in message] == []

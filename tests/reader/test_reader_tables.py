@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MatchReader
+from palm.reader.tables.columns import Columns
+from palm.reader.tables.reading import read_table
 from palm.reader.text.labels import Labels
 from palm.reader.text.sequence import fitting_lengths
-from palm.reader.text.tsv import read_table
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_only_line_feeds_end_a_line_and_quotes_are_text(tmp_path: Path) -> None:
         tmp_path, "odd.tsv", '\ufefftext_a\tlabel\r\n"a\u2028b\x0bc\x1cd\x85\t1\r\n\'e\u2029"\t0'
     )
 
-    rows = [row.cells for row in read_table(path, ["label", "text_a"])]
+    rows = [row.cells for row in read_table(path, Columns(["label", "text_a"]))]
 
     assert rows == [
         {"text_a": '"a\u2028b\x0bc\x1cd\x85', "label": "1"},
@@ -188,7 +189,7 @@ def test_a_mistake_in_a_file_is_told_with_its_line(
 def test_bytes_that_are_not_text_are_told_with_their_line(vocab: Path, tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     path.write_bytes(b"label\ttext_a\n1\tgood\n0\tcaf\xe9\n")
-    with pytest.raises(DataError, match=r"train.tsv:3: b'\\xe9' .*UTF-8"):
+    with pytest.raises(DataError, match=r"train.tsv:3: byte 6 .*b'\\xe9'.*UTF-8"):
         list(ClassifyReader(vocab, 16).read(path, with_targets=True))
 
 

@@ -18,7 +18,6 @@ from tqdm import tqdm
 from palm.backbone import BACKBONES, Backbone
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.files.atomic_dir import new_directory
-from palm.core.files.checksum import checksum
 from palm.core.files.fs import write_json, write_text
 from palm.core.files.serialization import describe
 from palm.core.files.tensors import save_tensors, tensor_digests
@@ -48,6 +47,7 @@ from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.rows.chunks import chunks_of
 from palm.reader.rows.rows import Ints
+from palm.reader.tables.files import data_checksum
 
 FORMAT = "palm-model"
 VERSION = 1
@@ -176,7 +176,7 @@ class InferenceModel:
         weights = tensor_digests(self.weights())
         return {
             "model": hashlib.blake2b(json.dumps(weights).encode(), digest_size=16).hexdigest(),
-            "input file": checksum(path, "blake2b"),
+            "input file": data_checksum(path, "blake2b"),
             "reader": json.dumps(self.reader.settings, default=str),
             "batch size": self.batch_size,
             "precision": self.engine.about

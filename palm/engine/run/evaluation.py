@@ -90,15 +90,13 @@ class Evaluator:
     def __call__(self, event: Event) -> Evaluated | None:
         """Evaluate after a step for which this is due."""
         if isinstance(event, Completed):
-            return None if self._is_up_to_date() else self.evaluate()
+            is_done = bool(self.evaluations) and self.evaluations[-1].step == self.training.step
+            return None if is_done else self.evaluate()
         if not isinstance(event, Step):
             return None
         regular = self.every > 0 and event.number % self.every == 0
         epoch_ends = event.part_of(self.main) is not None and self.main.step % self.main.steps_per_epoch == 0
         return self.evaluate() if regular or (self.every_epoch and epoch_ends) else None
-
-    def _is_up_to_date(self) -> bool:
-        return bool(self.evaluations) and self.evaluations[-1].step == self.training.step
 
     def evaluate(self) -> Evaluated:
         """Evaluate now."""
@@ -109,7 +107,7 @@ class Evaluator:
             for task in self.tasks:
                 assert task.dev_file is not None
                 model = model_of(self.training, task)
-                scores[task.name], loss = model.evaluate_with_loss(task.dev_file, task.metrics)
+                scores[task.name], loss = model.evaluate_with_loss(task.dev_file, task.metric_names)
                 if loss is not None:
                     dev_loss[task.name] = loss
         self._take(evaluation := Evaluated(self.training.step, scores, dev_loss))
@@ -121,31 +119,6 @@ class Evaluator:
             mark = " (best)" if task.name in best else ""
             logger.info("%s: step %d: %s%s", task.name, evaluation.step, found, mark)
         return evaluation
-
-    def finish(self) -> None:
-        """Evaluate the last step, unless that was done, and log a table of all tasks."""
-        if not self._is_up_to_date():
-            self.evaluate()
-        for line in self.table():
-            logger.info("%s", line)
-
-    def table(self) -> list[str]:
-        """Every task's scores, those of the last evaluation and of its best, as lines of text."""
-        by_step = {evaluation.step: evaluation.scores for evaluation in self.evaluations}
-        last = self.evaluations[-1].scores
-        rows = [("task", "metric", "last", "best", "at step")]
-        for name, best in self.best.items():
-            scores = by_step.get(best.step, last)[name]
-            rows += [
-                (name, metric, shown_score(value), shown_score(scores[metric]), str(best.step))
-                for metric, value in last[name].items()
-            ]
-        return aligned(rows)
-
-    def shown_at(self, task: str, step: int) -> str:
-        """A task's deciding number at an evaluation, with its name; nothing where it was not evaluated."""
-        found = next((each.scores.get(task) for each in self.evaluations if each.step == step), None)
-        return "" if not found else " ".join((name := next(iter(found)), shown_score(found[name])))
 
     def _take(self, evaluation: Evaluated) -> None:
         self.evaluations.append(evaluation)
@@ -186,13 +159,12 @@ def json_ready(scores: Scores) -> JsonScores:
 def model_of(training: Training, task: Task) -> InferenceModel:
     """Return the model of a task at this moment of a run; it has the run's weights, not copies."""
     model = training.model
-    rows = task.pred_batch_size
     return InferenceModel(
         task.name,
         task.reader,
         model.encoder(task.name),
         task.head,
-        batch_size=rows,
+        batch_size=task.rows_per_prediction,
         precision=model.precision,
     )
 
@@ -216,7 +188,7 @@ def count_examples(task: Task) -> int:
 
 def first_metric(task: Task) -> type[Metric]:
     """The metric that decides which model of a task is best."""
-    return metrics_of(task.metrics[:1])[0]
+    return metrics_of(task.metric_names[:1])[0]
 
 
 def normalized_score(task: Task, scores: Scores) -> float:
@@ -226,8 +198,10 @@ def normalized_score(task: Task, scores: Scores) -> float:
     return 0.0 if math.isnan(score) else score
 
 
-def shown_score(value: float) -> str:
-    """A score as people read it."""
+def shown_score(value: float | None) -> str:
+    """A score as people read it; nothing for None."""
+    if value is None:
+        return ""
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
 
 

@@ -8,7 +8,7 @@ from html import escape
 from types import MappingProxyType
 from typing import Any
 
-from palm.engine.run.evaluation import aligned
+from palm.engine.run.evaluation import aligned, shown_score
 from palm.engine.training.events import Evaluated, Line, Logged, Saved, Transferred, event_of
 from palm.engine.watching.transfer_report import Influence, influences, matrix
 
@@ -57,8 +57,8 @@ class TrainingResult:
             name, score = next(iter(best.scores.items())) if best else ("", None)
             found.append(
                 [
-                    *(task, str(steps), str(self.planned[task]), _number(self.losses.get(task))),
-                    f"{name} {_number(score)}" if best else "",
+                    *(task, str(steps), str(self.planned[task]), shown_score(self.losses.get(task))),
+                    f"{name} {shown_score(score)}" if best else "",
                     str(best.step) if best else "",
                     self.paths.get(f"{task} (best)", self.paths.get(task, "")),
                     *([self.stages.get(task, "")] if self.stages else []),
@@ -67,27 +67,11 @@ class TrainingResult:
         return found
 
     def __str__(self) -> str:
-        return "\n".join([*aligned(self.rows()), self._summary(), *aligned(matrix(self.transfer))])
+        summary = f"{sum(self.steps.values())} steps in {self.seconds:.1f} s"
+        return "\n".join([*aligned(self.rows()), summary, *aligned(matrix(self.transfer))])
 
     def _repr_html_(self) -> str:
-        second = _table(matrix(self.transfer)) if self.transfer else ""
-        return f"{_table(self.rows())}<p>{self._summary()}</p>{second}"
-
-    def _summary(self) -> str:
-        return f"{sum(self.steps.values())} steps in {self.seconds:.1f} s"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = rows
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in body)
-    titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    return f"<table><thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table>"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from palm.core.logging import logger
 from palm.distributed import is_first
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run.checkpoint import save_checkpoint
-from palm.engine.run.evaluation import EarlyStopping, Evaluator, aligned, model_of
+from palm.engine.run.evaluation import EarlyStopping, Evaluator, model_of
 from palm.engine.run.training_metadata import training_facts
 from palm.engine.training.events import Completed, Evaluated, Event, Observer, Saved
 from palm.engine.training.finite import check_finite
@@ -30,8 +30,6 @@ class TargetSaver:
         run: the resolved configuration, kept in each model.
         keep: how many of the models on the way are kept; 0 or less: all.
 
-    Attributes:
-        finished: task -> the global step of its `infer_model`.
     """
 
     def __init__(
@@ -42,7 +40,6 @@ class TargetSaver:
         self.every = every
         self.run = run
         self.keep = keep
-        self.finished: dict[str, int] = {}
 
     def __call__(self, event: Event) -> list[Saved]:
         if not isinstance(event, Step):
@@ -61,7 +58,6 @@ class TargetSaver:
             if (own is not None and own.finished) or task.stopped_at == event.number or is_cut:
                 logger.info("%s: train finished!", task.name)
                 saved.append(self._save(task, LAST, "target"))
-                self.finished[task.name] = event.number
         return saved
 
     def _save(self, task: Task, folder: str, kind: str) -> Saved:
@@ -211,32 +207,6 @@ def evaluation_observers(
     if patience > 0:
         found.append(EarlyStopping(evaluator, patience, together=stop_by == "all"))
     return found
-
-
-def models_table(
-    training: Training, save_path: Path, last: Mapping[str, int], evaluator: Evaluator | None
-) -> list[str]:
-    """Every saved model of the targets, with its global step and score, as lines of text.
-
-    Args:
-        training: at its end.
-        save_path: where they are.
-        last: task -> the step of its last model, where this process saved it.
-        evaluator: where there is dev data.
-    """
-    rows = [("task", "model", "at step", "score", "path")]
-    for task in training.tasks:
-        steps: dict[str, int | None] = {f"{task.name}/{LAST}": last.get(task.name)}
-        if evaluator is not None:
-            own = evaluator.best.get(task.name)
-            steps |= {} if own is None else {f"{task.name}/{BEST}": own.step}
-            steps[f"{BEST_OF_RUN}/{task.name}"] = evaluator.overall.step
-        for name, step in steps.items():
-            if task.is_target and (save_path / name).is_dir():
-                score = "" if evaluator is None or step is None else evaluator.shown_at(task.name, step)
-                kind = {LAST: "last", BEST: "best"}.get(name.split("/")[1], "best of the run")
-                rows.append((task.name, kind, str(step or ""), score, str(save_path / name)))
-    return aligned(rows)
 
 
 def keep_last(folder: Path, start: str, last: int, count: int) -> None:

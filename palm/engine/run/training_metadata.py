@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from palm.core.files.checksum import checksum
 from palm.core.version import __version__
 from palm.distributed import is_first
 from palm.engine.run.evaluation import Evaluator, count_examples, json_ready
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import identity
 from palm.engine.training.task import Task
+from palm.reader.tables.files import data_checksum, files_of
 
 
 def training_facts(training: Training, task: Task, best: bool = False) -> dict[str, Any]:
@@ -56,11 +56,11 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
 
 
 def _file(path: Path) -> dict[str, Any]:
-    facts = path.stat()
-    return {"name": path.name, "sha256": _checksum(path, facts.st_size, facts.st_mtime_ns)}
+    facts = [(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(path)]
+    return {"name": path.name, "sha256": _checksum(path, tuple(facts))}
 
 
 @lru_cache(maxsize=64)
-def _checksum(path: Path, size: int, changed: int) -> str:  # noqa: ARG001 - they tell whether it is the same file
+def _checksum(path: Path, facts: object) -> str:  # noqa: ARG001 - they tell whether they are the same files
     """Models are saved often, and their data is large."""
-    return checksum(path)
+    return data_checksum(path)

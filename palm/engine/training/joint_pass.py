@@ -9,7 +9,6 @@ import torch
 from torch.nn import functional as F
 
 from palm.backbone.base import Backbone
-from palm.backbone.encoder import Branch, Encoder
 from palm.core.numerics.precision import Precision, computing
 from palm.core.tensor_specs import Tensors, as_declared
 from palm.paradigm.base import Head
@@ -24,19 +23,16 @@ def joint_outputs(
     batches: Sequence[Tensors],
     rows_of: Sequence[int],
     precision: Precision = "fp32",
-    depth: int = 0,
 ) -> list[Tensors]:
     """Compute the outputs of the heads on their batches, which are encoded together where that can be.
 
     Args:
-        encoders: one per batch, the same one or such as have their lower layers in common; they compute in
-            `precision`. Those that do not take padded rows of tokens, or give features of another form,
-            encode batch by batch.
+        encoders: one per batch; they compute in `precision`. Several of them, and one that does not take
+            padded rows of tokens or gives features of another form, encode batch by batch.
         heads: one per batch; each reads its features as it declares them, float32 in any precision.
         batches: on the device of all of them.
         rows_of: per batch the first batch that has the same rows; they are encoded once.
         precision: fp32 or bf16.
-        depth: the number of layers that are common, from the top (-2: all but two), where some are not.
 
     Returns:
         Per batch the outputs of its head.
@@ -48,8 +44,8 @@ def joint_outputs(
     ]
     batches = [as_declared(batch, encoders[0].inputs_attr) for batch in batches]
     with computing(precision, device):
-        if _can_be_joined(encoders[0], wanted, rows_of, depth):
-            features = _encoded_together(encoders, wanted, batches, rows_of, depth)
+        if all(each is encoders[0] for each in encoders) and _can_be_joined(encoders[0], wanted, rows_of):
+            features = _encoded_together(encoders[0], wanted, batches, rows_of)
         else:
             features = _encoded_apart(encoders, wanted, batches, rows_of)
     outputs = []
@@ -61,11 +57,9 @@ def joint_outputs(
     return outputs
 
 
-def _can_be_joined(backbone: Backbone, wanted: Names, rows_of: Sequence[int], depth: int) -> bool:
+def _can_be_joined(backbone: Backbone, wanted: Names, rows_of: Sequence[int]) -> bool:
     """Check that rows of several batches, padded to one length, are one batch for the encoder."""
     read = {name for names in wanted for name in names}
-    if depth:
-        return len(rows_of) > 1 and "word_embedding" not in read
     inputs = backbone.inputs_attr
     takes_rows = "input_mask" in inputs and all(spec.shape == ("batch", "seq") for spec in inputs.values())
     shapes = [backbone.outputs_attr[name].shape for name in read]
@@ -87,14 +81,9 @@ def _encoded_apart(
 
 
 def _encoded_together(
-    encoders: Sequence[Backbone],
-    wanted: Names,
-    batches: Sequence[Tensors],
-    rows_of: Sequence[int],
-    depth: int,
+    backbone: Backbone, wanted: Names, batches: Sequence[Tensors], rows_of: Sequence[int]
 ) -> list[Tensors]:
-    """Encode all rows in one pass, in which encoders with upper layers of their own branch off."""
-    backbone = encoders[0]
+    """Encode all rows in one pass."""
     distinct = sorted(set(rows_of))
     # What stands in padding has no effect, and an encoder that packs does not compute it: two batches of 16
     # rows cost what one of 32 does, though one may have far longer rows.
@@ -106,20 +95,8 @@ def _encoded_together(
     }
     ends = dict(zip(distinct, accumulate(rows for rows, _ in sizes.values()), strict=True))
     rows = [slice(ends[k] - sizes[k][0], ends[k]) for k in rows_of]
-    if depth:
-        branches = []
-        for encoder, names, own in zip(encoders, wanted, rows, strict=True):
-            assert isinstance(encoder, Encoder)
-            branches.append(Branch(own, encoder, names))
-        assert isinstance(backbone, Encoder)
-        encoded = backbone.branched(joined, branches, len(backbone.layers) + depth)
-        rows = [slice(None)] * len(encoded)
-    else:
-        encoded = [backbone(joined, sorted({name for names in wanted for name in names}))] * len(batches)
-    return [
-        _of_rows(backbone, features, own, sizes[k][1])
-        for features, own, k in zip(encoded, rows, rows_of, strict=True)
-    ]
+    encoded = backbone(joined, sorted({name for names in wanted for name in names}))
+    return [_of_rows(backbone, encoded, own, sizes[k][1]) for own, k in zip(rows, rows_of, strict=True)]
 
 
 def _of_rows(backbone: Backbone, features: Tensors, rows: slice, columns: int) -> Tensors:

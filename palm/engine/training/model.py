@@ -49,15 +49,11 @@ class MultiTaskModel(nn.Module):
             key = keys.setdefault(task.head, f"@{_escaped(task.name)}")
             self.heads[key] = task.head
             self._owners[task.name] = key
-        tops: dict[str, nn.Module] = {}
+        self.private = nn.ModuleDict()
         for task in tasks:
             if task.private_layers:
                 task.top = task.top or backbone.copied_top(task.private_layers)
-                tops[f"@{_escaped(task.name)}"] = task.top
-        # Of the layers that all tasks share, from the top.
-        self._depth = -max((task.private_layers for task in tasks), default=0)
-        if tops:
-            self.private = nn.ModuleDict(tops)
+                self.private[f"@{_escaped(task.name)}"] = task.top
 
     @property
     def head_places(self) -> dict[str, str]:
@@ -71,7 +67,7 @@ class MultiTaskModel(nn.Module):
             ConfigError: the encoder does not tell.
         """
         layers = [[f"backbone.{name}" for name in names] for names in self.backbone.parameter_layers()]
-        for key, top in (self.private if self._depth else nn.ModuleDict()).items():
+        for key, top in self.private.items():
             assert isinstance(top, nn.ModuleDict)
             upper = top["layers"]
             assert isinstance(upper, nn.ModuleList)
@@ -84,7 +80,7 @@ class MultiTaskModel(nn.Module):
     def encoder(self, task: str) -> Backbone:
         """The encoder of a task: the shared one, with layers of its own on top where it has some."""
         key = f"@{_escaped(task)}"
-        if not self._depth or key not in self.private:
+        if key not in self.private:
             return self.backbone
         top = self.private[key]
         assert isinstance(top, nn.ModuleDict)
@@ -102,7 +98,7 @@ class MultiTaskModel(nn.Module):
         sources = [self._rows_of[name] for name in tasks]
         rows_of = [sources.index(source) for source in sources]
         encoders = [self.encoder(name) for name in tasks]
-        outputs = joint_outputs(encoders, heads, batches, rows_of, self.precision, self._depth)
+        outputs = joint_outputs(encoders, heads, batches, rows_of, self.precision)
         losses = [head.loss(made, own) for head, made, own in zip(heads, outputs, batches, strict=True)]
         return torch.stack(losses)
 

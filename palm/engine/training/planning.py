@@ -111,6 +111,31 @@ class StepPlan:
         ]
         return replace(self, tasks=tasks)
 
+    def over_epochs(self, num_epochs: float | None, reference: str | None = None) -> StepPlan:
+        """Return the plan of a run whose length is counted in epochs of one task.
+
+        Args:
+            num_epochs: passes over the data of `reference`; None for as many as `max_steps` allows.
+            reference: the main task where absent.
+
+        Raises:
+            ConfigError: the mixing strategy cannot be followed in this run.
+        """
+        tasks = self.primary_tasks
+        counted = next(task for task in self.tasks if task.name == (reference or self.main.name))
+        place = [task.name for task in tasks].index(counted.share_rows_with or counted.name)
+        return self.expecting(lambda epochs: self.mixing.expected_steps(tasks, place, epochs), num_epochs)
+
+    def over_own_epochs(self, num_epochs: Mapping[str, int | None]) -> StepPlan:
+        """Return the plan of a run in which every task has epochs of its own.
+
+        Args:
+            num_epochs: task -> passes over its data; None for one, or for as many as `max_steps` allows.
+        """
+        whole = [(num_epochs[task.name] or 1) * task.steps_per_epoch for task in self.primary_tasks]
+        is_endless = self.max_steps is not None and None in num_epochs.values()
+        return self.expecting(lambda part: [int(part * n) for n in whole], None if is_endless else 1.0)
+
     def _longest(self, expected: Expected, length: float | None, max_steps: int) -> list[int]:
         unlimited = replace(self, max_steps=None)
 
@@ -139,57 +164,6 @@ class StepPlan:
             if unlimited._total(longer) <= max_steps:
                 steps = longer
         return steps
-
-
-def plan_epochs(
-    tasks: Sequence[TaskProgress],
-    mixing: Mixing,
-    *,
-    num_epochs: float | None,
-    reference: str | None = None,
-    tasks_per_step: TasksPerStep = 1,
-    max_steps: int | None = None,
-) -> StepPlan:
-    """Plan a run by the epochs of one task.
-
-    Args:
-        tasks: before the first step.
-        mixing: the strategy that draws tasks.
-        num_epochs: passes over the data of `reference`; None for as many as `max_steps` allows.
-        reference: the main task where absent.
-        tasks_per_step: how many distinct tasks a step trains.
-        max_steps: the run has this many steps at most.
-
-    Raises:
-        ConfigError: the mixing strategy cannot be followed in this run.
-    """
-    plan = StepPlan(tasks=tasks, mixing=mixing, tasks_per_step=tasks_per_step, max_steps=max_steps)
-    counted = next(task for task in tasks if task.name == (reference or plan.main.name))
-    names = [task.name for task in plan.primary_tasks]
-    place = names.index(counted.share_rows_with or counted.name)
-    return plan.expecting(lambda epochs: mixing.expected_steps(plan.primary_tasks, place, epochs), num_epochs)
-
-
-def plan_own_epochs(
-    tasks: Sequence[TaskProgress],
-    mixing: Mixing,
-    num_epochs: Mapping[str, int | None],
-    tasks_per_step: TasksPerStep = 1,
-    max_steps: int | None = None,
-) -> StepPlan:
-    """Plan a run in which every task has epochs of its own.
-
-    Args:
-        tasks: before the first step.
-        mixing: the strategy that draws tasks.
-        num_epochs: task -> passes over its data; None for one, or for as many as `max_steps` allows.
-        tasks_per_step: how many distinct tasks a step trains.
-        max_steps: the run has this many steps at most.
-    """
-    plan = StepPlan(tasks=tasks, mixing=mixing, tasks_per_step=tasks_per_step, max_steps=max_steps)
-    whole = [(num_epochs[task.name] or 1) * task.steps_per_epoch for task in plan.primary_tasks]
-    is_endless = max_steps is not None and None in num_epochs.values()
-    return plan.expecting(lambda part: [int(part * steps) for steps in whole], None if is_endless else 1.0)
 
 
 def expect(tasks: Sequence[Task], plan: StepPlan) -> None:

@@ -149,7 +149,7 @@ def _evaluation_identity(recipe: Recipe) -> dict[str, Any]:
     """Describe the evaluations, where draws follow their scores."""
     if not recipe.mixing.follows_scores:
         return {}
-    metrics = {task.name: list(task.metrics) for task in recipe.tasks if task.dev_file is not None}
+    metrics = {task.name: list(task.metric_names) for task in recipe.tasks if task.dev_file is not None}
     return {
         "eval_every_n_steps": recipe.eval_every_n_steps,
         "eval_every_epoch": recipe.eval_every_epoch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 from torch import nn
 
 from palm.backbone.base import Backbone
+from palm.config import DataPath
 from palm.core.checks import count_problems, positive_problems, raise_any
-from palm.core.component import Component
 from palm.core.errors import TrainingError
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors, mismatches
@@ -31,13 +32,14 @@ PREDICTION_ROWS = 32
 NO_BATCH_SIZE = "there is neither batch_size (rows a step) nor max_tokens_per_batch; set one of them"
 
 
-class Task(Component):
+@dataclass(eq=False, repr=False)
+class Task:
     """A reader and a paradigm under one name, with the data they work on.
 
     Args:
         name: the task's name; it stands in logs, in `save_path` and in checkpoints.
         reader: reads its data.
-        paradigm: its head; two tasks with the same object share its parameters.
+        head: its head; two tasks with the same object share its parameters.
         batch_size: rows per training step on each device.
         max_tokens_per_batch: in place of `batch_size`: a training step takes as many of the next rows as
             have no more tokens together, padding not counted.
@@ -66,7 +68,6 @@ class Task(Component):
 
     Attributes:
         stream: the batches of its training data, once that is loaded.
-        cache: where rows of its data may be kept on disk, once that is loaded.
         expected_steps: how many steps it is planned to get.
         step: how many it has had.
         scores: its dev scores so far, from 0 to 1, the higher the better.
@@ -78,64 +79,42 @@ class Task(Component):
         ConfigError: for values outside their range.
     """
 
-    top: nn.ModuleDict | None = None
-    stream: TaskStream | None = None
-    cache: DataCache | None = None
-    expected_steps: int = 0
-    step: int = 0
-    bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
-    stopped_at: int | None = None
+    name: str
+    reader: Reader
+    head: Head
+    _: KW_ONLY
+    batch_size: int | None = None
+    max_tokens_per_batch: int | None = None
+    gradient_accumulation_steps: int = 1
+    train_file: DataPath | None = None
+    dev_file: DataPath | None = None
+    metrics: list[str] | None = None
+    pred_file: DataPath | None = None
+    pred_output_path: Path | None = None
+    pred_batch_size: int | None = None
+    shuffle: bool = True
+    seed: int | None = None
+    print_first_n: int = 0
+    loss_weight: float = 1.0
+    learning_rate_factor: float = 1.0
+    head_learning_rate: float | None = None
+    mix_ratio: float = 1.0
+    is_target: bool = True
+    share_rows_with: str | None = None
+    private_layers: int = 0
+    top: nn.ModuleDict | None = field(default=None, init=False)
+    stream: TaskStream | None = field(default=None, init=False)
+    expected_steps: int = field(default=0, init=False)
+    step: int = field(default=0, init=False)
+    scores: list[float] = field(default_factory=list, init=False)
+    bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = field(default=((), 0), init=False)
+    stopped_at: int | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        name: str,
-        reader: Reader,
-        head: Head,
-        *,
-        batch_size: int | None = None,
-        max_tokens_per_batch: int | None = None,
-        gradient_accumulation_steps: int = 1,
-        train_file: Path | None = None,
-        dev_file: Path | None = None,
-        metrics: list[str] | None = None,
-        pred_file: Path | None = None,
-        pred_output_path: Path | None = None,
-        pred_batch_size: int | None = None,
-        shuffle: bool = True,
-        seed: int | None = None,
-        print_first_n: int = 0,
-        loss_weight: float = 1.0,
-        learning_rate_factor: float = 1.0,
-        head_learning_rate: float | None = None,
-        mix_ratio: float = 1.0,
-        is_target: bool = True,
-        share_rows_with: str | None = None,
-        private_layers: int = 0,
-    ) -> None:
-        self.name = name
-        self.reader = reader
-        self.head = head
-        self.batch_size = batch_size
-        self.max_tokens_per_batch = max_tokens_per_batch
-        self.pred_batch_size = pred_batch_size or batch_size or PREDICTION_ROWS
-        self.train_file = train_file
-        self.dev_file = dev_file
-        self.pred_file = pred_file
-        self.metrics: Sequence[str] = head.metrics if metrics is None else metrics
-        self.pred_output_path = pred_output_path
-        self.shuffle = shuffle
-        self.seed = seed
-        self.print_first_n = print_first_n
-        self.loss_weight = loss_weight
-        self.learning_rate_factor = learning_rate_factor
-        self.head_learning_rate = head_learning_rate
-        self.gradient_accumulation_steps = gradient_accumulation_steps
-        self.mix_ratio = mix_ratio
-        self.is_target = is_target
-        self.share_rows_with = share_rows_with
-        self.private_layers = private_layers
-        self.scores: list[float] = []
-        raise_any(f"task {name!r}: {line}" for line in self._problems())
+    def __post_init__(self) -> None:
+        for name in ("train_file", "dev_file", "pred_file", "pred_output_path"):
+            if (path := getattr(self, name)) is not None:
+                setattr(self, name, Path(path))
+        raise_any(f"task {self.name!r}: {line}" for line in self._problems())
 
     def _problems(self) -> Iterator[str]:
         """Check the values of settings."""
@@ -170,7 +149,6 @@ class Task(Component):
             TrainingError: too few rows for one step.
         """
         assert self.train_file is not None
-        self.cache = cache
         if self.print_first_n > 0:
             self._log_first_rows(self.train_file)
         if rows is None:
@@ -210,6 +188,16 @@ class Task(Component):
                 if int(rows["example"][row]) == number:
                     fields = {name: column[row].tolist() for name, column in rows.columns.items()}
                     logger.info("%s: row %d: %s", self.name, row, fields)
+
+    @property
+    def metric_names(self) -> Sequence[str]:
+        """The metrics that were given, or those of the head."""
+        return self.head.metrics if self.metrics is None else self.metrics
+
+    @property
+    def rows_per_prediction(self) -> int:
+        """Rows per prediction step, on the average."""
+        return self.pred_batch_size or self.batch_size or PREDICTION_ROWS
 
     @property
     def done(self) -> bool:
@@ -298,7 +286,7 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
             f"(max_position_embeddings); set max_seq_len to {longest} or less"
         )
     if task.dev_file is not None:
-        found += metric_problems(task.metrics, reader.truth_names)
+        found += metric_problems(task.metric_names, reader.truth_names)
     return [f"task {task.name!r}: {line}" for line in found]
 
 

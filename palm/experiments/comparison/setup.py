@@ -31,6 +31,7 @@ from palm.experiments.comparison.variants import (
     variants_of,
 )
 from palm.experiments.grid.folder import GridRun
+from palm.reader.tables.files import is_data
 
 VARIANT_NAME = re.compile(r"\w[\w.-]{0,40}")
 """Names of further variants; a folder has such a name."""
@@ -269,7 +270,7 @@ def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Pa
             problems.append(
                 f"task {name!r} has no test file and no dev_file; name one with --test {name}=FILE"
             )
-        elif not path.is_file():
+        elif not is_data(path):
             problems.append(f"test: no such file: {path}, for task {name!r}")
         else:
             found[name] = path

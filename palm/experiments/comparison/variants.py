@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from palm.engine.training.planning import StepPlan, plan_epochs
+from palm.engine.training.planning import StepPlan
 from palm.mixing import MixRatio
 
 Budget = Literal["target", "total"]
@@ -134,13 +134,7 @@ def part_of(whole: StepPlan, names: Sequence[str]) -> StepPlan:
 
 
 def _planned(part: StepPlan, num_epochs: float | None, max_steps: int | None) -> StepPlan:
-    return plan_epochs(
-        part.tasks,
-        part.mixing,
-        num_epochs=num_epochs,
-        tasks_per_step=part.tasks_per_step,
-        max_steps=max_steps,
-    )
+    return replace(part, max_steps=max_steps).over_epochs(num_epochs)
 
 
 def _distance(plan: StepPlan, wanted: Mapping[str, int]) -> int:

@@ -49,7 +49,7 @@ class GridRun:
         steps: that it will make, for the time that is left; 0 where that is not known.
         test: task -> a file with labels that its model is scored on after training.
         model: which model is scored: `best`, where there is one, or `last`.
-        observer: dotted path and settings of a callback, as in the setting `callbacks`.
+        point: the settings that a search tries in it.
     """
 
     name: str
@@ -57,7 +57,7 @@ class GridRun:
     steps: int = 0
     test: Mapping[str, str] = field(default_factory=dict)
     model: str = "best"
-    observer: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    point: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,14 @@ class Grid:
         own = {"save_path": str((folder / OUT).absolute()), "resume": "auto", "overwrite": False}
         settings = {**run.settings, "global": {**run.settings["global"], **own}}
         write_text(folder / CONFIGURATION, yaml_text(settings))
-        job = {"test": run.test, "model": run.model, "observer": run.observer, "keep_models": keep_models}
+        job = {"test": run.test, "model": run.model, "point": run.point, "keep_models": keep_models}
         write_json(folder / JOB, job)
         return folder
+
+    def point(self, name: str) -> dict[str, Any] | None:
+        """Return the point of a run that was begun; None if it was not."""
+        file = self.folder(name) / JOB
+        return dict(read_object(file)["point"]) if file.is_file() else None
 
     def result(self, name: str) -> dict[str, Any] | None:
         """The result of a run; None until it is done."""

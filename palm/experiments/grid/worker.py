@@ -26,13 +26,8 @@ from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.evaluation import Evaluator, json_ready, normalized_score
 from palm.engine.training.events import Event, Started
 from palm.engine.training.loop import Training
-from palm.engine.watching.callbacks import callbacks_of
 from palm.experiments.grid.folder import CONFIGURATION, JOB, OUT, RESULT, ROWS, remove_models
 from palm.metrics import metrics_of, scores_of
-
-
-class EndedEarly(Exception):  # noqa: N818 - nothing is wrong
-    """An observer has seen enough of a run; its result is what it has shown so far."""
 
 
 class _Listener:
@@ -69,9 +64,7 @@ def _trained(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     listener = _Listener()
     controller = Controller(folder / CONFIGURATION, argv=[])
     try:
-        trained = controller.train([listener, *callbacks_of(job["observer"])])
-    except EndedEarly:
-        return {"state": "pruned", "dev": dev_scores(listener.training)}
+        trained = controller.train([listener])
     except TrainingError as error:  # such as a loss that is no number: a result, not a fault of the grid
         return {"state": "failed", "why": str(error).splitlines()[0]}
     return {

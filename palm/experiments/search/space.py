@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +17,6 @@ from palm.core.errors import ConfigError
 
 Values = dict[str, Any]
 """Setting -> its value; `intent.batch_size` is that of one task."""
-
-RANGE = re.compile(r"(?P<low>.+?)\.\.(?P<high>.+?)(?P<log>:log)?")
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ def space_of(given: Mapping[str, Any]) -> Space:
         ConfigError: what is neither, all of it.
     """
     found: dict[str, Sequence[Any] | Range] = {}
-    problems = [] if given else ["sweep: nothing to vary; name settings with --grid, --range or --space"]
+    problems = [] if given else ["sweep: nothing to vary; name settings with --grid or --space"]
     for name, value in given.items():
         if isinstance(value, (list, tuple)) and value:
             found[name] = [guessed(each) for each in value]
@@ -81,7 +78,7 @@ def space_of(given: Mapping[str, Any]) -> Space:
 
 
 def read_space(path: Path) -> dict[str, Any]:
-    """Read the search space of a YAML file, from its section `sweep` if it has one.
+    """Read the search space of a YAML file.
 
     Raises:
         ConfigError: it cannot be read.
@@ -89,8 +86,7 @@ def read_space(path: Path) -> dict[str, Any]:
     problems = Problems()
     content = read_yaml(path, problems)
     problems.raise_if_any()
-    section = content.get("sweep", content)
-    return dict(section) if isinstance(section, Mapping) else {"sweep": section}
+    return dict(content)
 
 
 def grid_words(words: Iterable[str]) -> dict[str, Any]:
@@ -105,23 +101,6 @@ def grid_words(words: Iterable[str]) -> dict[str, Any]:
         found[name] = parsed_yaml(f"[{rest}]") if name and rest else None
         if not found[name]:
             raise ConfigError([f"--grid takes NAME=VALUE,VALUE..., not {word!r}"])
-    return found
-
-
-def range_words(words: Iterable[str]) -> dict[str, Any]:
-    """Parse `NAME=LOW..HIGH` and `NAME=LOW..HIGH:log` of the command line.
-
-    Raises:
-        ConfigError: a word of another form.
-    """
-    found = {}
-    for word in words:
-        name, _, rest = word.partition("=")
-        match = RANGE.fullmatch(rest)
-        if match is None or not name:
-            raise ConfigError([f"--range takes NAME=LOW..HIGH or NAME=LOW..HIGH:log, not {word!r}"])
-        low = guessed(parsed_yaml(match["low"]))
-        found[name] = {"low": low, "high": guessed(parsed_yaml(match["high"])), "log": bool(match["log"])}
     return found
 
 

@@ -15,14 +15,14 @@ from palm.controller.settings import RunSettings
 from palm.controller.startup import configured
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.fs import check_replaceable, is_temporary, remove, remove_written, write_json, write_text
+from palm.core.files.fs import check_replaceable, remove_written, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
 from palm.experiments.grid.folder import Grid, GridRun, word_of
 from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
 from palm.experiments.search.space import Space, Values, first_point, grid_points, json_of_space, space_of
-from palm.experiments.search.study import STUDY_FILE, Study
+from palm.experiments.search.study import Study
 
 SWEEP_JSON = "sweep.json"
 SWEEP_TABLE = "sweep.txt"
@@ -38,7 +38,7 @@ class Trial:
     Args:
         run: its folder under `runs`.
         values: setting -> value.
-        state: done, pruned or failed.
+        state: done or failed.
         score: the best mean dev score, from 0 or below to 1; None where there is none.
         step: its global step.
         seconds: that it took; None where it did not come to its end.
@@ -101,7 +101,7 @@ def sweep(
         space: setting -> a list of values, or `{"low": …, "high": …, "log": …, "step": …}`; settings of one
             task are called `task.setting`.
         task_dir: the folder of the task files.
-        trials: let Optuna choose so many points, and prune bad ones; all combinations where absent.
+        trials: let Optuna choose so many points; all combinations where absent.
         workers: runs at a time; one on every visible GPU, or one on a CPU, where absent.
         output: the folder; `<save_path>_sweep` where absent.
         overwrite: remove the runs of another sweep there.
@@ -186,9 +186,10 @@ def _opened(folder: Path, space: Space, source: _Source, trials: int | None, ove
     if Grid(folder).open("sweep", about, overwrite):
         for name in (SWEEP_JSON, SWEEP_TABLE, BEST_CONFIG):
             remove_written(folder / name)
-        if is_temporary(folder / STUDY_FILE):  # which SQLite changes, so that it has no checksum
-            remove(folder / STUDY_FILE)
-    return None if trials is None else Study(folder, space, planned.settings.get("random_seed", 1))
+    if trials is None:
+        return None
+    begun = len(Grid(folder).folders())  # a sampler that goes on must not draw the first points again
+    return Study(space, planned.settings.get("random_seed", 1) + begun)
 
 
 def _trained(
@@ -196,32 +197,30 @@ def _trained(
 ) -> dict[str, tuple[Values, Result]]:
     """Train a run for each point of a grid, or each trial of a study; run -> its values and its result."""
     points = [] if study is not None else grid_points(space)
-    progress = Progress({f"{k:04d}": 1 for k in range(trials or len(points))})
-    values: dict[str, Values] = {}
+    names = [f"{k:04d}" for k in range(trials or len(points))]
+    progress = Progress(dict.fromkeys(names, 1))
     results: dict[str, tuple[Values, Result]] = {}
 
     def runs() -> Iterator[GridRun]:
-        if study is None:
-            for number, point in enumerate(points):
-                values[f"{number:04d}"] = point
-                yield GridRun(f"{number:04d}", source.document(point))
-            return
-        for number, trial, point in study.points(trials):
-            observer = {"palm.experiments.search.pruning.Pruning": {"storage": study.storage, "trial": trial}}
-            values[f"{number:04d}"] = point
-            yield GridRun(f"{number:04d}", source.document(point), observer=observer)
+        for number, name in enumerate(names):
+            point = points[number] if study is None else study.next_point(pool.grid.point(name))
+            yield GridRun(name, source.document(point), point=point)
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
         _, score = best_of(result)
         if study is not None:
-            study.tell(int(run.name), result, score)
-        told = ", ".join(f"{name} {value}" for name, value in values[run.name].items())
+            study.tell(int(run.name), score if result["state"] == "done" else None)
+        told = _told(run.point)
         shown = result.get("why") or ("no dev score" if score is None else f"dev score {score:.4f}")
         progress.tell(run.name, result, is_old, f"{told}: {shown}")
-        results[run.name] = values[run.name], result
+        results[run.name] = dict(run.point), result
 
     pool.train(runs(), done)
     return results
+
+
+def _told(point: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in point.items())
 
 
 def best_of(result: Result) -> tuple[int, float | None]:
@@ -245,10 +244,8 @@ def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source:
     best = max(whole, key=lambda trial: trial.score or 0.0)
     document = source.document(dict(best.values))
     document["global"]["save_path"] = str((folder / "best").absolute())
-    told = ", ".join(f"{name} {value}" for name, value in best.values.items())
-    head = (
-        f"# The best of {len(trials)} runs of a sweep: {told}; dev score {best.score:.4f} at step {best.step}"
-    )
+    told = f"{_told(best.values)}; dev score {best.score:.4f} at step {best.step}"
+    head = f"# The best of {len(trials)} runs of a sweep: {told}"
     write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(document)}")
     found = Sweep(trials, best, folder / BEST_CONFIG)
     written = {"format": SWEEP_FORMAT, "version": SWEEP_VERSION, "best": best.run}

@@ -96,20 +96,6 @@ def weights_among(names: Iterable[str], others: re.Pattern[str], place: Path) ->
     return weights
 
 
-def parse_variable(data: bytes, place: str) -> Tensor:
-    """The tensor of one variable file.
-
-    Args:
-        data: the whole file.
-        place: what to call it in an error.
-
-    Raises:
-        StorageError: it is something else, or cut short.
-    """
-    with wrap_read_errors(place, _FORM):
-        return _variable(io.BytesIO(data), len(data), headers=False)
-
-
 def _variable(stream: IO[bytes], size: int, headers: bool) -> Tensor:
     """The tensor of a variable of `size` bytes."""
     dtype, shape, left = _header(stream, size)

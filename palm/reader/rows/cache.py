@@ -25,6 +25,7 @@ from palm.core.logging import logger
 from palm.reader.rows.chunks import RowEncoder, training_parts
 from palm.reader.rows.rows import Rows
 from palm.reader.rows.stored import mapped_rows, write_arrays, write_manifest
+from palm.reader.tables.files import data_checksum
 from palm.reader.text.bad_rows import BadRows
 
 VARIABLE = "PALM_DATA_CACHE"
@@ -134,14 +135,14 @@ def key_of(reader: RowEncoder, path: Path) -> str | None:
         sources = dict.fromkeys([*sorted(package.rglob("*.py")), *written])
         parts = {
             "format": FORMAT,
-            "data": checksum(path, _HASH),
+            "data": data_checksum(path, _HASH),
             "reader": f"{kind.__module__}.{kind.__qualname__}",
             "settings": json.dumps(reader.settings, sort_keys=True, default=_content),
             "vocabulary": [checksum(file, _HASH) for file in (reader.vocab_path, *reader.companions)],
             "code": [checksum(file, _HASH) for file in sources],
             "tokenizers": tokenizers.__version__,
         }
-    except (OSError, TypeError, ValueError):
+    except (DataError, OSError, TypeError, ValueError):
         return None
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 

@@ -74,13 +74,13 @@ class BadRows:
         if len(self._listed) < LISTED_PROBLEMS:
             self._listed.append(str(error))
         if len(self.records) < RECORDED_PROBLEMS:
-            problem = str(error).removeprefix(f"{self.path}:").lstrip()
-            line = re.match(r"(\d+): ", problem)
+            place = re.match(r"(.+?):(\d+): ", str(error))  # the file is one of several, perhaps
+            start = place[0] if place else f"{self.path}:"
             self.records.append(
                 {
-                    "file": str(self.path),
-                    "line": int(line[1]) if line else None,
-                    "problem": problem[line.end() :] if line else problem,
+                    "file": place[1] if place else str(self.path),
+                    "line": int(place[2]) if place else None,
+                    "problem": str(error).removeprefix(start).lstrip(),
                     "done": done,
                 }
             )

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
 from palm.core.errors import DataError
+from palm.reader.tables.files import opened
 
 CHUNK = 1 << 20
 """Characters read at a time."""
@@ -32,10 +34,8 @@ def list_elements(path: Path, key: str) -> Iterator[Any]:
         DataError: no such file, not JSON (with `file:line:column`), or no list under `key`.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with opened(path) as stream, TextIOWrapper(stream, encoding="utf-8-sig", newline="") as file:
             yield from _elements(_Scanner(path, file), key)
-    except OSError as error:
-        raise DataError(f"{path}: cannot read the data file ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: the file is not UTF-8 text ({error.reason}); save it as UTF-8") from error
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from palm.core.errors import ConfigError, DataError
 from palm.core.files.untrusted import parse_json, read_bytes, wrap_read_errors
 from palm.core.registry import did_you_mean
 from palm.core.tensor_specs import NO_LABEL
+from palm.reader.tables.record import cell_text
 
 _SHOWN = 10
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -53,14 +54,17 @@ class Labels:
         self.names = {number: name for name, number in self._ids.items()}
         self._n_classes = n_classes
 
-    def value_of(self, text: str, place: str) -> int:
-        """The id of the label `text`.
+    def value_of(self, cell: Any, place: str) -> int:
+        """The id of the label in a cell; a number that is no name of the label_map is an id of it.
 
         Raises:
             DataError: not a label of this task; the message begins with `place`.
         """
+        text = cell_text(cell)
         if text in self._ids:
             return self._ids[text]
+        if type(cell) is int and cell in self.names:
+            return cell
         if self._ids:
             known = ", ".join(list(self._ids)[:_SHOWN]) + (", …" if len(self._ids) > _SHOWN else "")
             hint = did_you_mean(text, self._ids)
@@ -100,12 +104,13 @@ class RealLabels:
     field: ClassVar[str] = "value"
     names: ClassVar[dict[int, str]] = {}
 
-    def value_of(self, text: str, place: str) -> float:
+    def value_of(self, cell: Any, place: str) -> float:
         """The number of a file's label.
 
         Raises:
             DataError: not a finite number; the message begins with `place`.
         """
+        text = cell_text(cell)
         if not _NUMBER.fullmatch(text):
             raise DataError(f"{place}: the label {text!r} is not a number; write it like 3, -0.5 or 1e-3")
         value = float(text)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from palm.core.errors import DataError
+from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.bad_rows import MendableError
 from palm.reader.text.json_stream import list_elements
 
@@ -55,11 +56,12 @@ class SquadQuestion:
 
 
 class QuestionPart(NamedTuple):
-    """A question as the file has it, its context and the place of the paragraph."""
+    """A question as the file has it, its context and the place of the paragraph, or of the table's row."""
 
     qa: Any
-    context: str
+    context: Any
     place: str
+    is_row: bool = False
 
 
 class SquadFile:
@@ -119,7 +121,7 @@ class SquadFile:
             DataError: not of SQuAD's form, a repeated id, or an empty text; with the question's id.
         """
         name = str(_field(part.qa, "id", (str, int), part.place))
-        place = f"{self.path}: question {name!r}"
+        place = part.place if part.is_row else f"{self.path}: question {name!r}"
         if name in self._seen:
             raise DataError(f"{place}: a question of this id came before; ids must be unique")
         self._seen.add(name)
@@ -144,6 +146,31 @@ class SquadFile:
                 start = _field(answer, "answer_start", int, place)
             answers.append(Answer(text, start))
         return tuple(answers)
+
+
+def row_part(row: TableRow, number: int) -> QuestionPart:
+    """The part that a table's row is; its number is the id of a question without one.
+
+    Raises:
+        DataError: the context is no text.
+    """
+    cells = dict(row.cells)
+    qa = {"id": number, **cells, "answers": _answer_list(cells.get("answers"), cells.get("answer_start"))}
+    return QuestionPart(qa, _field(cells, "context", str, row.place), row.place, is_row=True)
+
+
+def _answer_list(answers: Any, start: Any) -> Any:
+    """The answers of a row in SQuAD's form: from texts, or from a list of texts and one of positions."""
+    if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
+        texts = answers["text"]
+        starts = answers.get("answer_start") or [None] * len(texts)
+        return [{"text": text, "answer_start": at} for text, at in zip(texts, starts, strict=False)]
+    if isinstance(answers, list):
+        return [{"text": answer} if isinstance(answer, str) else answer for answer in answers]
+    if is_missing(answers):
+        return None
+    at = int(start) if isinstance(start, str) and start.isdecimal() else start
+    return [{"text": answers, "answer_start": at}]
 
 
 def _parts(owner: Any, key: str, place: str, noun: str, refuse: Refuse) -> Iterator[tuple[Any, str]]:

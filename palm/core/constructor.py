@@ -1,4 +1,4 @@
-"""The constructor of an encoder: shared settings and those of its own, in one signature."""
+"""The constructor of a component: the settings of its kind and those of its own, in one signature."""
 
 from __future__ import annotations
 
@@ -7,27 +7,29 @@ from collections.abc import Callable
 from typing import Any, get_type_hints
 
 
-def constructor_of(encoder: type[Any], construct: Callable[..., None]) -> Callable[..., None]:
-    """Make a constructor with the signature of one encoder, because the signature is the schema of settings.
+def constructor_of(
+    component: type[Any], construct: Callable[..., None], take: Callable[..., Any]
+) -> Callable[..., None]:
+    """Make a constructor with the signature of one component: the signature is the schema of settings.
 
-    The command line and the tables of settings then see exactly the settings of this encoder.
+    The command line and the tables of settings then see exactly the settings of this component.
 
     Args:
-        encoder: the class.
-        construct: `Encoder.__init__`, which takes the settings of any.
+        component: the class; its attribute `defaults` has other defaults of settings.
+        construct: the constructor of its base class, which takes the settings of any such component.
+        take: its parameters are settings of this one.
     """
-    build = encoder.architecture
     common = inspect.signature(construct)
     shared = common.parameters.values()
-    own = inspect.signature(build).parameters.values()
+    own = [p for p in inspect.signature(take).parameters.values() if p.name != "self"]
     sizes = [p for p in shared if p.default is p.empty and p.kind is not p.VAR_KEYWORD]  # `self`, too
     others = [p for p in shared if p.default is not p.empty]
     positional = [p for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
     named = [p for p in own if p.kind is p.KEYWORD_ONLY]
     parameters = sorted((*sizes, *positional, *others, *named), key=lambda p: p.kind)
-    if unknown := sorted(encoder.defaults.keys() - {p.name for p in parameters}):
-        raise TypeError(f"{encoder.__name__}.defaults: there is no setting {unknown[0]!r}")
-    defaults = {p.name: encoder.defaults.get(p.name, p.default) for p in parameters}
+    if unknown := sorted(component.defaults.keys() - {p.name for p in parameters}):
+        raise TypeError(f"{component.__name__}.defaults: there is no setting {unknown[0]!r}")
+    defaults = {p.name: component.defaults.get(p.name, p.default) for p in parameters}
     signature = common.replace(parameters=[p.replace(default=defaults[p.name]) for p in parameters])
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -37,10 +39,10 @@ def constructor_of(encoder: type[Any], construct: Callable[..., None]) -> Callab
 
     hints = {
         **get_type_hints(construct, include_extras=True),
-        **get_type_hints(build, include_extras=True),
+        **get_type_hints(take, include_extras=True),
     }
     init.__annotations__ = {name: hints[name] for name in signature.parameters if name in hints}
     init.__signature__ = signature  # type: ignore[attr-defined]
     init.__name__ = "__init__"
-    init.__qualname__ = f"{encoder.__qualname__}.__init__"
+    init.__qualname__ = f"{component.__qualname__}.__init__"
     return init

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from palm.backbone.transformers_tasks import head_layers
 from palm.core.errors import PalmError
 from palm.paradigm import HEADS, Head
 
@@ -86,3 +88,23 @@ def layout_of_head(head: Head) -> tuple[str, HeadLayout]:
     if name not in HEAD_LAYOUTS:
         raise PalmError(f"Hugging Face has no model with {name!r}; known: {', '.join(HEAD_LAYOUTS)}")
     return name, HEAD_LAYOUTS[name]
+
+
+def library_names(config: Any, head: HeadLayout) -> dict[str, str] | None:
+    """The name of every tensor of our head in the library's model; None where that has other layers.
+
+    Args:
+        config: of the encoder, in the library's form.
+        head: of palm's head.
+    """
+    if (found := head_layers(config, head.model)) is None:
+        return None
+    last, between = found
+    if head.model != "ForMaskedLM":
+        return {f"out.{kind}": f"{last}.{kind}" for kind in ("weight", "bias")}
+    names = {"bias": f"{last}.bias"}
+    for name in between:
+        module, _, kind = name.rpartition(".")
+        if module and not name.endswith("predictions.bias") and name != "lm_head.bias":
+            names[f"{'norm' if 'norm' in module.lower() else 'transform'}.{kind}"] = name
+    return names if len(names) == 5 else None

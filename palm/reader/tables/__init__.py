@@ -1,0 +1,1 @@
+"""Tables in the formats that people have: files, records with their places, columns."""

@@ -1,0 +1,64 @@
+"""Tables of Parquet and Arrow files, read a batch of rows at a time by pyarrow (extra `parquet`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from palm.core.errors import DataError
+from palm.core.files.untrusted import wrap_read_errors
+from palm.reader.tables.files import seekable
+from palm.reader.tables.record import Head, Refuse, TableRow
+
+BATCH = 1024
+"""Rows that are Python values at a time."""
+
+
+def parquet_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]:  # noqa: ARG001
+    """The rows of a Parquet file; a place is the row group and the row in it, both counted from 1.
+
+    Args:
+        file: the file.
+        head: takes the columns' names and the file.
+        refuse: takes nothing, as every row can be read.
+
+    Raises:
+        DataError: no such file, a damaged one, pyarrow missing, or what `head` raises.
+    """
+    parquet = _module("parquet", file)
+    with seekable(file) as stream, wrap_read_errors(file, " as Parquet", DataError):
+        table = parquet.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20)
+        columns = head(table.schema_arrow.names, str(file))
+        for group in range(table.num_row_groups):
+            batches = table.iter_batches(BATCH, row_groups=[group], columns=columns)
+            yield from _placed(batches, f"{file}: row group {group + 1}")
+
+
+def arrow_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]:  # noqa: ARG001
+    """The rows of an Arrow file, as the library `datasets` saves them; see `parquet_rows`."""
+    ipc = _module("ipc", file)
+    with seekable(file) as stream, wrap_read_errors(file, " as an Arrow file", DataError):
+        batches = ipc.open_stream(stream)
+        columns = head(batches.schema.names, str(file))
+        for number, batch in enumerate(batches, start=1):
+            parts = (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
+            wanted = (part if columns is None else part.select(columns) for part in parts)
+            yield from _placed(wanted, f"{file}: record batch {number}")
+
+
+def _placed(batches: Iterator[Any], place: str) -> Iterator[TableRow]:
+    row = 0
+    for batch in batches:
+        for cells in batch.to_pylist():
+            row += 1
+            yield TableRow(cells, f"{place}, row {row}")
+
+
+def _module(name: str, file: Path) -> Any:
+    try:
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(f"{file}: this format needs pyarrow: pip install 'palm-torch[parquet]'") from None
+    return getattr(pyarrow, name)

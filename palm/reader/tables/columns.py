@@ -1,0 +1,146 @@
+"""From the columns of a file to those of a reader: as named, by their own names, or by a sure guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palm.core.checks import choice_problems
+from palm.core.errors import DataError
+from palm.core.registry import did_you_mean
+from palm.reader.tables.record import TableRow, cut
+
+TARGETS = ("label", "answers")
+"""Columns that a row may lack: it is then no row of the task."""
+
+USUAL = {
+    "text_a": ("text", "sentence", "sentence1", "premise", "question1", "utterance", "tokens", "words"),
+    "text_b": ("sentence2", "hypothesis", "question2"),
+    "label": ("labels", "class", "category", "intent", "sentiment", "tags", "ner_tags", "slots"),
+    "answers": ("answer",),
+}
+"""A reader's column -> the names that files have for it; of several in one file, none is certain."""
+
+
+class Columns:
+    """The columns that a reader takes, found in the files of a table.
+
+    Args:
+        required: those that every file must have.
+        optional: those that it may have.
+        named: the setting `columns`: a reader's column -> the file's, with dots for what is nested.
+        tell: takes a sentence about a guess.
+    """
+
+    def __init__(
+        self,
+        required: Sequence[str],
+        optional: Sequence[str] = (),
+        named: Mapping[str, str] | None = None,
+        tell: Callable[[str], object] | None = None,
+    ) -> None:
+        self.required = required
+        self.optional = optional
+        self.named = named or {}
+        self._tell = tell
+        self._sources: dict[str, str] = {}
+        self._names: Sequence[str] = ()
+        self._unseen: set[str] = set()
+
+    def head(self, names: Sequence[str], place: str, varies: bool = False) -> list[str]:
+        """Look the columns up among those of a file; returns the file's columns that are needed.
+
+        Args:
+            names: the file's columns.
+            place: where they stand.
+            varies: whether other rows may have other columns, as objects have other keys.
+
+        Raises:
+            DataError: one is missing.
+        """
+        if not names:
+            raise DataError(f"{place}: expected a header that names the columns ({', '.join(self.required)})")
+        found = {name: self._found(name, names) for name in (*self.required, *self.optional)}
+        needed = {*self.required, *(self.named.keys() & found.keys())}
+        missing = [name for name, source in found.items() if source is None and name in needed]
+        if missing and not varies:
+            raise DataError(f"{place}: {self._lacking(missing, names, found)}")
+        said = {name: self.named.get(name, name) for name in found}
+        guessed = [f"{name}: {source}" for name, source in found.items() if source not in (None, said[name])]
+        if guessed and self._tell is not None:
+            self._tell(f"{place}: taken as columns: {{{', '.join(guessed)}}}; set columns if they are others")
+        sources = {name: source or said[name] for name, source in found.items() if source or varies}
+        if not self._names:
+            self._unseen = {name for name in TARGETS if varies and name in self.required}
+        self._sources = sources
+        self._names = names
+        return list(dict.fromkeys(_outermost(source, names) for source in sources.values()))
+
+    def row(self, row: TableRow) -> TableRow:
+        """The row with the reader's columns: an optional one may be absent, a target None.
+
+        Raises:
+            DataError: it lacks another column.
+        """
+        cells = {}
+        for name, source in self._sources.items():
+            value = row.cells[source] if source in row.cells else _nested(row.cells, source)
+            if value is not None:
+                self._unseen.discard(name)
+            elif name in self.required and name not in TARGETS:
+                problem = "is null" if source in row.cells else "is missing"
+                hint = did_you_mean(source, row.cells) or f"; there is {cut(', '.join(row.cells))}"
+                raise DataError(f"{row.place}: {source!r} {problem}{hint}")
+            if value is not None or name in self.required:
+                cells[name] = value
+        return TableRow(cells, row.place)
+
+    def finish(self, path: Path) -> None:
+        """After the last row: refuse a table in which no row has the target.
+
+        Raises:
+            DataError: there is none.
+        """
+        for name in self._unseen:
+            source = self._sources[name]
+            hint = did_you_mean(source, self._names) or f"; the first has {cut(', '.join(self._names))}"
+            raise DataError(f"{path}: no row has {source!r}{hint}")
+
+    def _found(self, name: str, names: Sequence[str]) -> str | None:
+        """The file's column for one of the reader's; None where it has none."""
+        source = self.named.get(name, name)
+        if _outermost(source, names) in names:
+            return source
+        usual = [each for each in USUAL.get(name, ()) if each in names and each not in self.named.values()]
+        return usual[0] if len(usual) == 1 and name not in self.named else None
+
+    def _lacking(self, missing: Sequence[str], names: Sequence[str], found: Mapping[str, str | None]) -> str:
+        # The name in the file is the mistake, so it is the one to be changed; in `columns`, that one.
+        first = self.named.get(missing[0], missing[0])
+        spare = [name for name in names if name not in found.values()]
+        close = next((name for name in spare if did_you_mean(first, [name])), None)
+        hint = ""
+        if close is not None and missing[0] in self.named:
+            hint = f"; did you mean {cut(close)!r}?"
+        elif close is not None:
+            hint = f"; rename {cut(close)!r} to {first!r}, or set columns: {{{first}: {cut(close)}}}"
+        lacks = ", ".join(repr(self.named.get(name, name)) for name in missing)
+        return f"the header lacks {lacks}; it names {cut(', '.join(names))}{hint}"
+
+
+def column_problems(named: Mapping[str, str] | None, known: Sequence[str]) -> list[str]:
+    """Return a line for every key of the setting `columns` that is no column of the reader."""
+    return [line for name in named or {} for line in choice_problems(known, columns=name)]
+
+
+def _outermost(source: str, names: Sequence[str]) -> str:
+    """The file's own column that holds a value, which may be nested in it."""
+    return source if source in names else source.split(".")[0]
+
+
+def _nested(cells: Mapping[str, Any], source: str) -> Any:
+    value: Any = cells
+    for key in source.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

@@ -1,0 +1,303 @@
+"""Tables in every format: what is read, where mistakes are, and that the format does not matter."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from helpers.reader_files import write_vocabulary
+from palm.core.errors import ConfigError, DataError
+from palm.reader import ClassifyReader, MRCReader, SequenceLabelReader
+from palm.reader.rows.cache import key_of, training_rows
+from palm.reader.tables.columns import Columns
+from palm.reader.tables.files import files_of
+from palm.reader.tables.reading import raw_rows, read_table
+from palm.reader.text.bad_rows import BadRows
+
+ROWS = [{"label": str(k % 2), "text_a": f"the {['boat', 'door'][k % 2]} {k}"} for k in range(9)]
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
+
+
+@pytest.fixture
+def vocab(tmp_path: Path) -> Path:
+    return write_vocabulary(tmp_path)
+
+
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write rows in the format of a file's name."""
+    kind = next(each for each in path.suffixes if each in (".tsv", ".csv", ".jsonl", ".parquet", ".arrow"))
+    if kind == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(
+            pyarrow.Table.from_pylist(list(rows)), path, row_group_size=4
+        )
+    elif kind == ".arrow":
+        table = pytest.importorskip("pyarrow").Table.from_pylist(list(rows))
+        with pytest.importorskip("pyarrow.ipc").new_stream(str(path), table.schema) as stream:
+            stream.write_table(table)
+    elif kind == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif kind == ".tsv":
+        lines = ["\t".join(rows[0]), *("\t".join(row.values()) for row in rows)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    if path.suffix in PACKED:
+        path.write_bytes(PACKED[path.suffix](path.read_bytes()))
+    return path
+
+
+def cells(path: Path, *names: str) -> list[dict[str, Any]]:
+    return [dict(row.cells) for row in read_table(path, Columns(names))]
+
+
+# ---- formats ----
+
+
+@pytest.mark.parametrize("packed", ["", ".gz", ".bz2", ".xz"])
+@pytest.mark.parametrize("kind", [".tsv", ".csv", ".jsonl", ".parquet", ".arrow"])
+def test_every_format_gives_the_same_rows(vocab: Path, tmp_path: Path, kind: str, packed: str) -> None:
+    reader = ClassifyReader(vocab, 12, n_classes=2)
+    expected = training_rows(reader, write(tmp_path / "a.tsv", ROWS), None).digest
+    assert training_rows(reader, write(tmp_path / f"b{kind}{packed}", ROWS), None).digest == expected
+
+
+def test_shards_are_read_in_the_order_of_their_names(vocab: Path, tmp_path: Path) -> None:
+    reader = ClassifyReader(vocab, 12, n_classes=2)
+    expected = training_rows(reader, write(tmp_path / "a.tsv", ROWS), None).digest
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    parts = [
+        write(folder / name, ROWS[k : k + 3]) for k, name in ((6, "3.csv"), (0, "1.jsonl"), (3, "2.csv.gz"))
+    ]
+    (folder / "notes.txt").write_text("no table")
+    one, two, three = sorted(parts)
+    for path in (folder, folder / "*.*s*", Path(f"{one},{two},{three}")):
+        assert files_of(path) == [one, two, three]
+        assert training_rows(reader, path, None).digest == expected
+    before = key_of(reader, folder)
+    write(two, ROWS[:3])
+    assert key_of(reader, folder) != before
+
+
+def test_a_folder_that_datasets_saved_is_read_by_its_state(tmp_path: Path) -> None:
+    write(tmp_path / "data-00001-of-00002.arrow", ROWS[:4])
+    write(tmp_path / "data-00000-of-00002.arrow", ROWS[4:])
+    write(tmp_path / "cache-1.arrow", ROWS)
+    named = [{"filename": f"data-0000{k}-of-00002.arrow"} for k in (0, 1)]
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": named}))
+    assert cells(tmp_path, "label", "text_a") == ROWS[4:] + ROWS[:4]
+
+
+def test_a_name_that_tells_nothing_is_read_as_format_says(vocab: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", ROWS).rename(tmp_path / "a.txt")
+    assert len(list(ClassifyReader(vocab, 12, format="csv").read(path, True))) == 9
+    with pytest.raises(ConfigError, match=r"format.*'xml'"):
+        ClassifyReader(vocab, 12, format="xml")
+
+
+# ---- columns ----
+
+
+def test_columns_are_found_by_name_nested_or_guessed(
+    vocab: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [
+        {"data": {"said": "the boat"}, "gold": 1, "extra": None},
+        {"data": {"said": "a door"}, "gold": 0.0},
+    ]
+    path = write(tmp_path / "a.jsonl", rows)
+    reader = ClassifyReader(vocab, 12, columns={"text_a": "data.said", "label": "gold"})
+    found = [(each.text_a, each.label) for each in reader.read(path, True)]
+    assert found == [("the boat", 1), ("a door", 0)]
+    pairs = [{"premise": "the boat", "hypothesis": "a door", "class": "1"}]
+    [example] = ClassifyReader(vocab, 12).read(write(tmp_path / "b.csv", pairs), True)
+    assert (example.text_a, example.text_b, example.label) == ("the boat", "a door", 1)
+    [said] = [line for line in caplog.messages if "b.csv:1" in line]
+    assert all(
+        f"{name}: {source}" in said for name, source in zip(("text_a", "text_b"), pairs[0], strict=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "values"),
+    [
+        ({"text": "a", "sentence": "b", "label": "1"}, {}, ["'text_a'"]),
+        ({"sentence": "a", "label": "1"}, {"text_a": "sentense"}, ["'sentense'", "'sentence'"]),
+        ({"text_a": "a", "intent": "1"}, {"label": "intend"}, ["'intend'", "'intent'"]),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_missing_column_is_told_with_the_ones_that_are_there(
+    vocab: Path, tmp_path: Path, kind: str, row: dict[str, str], columns: dict[str, str], values: list[str]
+) -> None:
+    path = write(tmp_path / f"a.{kind}", [row])
+    with pytest.raises(DataError) as caught:
+        list(ClassifyReader(vocab, 12, columns=columns).read(path, True))
+    assert all(value in str(caught.value) for value in (f"a.{kind}", *values))
+
+
+def test_a_key_of_columns_is_a_column_of_the_reader(vocab: Path) -> None:
+    with pytest.raises(ConfigError, match=r"columns.*'text'.*text_a"):
+        ClassifyReader(vocab, 12, columns={"text": "sentence"})
+
+
+def test_words_and_their_labels_may_be_lists(vocab: Path, tmp_path: Path) -> None:
+    rows = [{"tokens": ["the", "boat"], "ner_tags": [0, "T"]}, {"tokens": ["door"], "ner_tags": ["T"]}]
+    reader = SequenceLabelReader(vocab, 12, {"O": 0, "T": 1})
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [(each.words, each.labels) for each in reader.read(path, True)] == [
+        (["the", "boat"], [0, 1]),
+        (["door"], [1]),
+    ]
+    write(tmp_path / "b.csv", [{"text_a": "the boat", "label": "O T"}, {"text_a": "door", "label": "T"}])
+    expected = training_rows(reader, tmp_path / "b.csv", None).digest
+    assert training_rows(reader, path, None).digest == expected
+
+
+@pytest.mark.parametrize(
+    ("answers", "texts"),
+    [
+        ({"text": ["boat"], "answer_start": [4]}, ["boat"]),
+        ([{"text": "boat", "answer_start": 4}], ["boat"]),
+        ("boat", ["boat"]),
+        ({"text": [], "answer_start": []}, []),
+    ],
+)
+def test_questions_come_from_rows(vocab: Path, tmp_path: Path, answers: Any, texts: list[str]) -> None:
+    row = {"question": "a red door ?", "context": "the boat", "answers": answers, "answer_start": 4}
+    path = write(tmp_path / "a.jsonl", [row, {**row, "id": "q", "answers": None}])
+    reader = MRCReader(vocab, 24, 8, 8, remove_noanswer=False)
+    [question] = reader.read(path, True)
+    assert ([answer.text for answer in question.answers], question.id) == (texts, "1")
+    assert [each.id for each in reader.read(path, False)] == ["1", "q"]
+    assert [each["answers"] for each in reader.truths(reader.read_true(path))] == [texts]
+
+
+# ---- labels ----
+
+
+def test_a_row_without_a_label_is_no_row_and_is_counted(
+    vocab: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"text_a": "the boat", "label": label} for label in ("null", None, "nan", "")]
+    path = write(tmp_path / "a.jsonl", [*rows, {"text_a": "a door"}])
+    reader = ClassifyReader(vocab, 12, label_map={"null": 0, "nan": 1})
+    assert [each.label for each in reader.read(path, True)] == [0, 1]
+    assert any("a.jsonl: 3 rows" in line for line in caplog.messages)
+    assert len(list(reader.read_true(path))) == 2
+    assert len(list(reader.read(path, False))) == 5
+
+
+@pytest.mark.parametrize("label", [1, "1", 1.0])
+def test_a_number_is_the_label_that_it_names(vocab: Path, tmp_path: Path, label: object) -> None:
+    path = write(tmp_path / "a.jsonl", [{"text_a": "the boat", "label": label}])
+    assert [each.label for each in ClassifyReader(vocab, 12, n_classes=2).read(path, True)] == [1]
+    named = ClassifyReader(vocab, 12, label_map={"0": 1, "1": 0})
+    assert [each.label for each in named.read(path, True)] == [0]
+
+
+# ---- mistakes ----
+
+
+def problems(path: Path) -> list[str]:
+    bad = BadRows(path, "skip")
+    list(read_table(path, Columns(["label", "text_a"]), bad.add))
+    return [f"{each['line']}: {each['problem']}" for each in bad.records]
+
+
+def test_a_mistake_after_a_cell_of_two_lines_has_the_first_line_of_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(
+        b'\xef\xbb\xbflabel,text_a\r\n1,"two\r\nlines, ""quoted"""\r\n'
+        b'0,"a\nb",c\r\n1,"x\ncaf\xe9"\r\n1,"no"end\r\n0,last\r\n'
+    )
+    found = [dict(row.cells) for row in read_table(path, Columns(["label", "text_a"]), lambda _: None)]
+    assert found == [{"label": "1", "text_a": 'two\r\nlines, "quoted"'}, {"label": "0", "text_a": "last"}]
+    width, byte, quote = problems(path)
+    assert width.startswith("4: 3 columns")
+    assert byte.startswith("6: byte 4 of line 7, b'\\xe9'")
+    assert quote.startswith("8: ")
+
+
+def test_mistakes_of_json_lines_have_their_lines(tmp_path: Path) -> None:
+    lines = [b'{"label": 1, "text_a": "a"}', b"[1]", b"{", b'{"label": 1, "label": 2}', b"", b'"\xff"', b"{}"]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\n".join(lines) + b"\n\n")
+    assert [line.split(":")[0] for line in problems(path)] == ["2", "3", "4", "5", "6", "7"]
+
+
+def test_a_mistake_in_parquet_has_its_row_group_and_row(vocab: Path, tmp_path: Path) -> None:
+    rows = [dict(row) for row in ROWS]
+    rows[5]["label"] = "9"
+    path = write(tmp_path / "a.parquet", rows)
+    with pytest.raises(DataError, match=r"a\.parquet: row group 2, row 2: .*'9'"):
+        list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
+
+
+def test_a_mistake_in_a_shard_names_the_shard(vocab: Path, tmp_path: Path) -> None:
+    write(tmp_path / "1.csv", ROWS)
+    write(tmp_path / "2.csv", [{"label": "1", "text_a": "a"}, {"label": "9", "text_a": "b"}])
+    reader = ClassifyReader(vocab, 12, n_classes=2)
+    reader.bad_rows = BadRows(tmp_path, "skip")
+    assert len(list(reader.read(tmp_path / "*.csv", True))) == 10
+    [record] = reader.bad_rows.records
+    assert (Path(record["file"]).name, record["line"]) == ("2.csv", 3)
+
+
+def test_a_cell_may_have_megabytes(tmp_path: Path) -> None:
+    row = {"label": "1", "text_a": "boat " * 600_000}
+    assert cells(write(tmp_path / "a.csv", [row]), "label", "text_a") == [row]
+
+
+@pytest.mark.parametrize("kind", [".csv.gz", ".jsonl.bz2", ".tsv.xz", ".parquet", ".arrow"])
+def test_a_damaged_file_is_an_error_with_its_name(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path / f"a{kind}", ROWS * 50)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"a\."):
+        cells(path, "label", "text_a")
+
+
+# ---- any table ----
+
+ANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+TABLE = st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5)
+
+
+@ANY
+@given(rows=TABLE)
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_what_others_write_is_read_as_it_was(tmp_path: Path, rows: list[tuple[str, str]], kind: str) -> None:
+    table = [{"one": one, "two": two} for one, two in rows]
+    assert [dict(row.cells) for row in raw_rows(write(tmp_path / f"a.{kind}", table))] == table
+
+
+@ANY
+@given(data=st.binary(max_size=60) | TEXT.map(str.encode))
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet", "arrow", "csv.gz", "csv.xz"])
+def test_any_bytes_end_in_rows_or_in_an_error(tmp_path: Path, data: bytes, kind: str) -> None:
+    path = tmp_path / f"a.{kind}"
+    path.write_bytes(b"one,two\n" + data if kind == "csv" else data)
+    with suppress(DataError):
+        assert all(row.place.startswith(str(path)) for row in raw_rows(path))
