@@ -13,7 +13,7 @@ from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
 from palm.downloader import pretrained_directory
 from palm.export.tokenizer_files import input_names, save_tokenizer
-from palm.pretrained import Report, read_directory
+from palm.pretrained import ModelDirectory, Report, read_directory
 from palm.pretrained.loading import fill_backbone
 from palm.pretrained.writing import write_hugging_face, write_palm
 from palm.reader.text.subwords import load_tokenizer
@@ -28,19 +28,11 @@ WRITERS: dict[str, Callable[[Mapping[str, Tensor], Backbone, Path], None]] = {
 def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: bool = False) -> Report:
     """Write an encoder's weights, sizes and vocabulary as another program wants them, bit by bit the same.
 
-    Args:
-        source: what `palm.load_backbone` reads.
-        folder: a new folder; appears whole or not at all.
-        to: 'hf' for Hugging Face's `transformers`, 'palm' for our own names.
-        overwrite: replace a folder that palm wrote, and that holds nothing else.
-
-    Returns:
-        What was taken, and what was left out: heads, constants, unknown tensors.
+    `source` is what `palm.load_backbone` reads; `to` is 'hf' for `transformers`, or 'palm' for our own names.
 
     Raises:
         ConfigError: another `to`, or sizes that are missing or wrong.
-        StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` is in use or
-            cannot be written.
+        StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` is in use.
     """
     raise_any(choice_problems(tuple(WRITERS), to=to))
     folder = Path(folder)
@@ -52,14 +44,18 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: b
     weights = {name: directory.given.weights.get(name, state[name]) for name in report.loaded}
     with new_directory(folder, overwrite) as part:
         WRITERS[to](weights, backbone, part)
-        if directory.vocab_path is not None:
-            save_tokenizer(
-                load_tokenizer(directory.vocab_path, directory.do_lower_case),
-                part,
-                inputs=input_names(backbone),
-                longest=backbone.max_tokens,
-                do_lower_case=directory.do_lower_case,
-                marks_text=True,
-            )
+        _save_vocabulary(directory, backbone, part)
     logger.info("%s written to %s", type(backbone).__name__, folder)
     return report
+
+
+def _save_vocabulary(directory: ModelDirectory, backbone: Backbone, folder: Path) -> None:
+    if directory.vocab_path is not None:
+        save_tokenizer(
+            load_tokenizer(directory.vocab_path, directory.do_lower_case),
+            folder,
+            inputs=input_names(backbone),
+            longest=backbone.max_tokens,
+            do_lower_case=directory.do_lower_case,
+            marks_text=True,
+        )

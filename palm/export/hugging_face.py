@@ -31,13 +31,7 @@ from palm.pretrained.heads import HeadLayout, layout_of_head
 def to_hugging_face(
     model_dir: str | Path, folder: str | Path, *, trust: str | Sequence[str] = (), overwrite: bool = False
 ) -> None:
-    """Write a trained task as a directory that `transformers` loads, pipelines included.
-
-    Args:
-        model_dir: a saved model, `<save_path>/<task>/infer_model`.
-        folder: a new folder; appears whole or not at all.
-        trust: as for `palm.load_model`.
-        overwrite: replace a folder that palm wrote, and that holds nothing else.
+    """Write a saved model as a directory that `transformers` loads; for arguments see `to_onnx`.
 
     Raises:
         PalmError: `transformers` cannot compute what the model computes; says why.
@@ -75,7 +69,7 @@ def _write(model: InferenceModel, name: str, family: Family, head: HeadLayout, p
 
 
 def _problem(name: str, model: InferenceModel, head: HeadLayout) -> str | None:
-    """Why `transformers` would compute something else, if it would."""
+    """Return the reason why `transformers` would compute something else, if there is one."""
     settings = model.head.settings
     encoder = model.backbone.settings
     if settings.get("use_crf"):
@@ -88,8 +82,13 @@ def _problem(name: str, model: InferenceModel, head: HeadLayout) -> str | None:
             f"it pools tokens by {encoder['pooling']}, and transformers takes the first token there; export "
             "it to ONNX, or train with pooling: cls"
         )
-    if name != "mlm" or isinstance(model.backbone, Transformers):  # there, outputs are compared
-        return None
+    is_compared = isinstance(model.backbone, Transformers)  # the outputs are
+    return _mlm_problem(model, head) if name == "mlm" and not is_compared else None
+
+
+def _mlm_problem(model: InferenceModel, head: HeadLayout) -> str | None:
+    settings = model.head.settings
+    encoder = model.backbone.settings
     theirs = {key: encoder[key] for key in ("hidden_act", "layer_norm_eps")}
     theirs |= head.fixed.get(family_of(model.backbone).model_type, {})
     differing = [

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from torch import Tensor
@@ -17,7 +16,6 @@ from palm.core.files.untrusted import read_object, resolve_inside, wrap_read_err
 from palm.engine.inference import inference
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run import checkpoint
-from palm.engine.run.run_directory import CONFIGURATION, RECIPE
 from palm.engine.training.events import Ended
 from palm.engine.watching.history import HISTORY_FILE, read_lines
 from palm.export import description as export
@@ -46,10 +44,6 @@ def inspect_directory(path: str | Path) -> Facts:
     Args:
         path: a saved model, a checkpoint, the `save_path` of a run, an exported directory, or pretrained
             weights in any layout that `palm.load_backbone` reads.
-
-    Returns:
-        `format`, and what there is of `task`, `tasks`, `backbone`, `reader`, `paradigm`, `labels`,
-        `parameters`, `vocabulary`, `versions` and more; JSON-ready.
 
     Raises:
         StorageError: it is none of these; says what there is.
@@ -154,37 +148,25 @@ MODELS = {
 }
 """Kind of a run's models -> their places in its folder."""
 
-RUN_FILES = {
-    "configuration": CONFIGURATION,
-    "recipe": RECIPE,
-    "history": HISTORY_FILE,
-    "report": "report.html",
-    "curves": "curves.html",
-}
-"""Other content of a run's folder -> its file."""
-
 
 def _run(folder: Path) -> Facts | None:
     models = {kind: _models(folder, pattern) for kind, pattern in MODELS.items()}
     checkpoints = numbered(folder, "step_")
-    files = {what: name if (folder / name).is_file() else None for what, name in RUN_FILES.items()}
-    if not (any(models.values()) or checkpoints or files["history"]):
+    history = folder / HISTORY_FILE
+    if not (any(models.values()) or checkpoints or history.is_file()):
         return None
     return {
         "format": "palm run",
-        **(_progress(folder / files["history"]) if files["history"] else {}),
-        "models": {
-            kind: [path.relative_to(folder).as_posix() for path in paths] for kind, paths in models.items()
-        },
+        **(_progress(history) if history.is_file() else {}),
+        "models": models,
         "checkpoints": [checkpoints[step].name for step in sorted(checkpoints)],
-        **files,
-        "commands": dict(_commands(folder, files, models["best"] or models["last"], checkpoints)),
     }
 
 
-def _models(folder: Path, pattern: str) -> list[Path]:
+def _models(folder: Path, pattern: str) -> list[str]:
     paths = [path for path in folder.glob(pattern) if (path / inference.DESCRIPTION).is_file()]
-    return sorted(paths, key=lambda path: (path.parent, len(path.name), path.name))  # `step9` before `step10`
+    paths.sort(key=lambda path: (path.parent, len(path.name), path.name))  # `step9` before `step10`
+    return [path.relative_to(folder).as_posix() for path in paths]
 
 
 def _progress(history: Path) -> Facts:
@@ -194,22 +176,6 @@ def _progress(history: Path) -> Facts:
         "state": lines[-1]["reason"] if has_ended else "not ended",
         "step": max((line["step"] for line in lines), default=0),
     }
-
-
-def _commands(
-    folder: Path, files: Mapping[str, str | None], models: Sequence[Path], checkpoints: Mapping[int, Path]
-) -> Iterator[tuple[str, str]]:
-    """Yield each use of a run, and the command for it."""
-    config = quote(str(folder / RUN_FILES["configuration"]))
-    if files["configuration"] and checkpoints:
-        yield f"resume from step {max(checkpoints):,}", f"palm train {config} --resume auto"
-    if files["configuration"]:
-        yield "repeat", f"palm train {config} --save_path NEW_FOLDER"
-    if files["history"]:
-        yield "report", f"palm report {quote(str(folder))}"
-        yield "plot", f"palm plot {quote(str(folder))}"
-    if models:
-        yield "predict", f"palm predict --model {quote(str(models[0]))} --input FILE --output FOLDER"
 
 
 def _pretrained(folder: Path) -> Facts:

@@ -56,9 +56,6 @@ def merge(
         trust: as for `palm.load_model`.
         overwrite: replace what palm wrote at `output`.
 
-    Returns:
-        The folder.
-
     Raises:
         ConfigError: shares that do not fit.
         StorageError: a model that is missing or damaged, or not built like the first.
@@ -70,12 +67,10 @@ def merge(
     folders = [path if (path / STATE).is_file() else chosen_model(path) for path in map(Path, models)]
     shares = normalized_shares(weights, len(folders))
     check_target(folder, overwrite)
-    parents = [_loaded(path, task, trust) for path in folders]
-    first = parents[0]
-    for path, other in zip(folders[1:], parents[1:], strict=True):
+    first, *others = parents = [_loaded(path, task, trust) for path in folders]
+    for path, other in zip(folders[1:], others, strict=True):
         raise_any(_differences(folders[0], first, path, other))
-    states = [model.weights() for model in parents]
-    mean = mean_of(states, shares, [str(path) for path in folders])
+    mean = mean_of([model.weights() for model in parents], shares, [str(path) for path in folders])
     load_into(first.backbone, weights_under("backbone", mean), folder)
     load_into(first.head, weights_under("paradigm", mean), folder)
     merged = [
@@ -105,35 +100,23 @@ def normalized_shares(shares: Sequence[float] | None, count: int) -> list[float]
 def mean_of(
     models: Sequence[Mapping[str, Tensor]], shares: Sequence[float], names: Sequence[str]
 ) -> dict[str, Tensor]:
-    """The weighted mean of every tensor, computed in float64 and rounded once.
-
-    What has no share takes no part, so that a model with all of it stays as it is, bit for bit.
-
-    Args:
-        models: tensors by name.
-        shares: of each; they add up to 1.
-        names: what messages call the models.
+    """Average every tensor in float64; a model whose share is 1 stays as it is, bit for bit.
 
     Raises:
-        StorageError: they differ in names or shapes, or in tensors of whole numbers.
+        StorageError: the models differ in names or shapes, or in tensors of whole numbers.
     """
     first = models[0]
     for name, other in zip(names[1:], models[1:], strict=True):
         if found := _tensor_differences(first, other):
-            raise StorageError(
-                f"{names[0]} and {name} are not built alike, so they have no mean: "
-                f"{'; '.join(shortened(found, MOST_DIFFERENCES))}"
-            )
+            told = "; ".join(shortened(found, MOST_DIFFERENCES))
+            raise StorageError(f"{names[0]} and {name} are not built alike, so they have no mean: {told}")
     taken = [(model, share) for model, share in zip(models, shares, strict=True) if share]
-    if len(taken) == 1:
-        return dict(taken[0][0])
-    mean = {}
-    for name, value in first.items():
-        if value.is_floating_point():
-            total = torch.stack([model[name].double() * share for model, share in taken]).sum(0)
-            mean[name] = total.to(value.dtype)
-        else:
-            mean[name] = value
+    mean = dict(taken[0][0])
+    if len(taken) > 1:
+        for name, value in first.items():
+            if value.is_floating_point():
+                total = torch.stack([model[name].double() * share for model, share in taken]).sum(0)
+                mean[name] = total.to(value.dtype)
     return mean
 
 

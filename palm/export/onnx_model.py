@@ -59,13 +59,12 @@ def to_onnx(
     trust: str | Sequence[str] = (),
     overwrite: bool = False,
 ) -> dict[str, Check]:
-    """Write a trained task, or all tasks of a run, as one ONNX graph with its tokenizer.
+    """Write a trained task, or all tasks of a checkpoint, as one ONNX graph with its tokenizer.
 
-    The graph is run on rows of every task and compared with PyTorch before the folder appears.
+    The graph is run on rows of every task and compared with PyTorch first; returns task -> comparison.
 
     Args:
-        source: a saved model, `<save_path>/<task>/infer_model`; with `all_heads` a checkpoint,
-            `<save_path>/step_N`, or the `save_path` of a run whose models have equal encoders.
+        source: a saved model, `<save_path>/<task>/infer_model`; with `all_heads` a checkpoint.
         folder: a new folder; appears whole or not at all.
         all_heads: one graph with the heads of all tasks on one encoder.
         rows: the data file whose first rows are compared, or task -> file; made-up tokens where absent.
@@ -73,13 +72,9 @@ def to_onnx(
         trust: as for `palm.load_model`.
         overwrite: replace a folder that palm wrote, and that holds nothing else.
 
-    Returns:
-        Task -> its comparison with PyTorch.
-
     Raises:
-        PalmError: the extra `onnx` is not installed, the model cannot be a graph, or the graph computes
-            something else.
-        StorageError: `source` holds something else, or `folder` is in use or cannot be written.
+        PalmError: onnx is not installed, or the model cannot be a graph that computes the same.
+        StorageError: `source` holds something else, or `folder` cannot be written.
         DataError: a row that is to be compared cannot be read.
     """
     require_onnx("an export to ONNX")
@@ -102,12 +97,9 @@ def to_onnx(
 
 
 def graph_of(models: Sequence[InferenceModel]) -> Graph:
-    """The graph of tasks that have one encoder in common: token ids to the heads' floating-point outputs.
+    """Make the graph of tasks on one encoder, from token ids to the heads' floating-point outputs.
 
     With several tasks, an output's name begins with `<task>.`.
-
-    Raises:
-        PalmError: a head reads what the graph cannot have.
     """
     first = models[0]
     outputs = {
@@ -131,15 +123,8 @@ def check_graph(
 ) -> Check:
     """Compare one task's outputs of an `onnxruntime` session with those of its PyTorch model.
 
-    Args:
-        session: of the exported graph.
-        graph: the module that was exported.
-        model: of the task.
-        data: the file whose first rows are compared; None for made-up tokens.
-        tolerance: the largest difference.
-
     Raises:
-        PalmError: some output differs by more.
+        PalmError: some output differs by more than the tolerance.
         DataError: a row of the file cannot be read.
     """
     batch = made_up_batch(model.reader, NUM_ROWS) if data is None else _first_rows(model, data)
@@ -180,7 +165,7 @@ def _files_of_rows(
 def _describe(
     folder: Path, graph: Graph, models: Sequence[InferenceModel], checks: Mapping[str, Check]
 ) -> None:
-    """The tokenizer and `palm_export.json`; the tokenizer's longest row is the longest of any task."""
+    """Write the tokenizer, whose longest row is the longest of any task, and `palm_export.json`."""
     longest = max(models, key=lambda model: int(model.reader.settings["max_seq_len"]))
     save_reader(longest.reader, longest.backbone, folder, marks_text="mask_pos" in graph.inputs)
     describe_export(

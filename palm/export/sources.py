@@ -1,11 +1,9 @@
-"""The models to export: one that was saved, or all tasks of a run on one encoder."""
+"""The models to export: one that was saved, or all tasks of a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
 
 from palm.backbone import BACKBONES
 from palm.core.errors import PalmError, StorageError
@@ -38,31 +36,36 @@ def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> InferenceModel
 
 
 def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
-    """Load all tasks of a checkpoint; or the targets of a run, if they were saved with equal encoders.
-
-    `trust` is as for `load_model`.
+    """Load all tasks of a checkpoint; `trust` is as for `load_model`.
 
     Raises:
-        StorageError: neither is there, or the encoders are not equal.
+        StorageError: there is no checkpoint.
         PalmError: the tasks have different vocabularies, or different task embeddings.
     """
-    models = (_of_checkpoint if _is_checkpoint(folder) else _of_targets)(folder, trust)
-    # One encoder reads one sequence of tokens: all tasks must tokenize a text alike.
-    first, *others = models
+    if not _is_checkpoint(folder):
+        newest = newest_checkpoint(folder)
+        remedy = "train with save_every_n_steps to have one" if newest is None else f"give {newest}"
+        raise StorageError(f"{folder} is not a checkpoint, where all heads sit on one encoder; {remedy}")
+    first, *others = models = _of_checkpoint(folder, trust)
     for other in others:
-        library, theirs = (load_tokenizer(model.reader).to_library() for model in (first, other))
-        if library.to_str() != theirs.to_str():
-            raise PalmError(
-                f"{first.task!r} and {other.task!r} make other tokens of the same text (vocab_path, "
-                "do_lower_case), so they cannot share a graph; export them one by one"
-            )
-        numbers = [model.reader.settings.get("task_id", 0) for model in (first, other)]
-        if "task_ids" in first.backbone.inputs_attr and numbers[0] != numbers[1]:
-            raise PalmError(
-                f"{first.task!r} and {other.task!r} have the task_id {numbers[0]} and {numbers[1]}, so the "
-                "encoder computes something else for each; export them one by one"
-            )
+        check_alike(first, other)
     return models
+
+
+def check_alike(first: InferenceModel, other: InferenceModel) -> None:
+    """Check that two tasks tokenize a text alike: one encoder reads one sequence of tokens."""
+    library, theirs = (load_tokenizer(model.reader).to_library() for model in (first, other))
+    if library.to_str() != theirs.to_str():
+        raise PalmError(
+            f"{first.task!r} and {other.task!r} make other tokens of the same text (vocab_path, "
+            "do_lower_case), so they cannot share a graph; export them one by one"
+        )
+    numbers = [model.reader.settings.get("task_id", 0) for model in (first, other)]
+    if "task_ids" in first.backbone.inputs_attr and numbers[0] != numbers[1]:
+        raise PalmError(
+            f"{first.task!r} and {other.task!r} have the task_id {numbers[0]} and {numbers[1]}, so the "
+            "encoder computes something else for each; export them one by one"
+        )
 
 
 def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[InferenceModel]:
@@ -80,32 +83,6 @@ def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[InferenceMo
             reader = rebuild(READERS, parts["reader"], folder, trust=trust)
             models.append(InferenceModel(task, reader, backbone, head, precision="fp32"))
         return models
-
-
-def _of_targets(folder: Path, trust: str | Sequence[str]) -> list[InferenceModel]:
-    folders = _targets(folder)
-    if not folders:
-        raise StorageError(
-            f"{folder} is neither a checkpoint (step_N) nor the save_path of a run with saved models"
-        )
-    models = [saved_model(target, trust) for target in folders]
-    first, *others = models
-    for other in others:
-        ours = first.backbone.state_dict()
-        theirs = other.backbone.state_dict()
-        if ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours):
-            checkpoint = newest_checkpoint(folder)
-            instead = (
-                f"export a checkpoint, where all heads sit on one encoder: {checkpoint}"
-                if checkpoint
-                else "train with save_every_n_steps, and export a checkpoint, where all sit on one encoder"
-            )
-            raise StorageError(
-                f"{folder}: the models of {first.task!r} and {other.task!r} have different encoders, since "
-                f"every target is saved at the moment it finishes; {instead}"
-            )
-        other.backbone = first.backbone
-    return models
 
 
 def _targets(folder: Path) -> list[Path]:

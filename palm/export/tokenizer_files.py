@@ -14,6 +14,9 @@ from palm.core.files.fs import write_json, write_text
 from palm.reader import Reader, SequenceLabelReader
 from palm.reader.text.tokenizer import Tokenizer, WordPieceTokenizer
 
+ROLES = ("pad", "unk", "cls", "sep", "mask")
+"""Of special tokens, as Hugging Face calls them."""
+
 
 def save_tokenizer(
     tokenizer: Tokenizer,
@@ -28,10 +31,8 @@ def save_tokenizer(
 ) -> None:
     """Write `tokenizer.json`, `tokenizer_config.json` and, for WordPiece, `vocab.txt`.
 
-    They give the token ids that palm's readers give, special tokens and segments included.
-
     Args:
-        tokenizer: as a reader has it.
+        tokenizer: as a reader has it; the files give the same token ids, special tokens and segments.
         folder: is there.
         inputs: what the model takes, by Hugging Face's names.
         longest: tokens of the longest row; None for any.
@@ -41,11 +42,14 @@ def save_tokenizer(
         strips_blanks: take blanks out of texts first.
         cuts_words: cut a text's first word as all others, as for a reader of words.
     """
-    roles = {
-        f"{role}_token": tokenizer.tokens([getattr(tokenizer, f"{role}_id")])[0]
-        for role in ("pad", "unk", "cls", "sep", "mask")
-    }
-    library = _library(tokenizer, roles["cls_token"], roles["sep_token"], strips_blanks, cuts_words)
+    roles = {f"{role}_token": tokenizer.tokens([getattr(tokenizer, f"{role}_id")])[0] for role in ROLES}
+    library = tokenizer.to_library()
+    library.no_truncation()
+    library.no_padding()
+    if strips_blanks:
+        steps = [normalizers.Replace(" ", ""), library.normalizer]
+        library.normalizer = normalizers.Sequence([step for step in steps if step is not None])
+    _frame(library, tokenizer, cuts_words)
     library.add_special_tokens(list(roles.values()))
     write_text(folder / "tokenizer.json", library.to_str(pretty=True))
     config: dict[str, Any] = {
@@ -54,19 +58,22 @@ def save_tokenizer(
         "model_input_names": inputs,
         "split_special_tokens": not marks_text,
         "clean_up_tokenization_spaces": False,
+        **({} if longest is None else {"model_max_length": longest}),
         **roles,
     }
-    if longest is not None:
-        config["model_max_length"] = longest
     write_json(folder / "tokenizer_config.json", config)
     if isinstance(tokenizer, WordPieceTokenizer):
-        by_id = {number: token for token, number in tokenizer.to_library().get_vocab().items()}
-        lines = [by_id.get(number, "") for number in range(tokenizer.vocab_size)]
-        write_text(folder / "vocab.txt", "\n".join(lines) + "\n")
+        _save_vocabulary(tokenizer, folder / "vocab.txt")
+
+
+def _save_vocabulary(tokenizer: Tokenizer, file: Path) -> None:
+    by_id = {number: token for token, number in tokenizer.to_library().get_vocab().items()}
+    lines = [by_id.get(number, "") for number in range(tokenizer.vocab_size)]
+    write_text(file, "\n".join(lines) + "\n")
 
 
 def save_reader(reader: Reader, backbone: Backbone, folder: Path, *, marks_text: bool) -> None:
-    """`save_tokenizer` for a reader.
+    """Write the tokenizer of a reader as `save_tokenizer` does.
 
     Raises:
         PalmError: it has no tokenizer that can be written.
@@ -84,7 +91,7 @@ def save_reader(reader: Reader, backbone: Backbone, folder: Path, *, marks_text:
 
 
 def load_tokenizer(reader: Reader) -> Tokenizer:
-    """The reader's tokenizer.
+    """Return the reader's tokenizer.
 
     Raises:
         PalmError: it has none of palm's.
@@ -96,21 +103,14 @@ def load_tokenizer(reader: Reader) -> Tokenizer:
 
 
 def input_names(backbone: Backbone) -> list[str]:
-    """The tokenizer's outputs that a model on this encoder reads, by Hugging Face's names."""
+    """Return the tokenizer's outputs that a model on this encoder reads, by Hugging Face's names."""
     segments = ["token_type_ids"] if "segment_ids" in backbone.inputs_attr else []
     return ["input_ids", *segments, "attention_mask"]
 
 
-def _library(
-    tokenizer: Tokenizer, cls: str, sep: str, strips_blanks: bool, cuts_words: bool
-) -> tokenizers.Tokenizer:
-    """It puts special tokens around one text and two, as `palm.reader.text.sequence` does."""
-    library = tokenizer.to_library()
-    library.no_truncation()
-    library.no_padding()
-    if strips_blanks:
-        steps = [normalizers.Replace(" ", ""), library.normalizer]
-        library.normalizer = normalizers.Sequence([step for step in steps if step is not None])
+def _frame(library: tokenizers.Tokenizer, tokenizer: Tokenizer, cuts_words: bool) -> None:
+    """Let it put special tokens around one text and two, as `palm.reader.text.sequence` does."""
+    cls, sep = tokenizer.tokens([tokenizer.cls_id, tokenizer.sep_id])
     is_byte_level = isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel)
     if is_byte_level and cuts_words:
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -127,4 +127,3 @@ def _library(
         library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), around])
     else:
         library.post_processor = around
-    return library

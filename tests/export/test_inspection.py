@@ -88,12 +88,6 @@ def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "on the way": [],
     }
     assert facts["checkpoints"] == ["step_10", "step_20"]
-    assert facts["configuration"] == "resolved_config.yaml"
-    config = run / "resolved_config.yaml"
-    assert facts["commands"]["resume from step 20"] == f"palm train {config} --resume auto"
-    assert facts["commands"]["repeat"] == f"palm train {config} --save_path NEW_FOLDER"
-    model = run / "cls" / "infer_model"
-    assert facts["commands"]["predict"] == f"palm predict --model {model} --input FILE --output FOLDER"
 
 
 def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +97,6 @@ def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.
         shutil.copytree(run / "cls" / "infer_model", folder / place)
     events: list[Event] = [Logged(19, "cls"), Ended(20, "interrupted")]
     write_lines(folder / "history.jsonl", [event.as_line() for event in events])
-    (folder / "report.html").touch()
     facts = told(folder, capsys)
     assert facts["models"] == {
         "best": ["cls/best_model"],
@@ -112,9 +105,6 @@ def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.
         "on the way": ["cls/infer_model.step4", "cls/infer_model.step12"],
     }
     assert (facts["state"], facts["step"]) == ("interrupted", 20)
-    assert (facts["history"], facts["report"], facts["curves"]) == ("history.jsonl", "report.html", None)
-    assert facts["commands"]["report"] == f"palm report '{folder}'"
-    assert facts["commands"]["plot"] == f"palm plot '{folder}'"
 
 
 def test_a_run_that_was_killed_has_not_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
