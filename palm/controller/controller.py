@@ -13,7 +13,7 @@ from palm.config import yaml_text
 from palm.controller.build import Parts, build, open_data
 from palm.controller.plan import TaskPlan, plan
 from palm.controller.saved_model import save_path_of, saved_model
-from palm.controller.stage_planning import stages_of
+from palm.controller.stage_planning import stages_of, steps_of
 from palm.controller.stage_training import train_stages
 from palm.controller.startup import argument_problems, configured, joined
 from palm.controller.unused_settings import without_effect
@@ -160,6 +160,7 @@ class Controller:
         settings = self._fresh().settings
         directory = self._directory()
         if self.stages:
+            steps_of(self.stages)  # a later stage's mistake is told before the first trains
             return train_stages(
                 directory,
                 self.stages,
@@ -281,6 +282,8 @@ class Controller:
         plan = self._task_plan(task)
         path = self._data_file(plan, "dev_file", dev_file)
         model = self._model(plan, inference_model_dir)
+        if dev_file is None and (told := model.other_data(path)):
+            logger.warning("%s: %s", task, told)
         with tf32(self.plan.settings.get("tf32")):
             scores = model.evaluate(path, plan.task.get("metrics"))
         logger.info(

@@ -16,7 +16,7 @@ from palm.controller.plan import Plan, place_of, plan
 from palm.controller.saved_model import targets_of
 from palm.controller.settings import OF_WHOLE_RUN, marked
 from palm.core.checks import raise_any
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import Registry, did_you_mean
 from palm.engine.run.run_directory import STAGE_WEIGHTS, STAGES
 from palm.engine.training.planning import StepPlan
@@ -136,7 +136,14 @@ def steps_of(stages: Sequence[StagePlan], devices: int | None = None) -> dict[st
     Raises:
         PalmError: data that cannot be used.
     """
-    return {stage.label: open_data(_parts_of(stage), devices) for stage in stages}
+    plans = {}
+    for stage in stages:
+        try:
+            plans[stage.label] = open_data(_parts_of(stage), devices)
+        except PalmError as error:
+            error.args = (f"stage {stage.label}: {error}",)
+            raise
+    return plans
 
 
 def _of_all(planned: Plan) -> Iterator[str]:

@@ -9,7 +9,7 @@ from torch import nn
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.transformers import Transformers
 from palm.core.errors import ConfigError, StorageError
-from palm.pretrained.configs import described, find_config
+from palm.pretrained.configs import check_computation, described, find_config, read_config
 from palm.pretrained.library import disagreements
 from palm.pretrained.names import Renamed
 
@@ -39,6 +39,7 @@ def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
             told = f"the weights of {path} are not those of this encoder, says {file}:"
             raise StorageError("\n".join([told, *problems]))
         return
+    check_computation(read_config(file), file)
     try:
         name, settings = described(file, given)
     except (ConfigError, StorageError):  # it says too little to compare

@@ -14,7 +14,7 @@ import torch
 import palm
 from helpers import tiny
 from palm.controller import Controller
-from palm.core.errors import ConfigError, StorageError
+from palm.core.errors import ConfigError, StorageError, TrainingError
 from palm.core.files.tensors import load_tensors
 from palm.core.signals import Stopped
 from palm.engine.run.checkpoint import load_checkpoint
@@ -324,3 +324,10 @@ def test_tasks_with_one_head_have_one_id_for_a_label(folder: Path) -> None:
         Controller(given, argv=[])
     given["tasks"]["b"] = {**cls, "label_map": {"rot": 0, "grün": 1, "blau": 2, "grau": 3}}
     Controller(given, argv=[])
+
+
+def test_a_later_stage_without_a_step_is_told_before_the_first_trains(folder: Path) -> None:
+    stages = [{"name": "one"}, {"name": "two", "num_epochs": 0.01}]
+    with pytest.raises(TrainingError, match="2-two: "):
+        Controller(config(folder, "cls", stages=stages), argv=[]).train()
+    assert not list((folder / "out").rglob("*.safetensors"))
