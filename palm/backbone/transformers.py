@@ -21,6 +21,7 @@ from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, WiringError
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
+from palm.core.numerics.layers import ACTIVATIONS
 from palm.core.tensor_specs import Tensors, TensorSpec
 
 SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
@@ -102,11 +103,18 @@ class Transformers(Backbone):
         content = self.config.to_diff_dict() | {"model_type": self.config.model_type}
         write_text(target, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> dict[str, Any]:
         """Return the settings that heads need, which the library may have under other names."""
         rows, width = self.model.get_input_embeddings().weight.shape
-        sizes = {"hidden_size": int(self.config.hidden_size), "vocab_size": int(rows)}
+        sizes: dict[str, Any] = {"hidden_size": int(self.config.hidden_size), "vocab_size": int(rows)}
+        sizes |= {n: v for n, v in self.activation().items() if n != "hidden_act" or v in ACTIVATIONS}
         return sizes if width == self.config.hidden_size else sizes | {"embedding_size": int(width)}
+
+    def activation(self) -> dict[str, Any]:
+        """Return the settings of the family's layers for masked words."""
+        eps = getattr(self.config, "layer_norm_eps", getattr(self.config, "norm_eps", None))
+        found = {"hidden_act": getattr(self.config, "hidden_act", None), "layer_norm_eps": eps}
+        return {name: value for name, value in found.items() if value is not None}
 
     def set_pooling(self, pooling: str) -> None:
         """Replace `pooling: model` by what a directory of weights says."""

@@ -203,16 +203,19 @@ class DataCheck:
         if reading.role != "train" or not counts:
             return
         self._look_at_head(reading, counts)
-        once = sorted(label for label, count in counts.items() if count == 1)
-        if once:
+        if once := sorted(label for label, count in counts.items() if count == 1):
             told = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
             self.add("warning", "rare_label", told, "add rows of such a label, or merge it with another")
-        missing = [label for label in reading.counts.names.values() if label not in counts]
-        self.found.missing_labels = missing
+        missing = self.found.missing_labels = [
+            label for label in reading.counts.names.values() if label not in counts
+        ]
         if missing:
             told = f"{name}: {_several(missing)} in the label_map and in no row"
             remedy = "the model never learns such a label: add rows, or take it out of the label_map"
             self.add("warning", "missing_label", told, remedy)
+        self._look_at_balance(name, counts)
+
+    def _look_at_balance(self, name: str, counts: Mapping[str, int]) -> None:
         kinds = {label: count for label, count in counts.items() if label != OUTSIDE or len(counts) == 1}
         common, most = max(kinds.items(), key=lambda item: item[1])
         total = sum(kinds.values())

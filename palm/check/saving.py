@@ -80,14 +80,9 @@ def saving_problems(saving: Saving, directory: RunDirectory) -> Iterator[Problem
         yield Problem("note", "save_path", "", f"{saving.save_path}: {names} would be replaced (overwrite)")
     if directory.path.exists() and not directory.path.is_dir():
         yield Problem("error", "save_path", "", f"{directory.path} is a file", "give another save_path")
-    for place in saving.places:
-        model = directory.path / place.path
-        if (
-            model.name in (LAST, BEST)
-            and model.is_dir()
-            and any(model.iterdir())
-            and (found := foreign_files(model))
-        ):
+    for model in (directory.path / place.path for place in saving.places):
+        is_used = model.name in (LAST, BEST) and model.is_dir() and any(model.iterdir())
+        if is_used and (found := foreign_files(model)):
             told = f"{model} holds files that palm did not write ({', '.join(found[:3])})"
             yield Problem("error", "save_path", "", told, "move them elsewhere, or give another save_path")
     if saving.bytes > saving.free_bytes:

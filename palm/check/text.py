@@ -21,12 +21,8 @@ MOST_LABELS = 6
 
 def text_of_check(check: Check) -> str:
     """The whole check; the problems and the verdict are its last lines."""
-    first_rows = (
-        f"{task.task}: {shortened(file.first_rows[0])}"
-        for task in check.data
-        for file in task.files[:1]
-        if file.first_rows
-    )
+    files = ((task.task, file) for task in check.data for file in task.files[:1] if file.first_rows)
+    first_rows = (f"{task}: {shortened(file.first_rows[0])}" for task, file in files)
     sections: dict[str, Iterable[str]] = {
         "Data": _data(check),
         "First rows, as the model sees them": first_rows,
@@ -34,14 +30,14 @@ def text_of_check(check: Check) -> str:
         "Plan": () if check.plan is None else _plan(check.plan),
         "Cost, measured on a few real steps": () if check.cost is None else _cost(check.cost),
     }
-    if check.saving is not None:
-        sections[f"Written to {check.saving.save_path}"] = _saving(check.saving)
+    if (saving := check.saving) is not None:
+        sections[f"Written to {saving.save_path}"] = _saving(saving)
     lines: list[str] = []
     for title, section in sections.items():
         if found := list(section):
             lines += [title, *(f"  {line}" for line in found), ""]
-    lines += map(str, check.problems)
-    return "\n".join([*lines, *([""] if check.problems else []), verdict(check)])
+    problems = [*map(str, check.problems), ""] if check.problems else []
+    return "\n".join([*lines, *problems, verdict(check)])
 
 
 def verdict(check: Check) -> str:

@@ -63,7 +63,6 @@ class Command:
         help: its line in `palm --help`.
         run: gets the arguments, and the settings that follow them; its docstring is the description.
         options: its arguments.
-        usage: where the arguments alone do not show how they go together.
         epilog: returns the end of its `--help`.
         takes_settings: whether settings of a configuration may follow.
     """
@@ -72,7 +71,6 @@ class Command:
     help: str
     run: Run
     options: Sequence[Option]
-    usage: str | None = None
     epilog: Callable[[], str] | None = None
     takes_settings: bool = False
 
@@ -82,12 +80,13 @@ class Command:
         parser = argparse.ArgumentParser(
             prog=f"palm {self.name}",
             allow_abbrev=False,
-            usage=self.usage,
             description=inspect.getdoc(self.run),
             epilog=self.epilog and self.epilog(),
             formatter_class=argparse.RawDescriptionHelpFormatter if self.epilog else argparse.HelpFormatter,
         )
         self.add_options(parser)
+        if self.takes_settings:
+            parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [--SETTING VALUE ...]"
         return parser
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
@@ -105,14 +104,13 @@ def command(
     help: str,
     options: Sequence[Option],
     *,
-    usage: str | None = None,
     epilog: Callable[[], str] | None = None,
     takes_settings: bool = False,
 ) -> Callable[[Run], Run]:
     """Return a decorator that makes a function a command; arguments as in `Command`."""
 
     def enter(run: Run) -> Run:
-        COMMANDS[name] = Command(name, help, run, options, usage, epilog, takes_settings)
+        COMMANDS[name] = Command(name, help, run, options, epilog, takes_settings)
         return run
 
     return enter

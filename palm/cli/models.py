@@ -85,15 +85,11 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
         flag("--resume", "go on where the same prediction was stopped, if it was"),
         *SAVED_MODEL,
     ],
-    usage="palm predict CONFIG [--task NAME ...] [--inference_model_dir DIR] [--resume]\n"
-    "           [--SETTING VALUE ...]\n"
-    "       palm predict --model DIR --input FILE --output DIR [--resume]\n"
-    "           [--engine onnx] [--precision NAME] [--trust MODULE ...]",
     takes_settings=True,
 )
 def predict(options: argparse.Namespace, settings: Settings) -> None:
-    """Predict the pred_file of tasks of a configuration (the targets that have one where none is named), or a
-    file with a saved model, without any configuration.
+    """Predict the pred_file of tasks of a configuration (the targets that have one where none is named); or,
+    without any configuration, a file with a saved model: --model DIR --input FILE --output DIR.
     """
     if _names_model(options, settings, "palm predict", "model", "input", "output"):
         from palm.core.numerics.device import device_of
@@ -120,14 +116,12 @@ def predict(options: argparse.Namespace, settings: Settings) -> None:
         option("--metric", action="append", help="a metric instead of the usual; may be repeated"),
         *SAVED_MODEL,
     ],
-    usage="palm evaluate CONFIG [--task NAME ...] [--inference_model_dir DIR] [--SETTING VALUE ...]\n"
-    "       palm evaluate --model DIR --input FILE [--metric NAME ...]\n"
-    "           [--engine onnx] [--precision NAME] [--trust MODULE ...]",
     takes_settings=True,
 )
 def evaluate(options: argparse.Namespace, settings: Settings) -> None:
     """Score tasks of a configuration on their dev_file (the targets that have one where none is named), or a
-    saved model on a file with labels. The last line is JSON: the numbers, with a configuration by task.
+    saved model on a file with labels (--model DIR --input FILE). The last line is JSON: the numbers, with a
+    configuration by task.
     """
     from palm.engine.run.evaluation import json_ready
 
@@ -153,13 +147,10 @@ def evaluate(options: argparse.Namespace, settings: Settings) -> None:
         repeated(
             "--rows",
             "FILE",
-            "the data whose first rows are compared; made-up tokens where absent",
+            "data whose first rows are compared, TASK=FILE with --all-heads; made-up tokens where absent",
         ),
         TRUST,
     ],
-    usage="palm export MODEL OUT --to hf [--overwrite]\n"
-    "       palm export MODEL OUT --to onnx [--rows FILE]\n"
-    "       palm export CHECKPOINT OUT --to onnx --all-heads [--rows TASK=FILE ...]",
 )
 def export(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """Write a saved model as a directory of Hugging Face's transformers, or as an ONNX graph; or all tasks of
@@ -167,23 +158,17 @@ def export(options: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
     """
     from palm.export import to_hugging_face, to_onnx
 
+    common: dict[str, Any] = {"trust": options.trust, "overwrite": options.overwrite}
     if options.to == "hf":
         if options.all_heads or options.rows:
             raise PalmError("--all-heads and --rows go with --to onnx")
-        to_hugging_face(options.source, options.folder, trust=options.trust, overwrite=options.overwrite)
+        to_hugging_face(options.source, options.folder, **common)
         return
     rows: Any = next(iter(options.rows), None)
     if options.all_heads:
         pairs = pairs_of(options.rows, "--rows with --all-heads", "TASK=FILE")
         rows = {task: Path(file) for task, file in pairs}
-    to_onnx(
-        options.source,
-        options.folder,
-        all_heads=options.all_heads,
-        rows=rows,
-        trust=options.trust,
-        overwrite=options.overwrite,
-    )
+    to_onnx(options.source, options.folder, all_heads=options.all_heads, rows=rows, **common)
 
 
 @command(
@@ -220,7 +205,6 @@ def convert_encoder(options: argparse.Namespace, settings: Settings) -> None:  #
             help="keep PaddlePALM's weights as they are, without model.safetensors beside them",
         ),
     ],
-    usage="palm download --list\n       palm download NAME [NAME ...] [--path DIR] [--no-convert]",
 )
 def download_models(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """Download pretrained models to DIR/pretrain/NAME. What has arrived is kept when a connection breaks off:
@@ -273,7 +257,6 @@ def inspect(options: argparse.Namespace, settings: Settings) -> None:  # noqa: A
         OVERWRITE,
         TRUST,
     ],
-    usage="palm merge MODEL [MODEL ...] --output OUT [--weights 0.5,0.5] [--task TASK] [--overwrite]",
 )
 def merge_models(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """Save the mean of models of one task: of the last checkpoints of a run, or of runs with other seeds.

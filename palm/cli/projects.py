@@ -33,7 +33,6 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
             help="the directory, or model at Hugging Face, to start from; absent: a small random encoder",
         ),
     ],
-    usage="palm init DIR [--tasks KIND|NAME=KIND,...] [--pretrain DIR|owner/name]",
 )
 def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """Write a configuration, a file for each task, a few rows of data and a script into a new folder; `palm
@@ -48,9 +47,8 @@ def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG0
         if not sys.stdin.isatty():
             example = DEFAULT_TASKS.replace(" ", "")
             raise ConfigError([f"--tasks: say which tasks, such as --tasks {example}"])
-        width = max(map(len, KINDS))
         for kind, meaning in KINDS.items():
-            write_line(f"  {kind:{width}}  {meaning}")
+            write_line(f"  {kind:9}  {meaning}")
         tasks = input(f"Tasks, NAME=KIND or KIND alone [{DEFAULT_TASKS}]: ").strip() or DEFAULT_TASKS
         if pretrain is None:
             question = "Start from, a directory or a model at Hugging Face [a small random encoder]: "
@@ -68,7 +66,6 @@ def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG0
         option("--config", help="also those of the modules that this configuration names"),
         TASK_DIR,
     ],
-    usage="palm ls [KIND | NAME | KIND.NAME] [--config CONFIG]",
 )
 def ls(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and balancing methods

@@ -35,8 +35,6 @@ CHECK_OPTIONS = (
     "check",
     "look at a run before it is made",
     [*CONFIG, *CHECK_OPTIONS],
-    usage="palm check CONFIG [--task_dir DIR] [--json FILE] [--html FILE] [--strict] [--no_measure]\n"
-    "                  [--SETTING VALUE ...]",
     takes_settings=True,
 )
 def check_run(options: argparse.Namespace, settings: Settings) -> None:
@@ -79,7 +77,6 @@ def _settings_help() -> str:
     "train",
     "train the tasks of a configuration",
     [*CONFIG, flag("--dry_run", "do as `palm check` and train nothing"), *CHECK_OPTIONS],
-    usage="palm train CONFIG [--task_dir DIR] [--dry_run] [--SETTING VALUE ...]",
     epilog=_settings_help,
     takes_settings=True,
 )
@@ -107,7 +104,6 @@ def train(options: argparse.Namespace, settings: Settings) -> None:
         option("--record", type=Path, help=argparse.SUPPRESS),
         flag("--killed", argparse.SUPPRESS),
     ],
-    usage="palm verify-resume CONFIG [--task_dir DIR] [--steps N] [--more M] [--SETTING VALUE ...]",
     takes_settings=True,
 )
 def verify_resume(options: argparse.Namespace, settings: Settings) -> None:
@@ -119,13 +115,7 @@ def verify_resume(options: argparse.Namespace, settings: Settings) -> None:
 
     raise_any(count_problems(steps=options.steps, more=options.more))
     if options.record is not None:
-        from palm.controller import Controller
-        from palm.engine.run.determinism import EnoughSteps, Recorder
-
-        killed_after = options.steps if options.killed else None
-        recorder = Recorder(options.record, options.steps + options.more, killed_after)
-        with suppress(EnoughSteps):
-            Controller(options.config, options.task_dir, argv=settings).train([recorder])
+        _record(options, settings)
         return
     from palm.controller.verify_resume import check_resume
 
@@ -134,6 +124,17 @@ def verify_resume(options: argparse.Namespace, settings: Settings) -> None:
     write_line(result)
     if result.difference is not None:
         raise SystemExit(1)
+
+
+def _record(options: argparse.Namespace, settings: Settings) -> None:
+    """Train one of the runs that are compared."""
+    from palm.controller import Controller
+    from palm.engine.run.determinism import EnoughSteps, Recorder
+
+    killed_after = options.steps if options.killed else None
+    recorder = Recorder(options.record, options.steps + options.more, killed_after)
+    with suppress(EnoughSteps):
+        Controller(options.config, options.task_dir, argv=settings).train([recorder])
 
 
 def _grid_arguments(options: argparse.Namespace) -> dict[str, Any]:
@@ -173,10 +174,6 @@ def _train_one(options: argparse.Namespace) -> None:
         ),
         *GRID,
     ],
-    usage="palm compare CONFIG [--task_dir DIR] [--seeds N] [--budget target|total] [--test TASK=FILE ...]\n"
-    "       [--also NAME:SETTING=VALUE ...]\n"
-    "       [--model best|last] [--workers N] [--output DIR] [--keep_models] [--overwrite]\n"
-    "       [--SETTING VALUE ...]",
     takes_settings=True,
 )
 def compare_tasks(options: argparse.Namespace, settings: Settings) -> None:
@@ -220,9 +217,6 @@ def compare_tasks(options: argparse.Namespace, settings: Settings) -> None:
         option("--trials", type=int, metavar="N", help="how many points Optuna chooses"),
         *GRID,
     ],
-    usage="palm sweep CONFIG [--task_dir DIR] --grid NAME=V1,V2 ... [--workers N] [--output DIR]\n"
-    "       palm sweep CONFIG [--task_dir DIR] --trials N [--grid NAME=V1,V2 ...] [--space FILE]\n"
-    "       [--keep_models] [--overwrite] [--SETTING VALUE ...]",
     takes_settings=True,
 )
 def sweep_settings(options: argparse.Namespace, settings: Settings) -> None:

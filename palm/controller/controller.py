@@ -34,6 +34,7 @@ from palm.distributed import (
 )
 from palm.downloader.hub import pretrained_directory
 from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.model_card import label_names
 from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.run.evaluation import Evaluator, shown_score
 from palm.engine.run.fit import Watch, run_training
@@ -129,7 +130,8 @@ class Controller:
             raise ConfigError(["load_pretrain needs a directory: as its argument or as pretrain_path"])
         logger.info("Loading pretraining parameters from %s...", path)
         folder = Path(pretrained_directory(self._found(path)))
-        load_pretrain(parts.backbone, folder)
+        heads = [(task.name, task.head, label_names(task.reader, task.head)) for task in parts.tasks]
+        load_pretrain(parts.backbone, folder, heads)
         theirs = find_vocabulary(folder)
         for ours in dict.fromkeys(task.reader.vocab_path for task in parts.tasks):
             for line in vocabulary_differences(ours, theirs):
@@ -203,6 +205,8 @@ class Controller:
             directory.begin(begin, identity(training.recipe), launch_id())
             text = yaml_text(self.config.resolved(), self.config.origins())
             write_text(directory.path / CONFIGURATION, text)
+            for path, rows in self.plan.chosen.items():
+                write_text(path, rows)
         return training, evaluator
 
     def _run(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
 from palm.balance import BALANCES, Balance
 from palm.config import AUTO, Config, Consumer, settings_of
+from palm.controller.chosen_rows import RowSettings, choose_rows
 from palm.controller.settings import RunSettings, TaskParts, reset_problems, setting_problems
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
@@ -33,7 +35,7 @@ HELP: dict[str, list[Consumer]] = {
         ParameterGroups,
         *dict.fromkeys(registry[name] for registry in (LR_SCHEDULES, MIXINGS, BALANCES) for name in registry),
     ],
-    "task settings": [TaskParts, Task],
+    "task settings": [TaskParts, RowSettings, Task],
     "readers": [READERS[name] for name in READERS],
     "paradigms": [HEADS[name] for name in HEADS],
     "backbones": [BACKBONES[name] for name in BACKBONES],
@@ -75,6 +77,7 @@ class TaskPlan:
     reader: tuple[type[Reader], dict[str, Any]]
     head: tuple[type[Head], dict[str, Any]]
     task: dict[str, Any]
+    rows: RowSettings = field(default_factory=RowSettings)
 
     @classmethod
     def of(cls, task: Task) -> TaskPlan:
@@ -100,6 +103,7 @@ class Plan:
     balance: tuple[type[Balance], dict[str, Any]] | None
     tasks: list[TaskPlan]
     given: Sequence[Task]
+    chosen: Mapping[Path, str]
 
 
 def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
@@ -134,6 +138,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     schedule = {} if schedule_class is None else arguments(schedule_class, None, HORIZON)
     tasks = [components.task(name) for name in config.tasks]
     _keep_shared_rows(tasks)
+    chosen = _chosen_rows(config, tasks, settings.get("save_path"), for_train)
     for name in {task.name for task in given} & {*config.tasks}:
         config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
     for name in (*config.tasks, *(task.name for task in given)):
@@ -143,7 +148,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
         _check_training(config, settings, everything := [*tasks, *map(TaskPlan.of, given)])
         _check_evaluation(config, settings, everything, mixing)
     config.finish(_owners(), components.has)
-    return Plan(settings, backbone, optimizer, groups, schedule, mixing, balance, tasks, given)
+    return Plan(settings, backbone, optimizer, groups, schedule, mixing, balance, tasks, given, chosen)
 
 
 class _Components:
@@ -183,7 +188,23 @@ class _Components:
         counted = _classes_of(reader, self.config, name)
         head = self.component(HEADS, name, chosen.get("paradigm"), counted)
         task = self.arguments(Task, name, TASK_PARTS, from_backbone=False)
-        return TaskPlan(name, _as_wanted(reader, head, counted), head, task)
+        rows = RowSettings(**self.arguments(RowSettings, name, from_backbone=False))
+        for setting, wrong in rows.problems():
+            self.config.problem(f"{place_of(self.config, setting, name)} {wrong}")
+        return TaskPlan(name, _as_wanted(reader, head, counted), head, task, rows)
+
+
+def _chosen_rows(
+    config: Config, tasks: Sequence[TaskPlan], folder: Path | None, for_train: bool
+) -> Mapping[Path, str]:
+    """Choose rows where settings want it; returns what the run's folder is to record."""
+    if any(task.reader is None or list(task.rows.problems()) for task in tasks):
+        return {}
+    try:
+        return choose_rows(tasks, folder, for_train)
+    except PalmError as error:
+        config.problem(str(error))
+        return {}
 
 
 def _keep_shared_rows(tasks: Sequence[TaskPlan]) -> None:

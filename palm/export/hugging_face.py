@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from palm.export.sources import saved_model
 from palm.export.tokenizer_files import load_tokenizer, save_reader
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
-from palm.pretrained.heads import HeadLayout, layout_of_head
+from palm.pretrained.heads import HeadLayout, layout_of_head, renamed
 
 
 def to_hugging_face(
@@ -41,17 +41,17 @@ def to_hugging_face(
     check_target(folder, overwrite)
     model = saved_model(Path(model_dir), trust)
     name, head = layout_of_head(model.head)
+    family = None if isinstance(model.backbone, Transformers) else family_of(model.backbone)
+    architecture = f"{family.classes if family else ''}{head.model}"
     if problem := _problem(name, model, head):
-        raise PalmError(f"{model_dir} cannot become a model of transformers: {problem}")
+        raise PalmError(f"{model_dir} cannot become a {architecture}: {problem}")
     write: Callable[[Path], object]
-    if isinstance(model.backbone, Transformers):
+    if family is not None:
+        write = partial(_write, model, name, family, head)
+    else:
         built = library_model(model, head)
         architecture = type(built).__name__
         write = partial(save_library_model, built)
-    else:
-        family = family_of(model.backbone)
-        architecture = f"{family.classes}{head.model}"
-        write = partial(_write, model, name, family, head)
     description = Path(model_dir) / DESCRIPTION
     with wrap_read_errors(description):
         card = model_card(read_object(description), label_names(model.reader, model.head), architecture)
@@ -82,7 +82,7 @@ def _problem(name: str, model: InferenceModel, head: HeadLayout) -> str | None:
             f"it pools tokens by {encoder['pooling']}, and transformers takes the first token there; export "
             "it to ONNX, or train with pooling: cls"
         )
-    is_compared = isinstance(model.backbone, Transformers)  # the outputs are
+    is_compared = isinstance(model.backbone, Transformers)  # `library_model` sees to that
     return _mlm_problem(model, head) if name == "mlm" and not is_compared else None
 
 
@@ -110,17 +110,10 @@ def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[st
     pooler = {name: encoder.pop(name) for name in names}
     weights = {family.prefix + name: value for name, value in from_ours(encoder, family.layout).items()}
     if head.reads_pooler:
-        weights |= _renamed(pooler, {"pooler": family.pooler})
-    return weights | _renamed(model.head.state_dict(), head.names_on(family.model_type))
-
-
-def _renamed(weights: Mapping[str, Tensor], names: Mapping[str, str]) -> dict[str, Tensor]:
-    """The weights with their modules' names, or their own, replaced."""
-    renamed = {}
-    for name, value in weights.items():
-        module, _, kind = name.rpartition(".")
-        renamed[f"{names[module]}.{kind}" if module else names[name]] = value
-    return renamed
+        weights |= {n: pooler[own] for own, n in renamed(pooler, {"pooler": family.pooler}).items()}
+    own = model.head.state_dict()
+    theirs = renamed(own, head.names_on(family.model_type))
+    return weights | {theirs[name]: value for name, value in own.items()}
 
 
 def _config(model: InferenceModel, name: str, family: Family, head: HeadLayout) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from palm.backbone.transformers import Transformers
@@ -13,13 +12,8 @@ from palm.backbone.transformers_tasks import task_model
 from palm.core.errors import PalmError
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names
-from palm.engine.inference.onnx.graph import made_up_batch
-from palm.engine.training.model import outputs_of
 from palm.pretrained.heads import HeadLayout, library_names
 from palm.pretrained.library import ABOVE, quiet_library
-
-TOLERANCE = 1e-4
-"""The largest difference between palm's outputs and the library's."""
 
 
 def library_model(model: InferenceModel, head: HeadLayout) -> nn.Module:
@@ -31,25 +25,26 @@ def library_model(model: InferenceModel, head: HeadLayout) -> nn.Module:
     backbone = model.backbone
     assert isinstance(backbone, Transformers)
     built = task_model(backbone.config, head.model, **_settings(model))
-    names = library_names(backbone.config, head)
-    if built is None or names is None:
+    found = library_names(backbone.config, head)
+    if built is None or found is None:
         raise PalmError(
             f"transformers has no {head.model[3:]} of {backbone.config.model_type}; export it to ONNX"
         )
-    built.eval()
     prefix = f"{built.base_model_prefix}."
     weights = {prefix + name: value for name, value in backbone.model.state_dict().items()}
     if head.reads_pooler:
         weights |= {n.removeprefix(ABOVE): v for n, v in backbone.state_dict().items() if n.startswith(ABOVE)}
     own = model.head.state_dict()
+    names, lacking = found
     weights |= {theirs: own[ours] for ours, theirs in names.items()}
-    lacking = _lacking(built, weights)
-    title = type(built).__name__
-    if lacking:
-        further = ", ".join(lacking)
-        raise PalmError(f"{model.task} cannot become a {title}, which has {further}, too; export it to ONNX")
-    if not (apart := _difference(model, backbone, built)) <= TOLERANCE:
-        raise PalmError(f"{model.task} cannot become a {title}, whose outputs differ by {apart:.1e}")
+    differing = lacking or _lacking(built, weights)
+    differing += [f"no {name}" for name, value in own.items() if name not in names and value.any()]
+    if head.model == "ForMaskedLM":
+        expected = backbone.activation()
+        differing += [f"{n} {v!r}" for n, v in expected.items() if model.head.settings[n] != v]
+    if differing:
+        others = ", ".join(differing)
+        raise PalmError(f"{type(built).__name__} has {others}, other than {model.task}; export it to ONNX")
     return built
 
 
@@ -77,34 +72,3 @@ def _settings(model: InferenceModel) -> dict[str, Any]:
     if "values" in model.head.outputs_attr:
         settings["problem_type"] = "regression"
     return settings
-
-
-@torch.no_grad()
-def _difference(model: InferenceModel, backbone: Transformers, built: nn.Module) -> float:
-    """The largest difference at real tokens, on made-up ones."""
-    batch = made_up_batch(model.reader, 8)
-    mask = batch["input_mask"]
-    pad = backbone.config.pad_token_id or 0
-    ids = batch["token_ids"]
-    batch["token_ids"] = ids.where(ids != pad, pad + 1).masked_fill(~mask, pad)
-    expected = outputs_of(backbone.eval(), model.head.eval(), batch)
-    given = {"input_ids": batch["token_ids"], "attention_mask": mask.long()}
-    if "segment_ids" in backbone.inputs_attr:
-        given["token_type_ids"] = batch["segment_ids"]
-    masks = batch["mask_pos"] if "mask_counts" in expected else None
-    computed = _under_our_names(built(**given), masks)
-    apart = 0.0
-    for name in computed.keys() & expected.keys():
-        ours = expected[name]
-        difference = (ours - computed[name].view(ours.shape)).abs()
-        apart = max(apart, float((difference[mask] if ours.shape[:2] == mask.shape else difference).max()))
-    return apart
-
-
-def _under_our_names(computed: Any, masks: Tensor | None) -> dict[str, Tensor]:
-    """The library's outputs under the names that palm's heads give theirs; logits of masked words alone."""
-    if "logits" not in computed:
-        return {name: computed[name] for name in ("start_logits", "end_logits")}
-    logits = computed.logits if masks is None else computed.logits.flatten(0, 1)[masks]
-    probs = logits.sigmoid() if logits.shape[-1] == 1 else logits.softmax(-1)
-    return {"logits": logits, "values": logits, "probs": probs}

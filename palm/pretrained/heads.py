@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,21 +90,38 @@ def layout_of_head(head: Head) -> tuple[str, HeadLayout]:
     return name, HEAD_LAYOUTS[name]
 
 
-def library_names(config: Any, head: HeadLayout) -> dict[str, str] | None:
-    """The name of every tensor of our head in the library's model; None where that has other layers.
+def library_names(config: Any, head: HeadLayout) -> tuple[dict[str, str], list[str]] | None:
+    """Name a head's tensors in the library's model, and what that has above the encoder and palm has not.
 
     Args:
         config: of the encoder, in the library's form.
         head: of palm's head.
+
+    Returns:
+        The name of every tensor of ours there, and those parameters; None without such a model.
     """
     if (found := head_layers(config, head.model)) is None:
         return None
     last, between = found
     if head.model != "ForMaskedLM":
-        return {f"out.{kind}": f"{last}.{kind}" for kind in ("weight", "bias")}
+        names = {f"out.{kind}": f"{last}.{kind}" for kind in ("weight", "bias")}
+        return names, [] if head.reads_pooler else between
     names = {"bias": f"{last}.bias"}
-    for name in between:
+    lacking = []
+    for theirs in between:
+        module, _, kind = theirs.rpartition(".")
+        if module == last.rpartition(".")[0] and kind == "bias":
+            continue  # tied to that of the last layer
+        ours = f"{'norm' if 'norm' in module.lower() else 'transform'}.{kind}"
+        if names.setdefault(ours, theirs) != theirs:
+            lacking.append(theirs)
+    return names, lacking if {"transform.weight", "norm.weight"} <= names.keys() else [last]
+
+
+def renamed(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
+    """Replace the modules in the names of tensors, or these names; our name -> the other."""
+    found = {}
+    for name in names:
         module, _, kind = name.rpartition(".")
-        if module and not name.endswith("predictions.bias") and name != "lm_head.bias":
-            names[f"{'norm' if 'norm' in module.lower() else 'transform'}.{kind}"] = name
-    return names if len(names) == 5 else None
+        found[name] = f"{modules[module]}.{kind}" if module else modules[name]
+    return found

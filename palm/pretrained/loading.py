@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,9 @@ from palm.core.errors import StorageError
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.pretrained.agreement import check_agreement
+from palm.pretrained.configs import find_config, read_config
 from palm.pretrained.files import read_weights
+from palm.pretrained.head_weights import NamedHead, fill_heads
 from palm.pretrained.library import directory_pooling, renamed_for
 from palm.pretrained.names import Renamed, to_ours
 
@@ -76,12 +78,13 @@ class Report:
         return "\n".join(lines)
 
 
-def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
+def load_pretrain(backbone: nn.Module, path: str | Path, heads: Iterable[NamedHead] = ()) -> Report:
     """Fill a backbone with pretrained weights.
 
     Args:
         backbone: of palm's own; it stays as it is if an error is raised.
         path: what `read_weights` reads.
+        heads: those of tasks, which start from the head beside the encoder where it is the same.
 
     Returns:
         What was loaded, left out, missing and unused; it is logged as well, as a warning if
@@ -95,7 +98,10 @@ def load_pretrain(backbone: nn.Module, path: str | Path) -> Report:
     check_agreement(backbone, given, Path(path))
     if isinstance(backbone, Backbone) and backbone.settings.get("pooling") == "model":
         backbone.set_pooling(directory_pooling(Path(path)))
-    return fill_backbone(backbone, given, Path(path))
+    report = fill_backbone(backbone, given, Path(path))
+    if isinstance(backbone, Backbone) and (file := find_config(Path(path))) is not None:
+        fill_heads(heads, backbone, read_config(file), given.original)
+    return report
 
 
 def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:

@@ -49,6 +49,7 @@ class ClassifyReader(TextReader):
     """
 
     cacheable = True
+    known_columns = ("label", "text_a", "text_b")
     aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
     optional_columns = ("text_b",)
     parsed_form = "a string or {'text_a': …} (and 'text_b')"
@@ -70,7 +71,7 @@ class ClassifyReader(TextReader):
         format: TableFormat | None = None,
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
-        self.use_columns(columns, ("label", "text_a", "text_b"), format)
+        self.use_columns(columns, format)
         if missing_labels and label_type == "real":
             raise ConfigError(["missing_labels: a real label cannot be left empty; set it to False"])
         self.missing_labels = missing_labels

@@ -55,6 +55,7 @@ class MaskLMReader(TextReader):
     """
 
     cacheable = True
+    known_columns = ("text_a", "text_b")
     order_2x = (*TextReader.order_2x, "dev_count", "print_prefix")
     optional_columns = ("text_b",)
     parsed_form = "a string or {'text_a': …} (and 'text_b')"
@@ -73,7 +74,7 @@ class MaskLMReader(TextReader):
         format: TableFormat | None = None,
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
-        self.use_columns(columns, ("text_a", "text_b"), format)
+        self.use_columns(columns, format)
         self.outputs_attr = {**self.outputs_attr, "mask_pos": _ONE_PER_MASK}
         self.targets_attr = {"mask_label": _ONE_PER_MASK}
 

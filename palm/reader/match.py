@@ -77,6 +77,7 @@ class MatchReader(TextReader):
     """
 
     cacheable = True
+    known_columns = ("label", "text_a", "text_b", "text_b_neg")
     aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
     order_2x = (*TextReader.order_2x[:-1], "learning_strategy", "phase", "dev_count", "print_prefix")
     text_columns = ("text_a", "text_b")
@@ -100,7 +101,7 @@ class MatchReader(TextReader):
         format: TableFormat | None = None,
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
-        self.use_columns(columns, ("label", "text_a", "text_b", "text_b_neg"), format)
+        self.use_columns(columns, format)
         raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy))
         self.is_pairwise = learning_strategy == "pairwise"
         labels = labels_of(label_type, n_classes, label_map)

@@ -24,6 +24,7 @@ from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.files import TableFormat, files_of, format_of
 from palm.reader.tables.record import TableRow, is_missing
+from palm.reader.tables.selection import table_of
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.squad import (
     SHOWN_IDS,
@@ -87,6 +88,7 @@ class MRCReader(TokenizingReader):
     """
 
     cacheable = True
+    known_columns = ("id", "question", "context", "answers", "answer_start")
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are pieces of the context as it is"}
     order_2x = (
         *TokenizingReader.order_2x[:2],
@@ -113,7 +115,7 @@ class MRCReader(TokenizingReader):
         format: TableFormat | None = None,
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, task_id, on_bad_row)
-        self.use_columns(columns, ("id", "question", "context", "answers", "answer_start"), format)
+        self.use_columns(columns, format)
         self.num_special = 2 + self.tokenizer.separators
         problems = count_problems(max_query_len=max_query_len, doc_stride=doc_stride)
         least = max_query_len + self.num_special + 1
@@ -151,7 +153,7 @@ class MRCReader(TokenizingReader):
             )
 
     def _is_table(self, path: Path) -> bool:
-        first = files_of(path)[0]
+        first = files_of(table_of(path))[0]
         return format_of(first) is not None or (self.format is not None and ".json" not in first.suffixes)
 
     def _row_questions(self, file: SquadFile) -> Iterator[SquadQuestion]:

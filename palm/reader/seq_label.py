@@ -80,6 +80,7 @@ class SequenceLabelReader(TokenizingReader):
     """
 
     cacheable = True
+    known_columns = ("label", "text_a")
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "blanks separate the words"}
     aliases: ClassVar[dict[str, str]] = TokenizingReader.aliases | {
         "label_map_config": "label_map",
@@ -109,7 +110,7 @@ class SequenceLabelReader(TokenizingReader):
         format: TableFormat | None = None,
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, task_id, on_bad_row)
-        self.use_columns(columns, ("label", "text_a"), format)
+        self.use_columns(columns, format)
         if max_seq_len < 3:
             raise ConfigError([f"max_seq_len should be at least 3, not {max_seq_len!r}"])
         self.missing_labels = missing_labels

@@ -37,6 +37,7 @@ class TokenizingReader(Reader):
 
     Attributes:
         tokenizer: that of the vocabulary.
+        known_columns: all columns that a table of this reader may have.
         columns: a column of the reader -> that of the files, where it has another name there.
         format: of tables whose names tell none.
 
@@ -56,6 +57,7 @@ class TokenizingReader(Reader):
         "phase",
     )
 
+    known_columns: ClassVar[tuple[str, ...]] = ()
     columns: Mapping[str, str] | None = None
     format: TableFormat | None = None
 
@@ -90,15 +92,13 @@ class TokenizingReader(Reader):
                 batch[name] = torch.from_numpy(rows[name].values[np.asarray(indices)])
         return batch
 
-    def use_columns(
-        self, named: Mapping[str, str] | None, known: Sequence[str], default: TableFormat | None
-    ) -> None:
-        """Take the settings `columns` and `format`, of a reader that knows these columns.
+    def use_columns(self, named: Mapping[str, str] | None, default: TableFormat | None) -> None:
+        """Take the settings `columns` and `format`.
 
         Raises:
             ConfigError: another column, or no format of tables.
         """
-        problems = column_problems(named, known)
+        problems = column_problems(named, self.known_columns)
         formats = get_args(TableFormat)
         raise_any([*problems, *(choice_problems(formats, format=default) if default is not None else ())])
         self.columns = named

@@ -25,7 +25,8 @@ from palm.metrics import Metric, metrics_of
 from palm.reader import Reader
 from palm.reader.inspection import label_names, named_texts
 from palm.reader.rows.chunks import encoded_chunks
-from palm.reader.tables.files import data_checksum, is_data
+from palm.reader.tables.files import is_data
+from palm.reader.tables.selection import ENDING, data_checksum
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import (
     AnswerCounts,
@@ -144,7 +145,8 @@ def _analysis(
     run: Run, task: str, known: Analysis | None, predict: bool, trust: str | Sequence[str]
 ) -> Analysis | str:
     model = run.model(task)
-    dev_file = run.setting(task, "dev_file")
+    chosen = run.folder / f"{task}.dev{ENDING}"
+    dev_file = str(chosen) if chosen.is_file() else run.setting(task, "dev_file")
     if model is None:
         return "No model of this task is saved, so nothing was predicted."
     if dev_file is None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from palm.reader import Reader
 from palm.reader.inspection import FileStatistics, histogram, quantiles, truths_of
 from palm.reader.rows.chunks import encoded_chunks
-from palm.reader.tables.files import data_checksum, data_size
+from palm.reader.tables.files import data_size
+from palm.reader.tables.selection import data_checksum
 
 MOST_EXAMPLES = 10_000
 """Examples of a file that are read: enough for its statistics, and no long wait for a large one."""

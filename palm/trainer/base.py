@@ -79,7 +79,8 @@ class TrainerBase(Assembly):
         forwards = self._loadable("load_pretrain")
         logger.info("Loading pretraining parameters from %s...", model_path)
         backbone = next(iter(forwards.values())).backbone
-        load_pretrain(backbone, pretrained_directory(model_path))
+        heads = [(name, forward.head, ()) for name, forward in forwards.items()]
+        load_pretrain(backbone, pretrained_directory(model_path), heads)
         for task in self._tasks("load_pretrain") if self._is_fitted() else ():
             if task.top is not None:
                 task.top.load_state_dict(backbone.copied_top(task.private_layers).state_dict())

@@ -322,3 +322,59 @@ def test_an_exported_classifier_computes_what_palm_predicts(family: str, tmp_pat
     with torch.no_grad():
         found = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+
+
+HEADED = [
+    ("modernbert", "SequenceClassification", "cls", {"out.weight": "classifier.weight"}),
+    ("deberta-v2", "QuestionAnswering", "mrc", {"out.bias": "qa_outputs.bias"}),
+    ("deberta-v2", "TokenClassification", "seq_label", {"out.weight": "classifier.weight"}),
+    ("modernbert", "MaskedLM", "mlm", {"transform.weight": "head.dense.weight", "bias": "decoder.bias"}),
+    ("bert", "MaskedLM", "mlm", {"norm.bias": "cls.predictions.transform.LayerNorm.bias"}),
+    ("bert", "SequenceClassification", "cls", {"out.weight": "classifier.weight"}),
+    ("roberta", "QuestionAnswering", "mrc", {"out.weight": "qa_outputs.weight"}),
+]
+
+
+@pytest.mark.parametrize(("family", "model", "paradigm", "names"), HEADED)
+def test_a_head_beside_the_encoder_is_loaded(
+    family: str, model: str, paradigm: str, names: dict[str, str], tmp_path: Path
+) -> None:
+    from palm.paradigm import HEADS
+    from palm.pretrained import load_pretrain
+
+    directory = model_directory(tmp_path, family, f"For{model}", num_labels=2)
+    original = getattr(transformers, f"AutoModelFor{model}").from_pretrained(directory)
+    with torch.no_grad():
+        for parameter in original.parameters():
+            parameter.add_(0.01)  # biases are zero otherwise
+    original.save_pretrained(directory)
+    backbone = load_backbone(directory)
+    sizes = {"hidden_size": 32, "vocab_size": 60, "n_classes": 2}
+    head_class = HEADS[paradigm]
+    settings = {n: v for n, v in sizes.items() if n in palm.config.settings_of(head_class)}
+    if paradigm == "mlm":
+        settings["vocab_size"] = int(original.config.vocab_size)
+    head = head_class(**settings)
+    load_pretrain(backbone, directory, [(paradigm, head, [])])
+    state, theirs = head.state_dict(), original.state_dict()
+    for ours, name in names.items():
+        assert torch.equal(state[ours], theirs[name])
+
+
+def test_a_head_of_other_labels_or_layers_is_left(tmp_path: Path) -> None:
+    from palm.paradigm import MRC, Classify
+    from palm.pretrained import load_pretrain
+
+    labels = {"id2label": {0: "good", 1: "bad"}, "label2id": {"good": 0, "bad": 1}}
+    directory = model_directory(tmp_path, "modernbert", "ForSequenceClassification", **labels)
+    backbone, head = load_backbone(directory), Classify(n_classes=2, hidden_size=32)
+    before = head.out.weight.clone()
+    load_pretrain(backbone, directory, [("cls", head, ["bad", "good"])])
+    assert torch.equal(head.out.weight, before)
+    load_pretrain(backbone, directory, [("cls", head, ["good", "bad"])])
+    assert not torch.equal(head.out.weight, before)
+    answers = model_directory(tmp_path / "qa", "modernbert", "ForQuestionAnswering")
+    reader = MRC(hidden_size=32)
+    before = reader.out.weight.clone()
+    load_pretrain(load_backbone(answers), answers, [("mrc", reader, [])])
+    assert torch.equal(reader.out.weight, before)

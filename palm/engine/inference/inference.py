@@ -47,7 +47,7 @@ from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.rows.chunks import chunks_of
 from palm.reader.rows.rows import Ints
-from palm.reader.tables.files import data_checksum
+from palm.reader.tables.selection import data_checksum
 
 FORMAT = "palm-model"
 VERSION = 1

@@ -312,13 +312,8 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if path[0] == "tasks" and len(path) == 2:
             continue  # only one of them has the task, as task_instance tells
         if path[-2:-1] == ("train_file",):
-            if path[-1] == "rows":
-                told = f"{old} rows in the checkpoint, {new} in this run"
-            elif (*path[:-1], "rows") in paths:
-                continue
-            else:
-                told = "as many rows, with other contents or read otherwise"
-            lines.append(f"{_setting_name(path[:-1])} has changed: {told}")
+            if path[-1] == "rows" or (*path[:-1], "rows") not in paths:
+                lines.append(f"{_setting_name(path[:-1])} has changed: {_rows_told(path[-1], old, new)}")
             continue
         old_name = old["name"] if _is_component(old) else old
         new_name = new["name"] if _is_component(new) else new
@@ -327,6 +322,12 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             f"{_setting_name(path)}: {old_name!r} in the checkpoint, {new_name!r} in this run{origin}"
         )
     return lines
+
+
+def _rows_told(name: str, old: Any, new: Any) -> str:
+    if name == "rows":
+        return f"{old} rows in the checkpoint, {new} in this run"
+    return "as many rows, with other contents or read otherwise"
 
 
 def _setting_name(path: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -120,18 +120,21 @@ class RunDirectory:
             if self.overwrite or goes_on or self.resume == "auto":
                 move_foreign_aside(self.path / name)
             check_replaceable(self.path / name)
+        self._clear(tasks)
+        is_own = goes_on and self._record().get("launch") == launch
+        if not is_own and (refused := self.refusal()) is not None:
+            raise StorageError(refused)
+        return self._start(is_own)
+
+    def _clear(self, tasks: Collection[str]) -> None:
+        """Remove what a run that died was writing; refuse places where files of others stand."""
         remove_stale(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
         for task in tasks:
             remove_stale(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
         remove_stale(self.path / BEST_OF_RUN, lambda name: name in tasks)
         for task in self.targets:
-            own = (self.path / task / name for name in (LAST, BEST))
-            for place in (*own, self.path / BEST_OF_RUN / task):
+            for place in (self.path / task / LAST, self.path / task / BEST, self.path / BEST_OF_RUN / task):
                 check_target(place, overwrite=True)
-        is_own = goes_on and self._record().get("launch") == launch
-        if not is_own and (refused := self.refusal()) is not None:
-            raise StorageError(refused)
-        return self._start(is_own)
 
     def refusal(self) -> str | None:
         """Return the reason why a run that may neither resume nor overwrite would be refused, or None.

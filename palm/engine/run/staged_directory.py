@@ -154,10 +154,7 @@ def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
             found.append({**start, "stages": [name for name, _ in stages]})
         begun = StageStarted(before["step"], label, start["total_steps"])
         found.append({**begun.as_line(), "tasks": start["tasks"]})
-        for name, plan in start["tasks"].items():
-            known = plans.setdefault(name, {**plan, "expected_steps": 0})
-            known["expected_steps"] += plan["expected_steps"]
-            known["is_target"] = known["is_target"] or plan["is_target"]
+        _add_plans(plans, start["tasks"])
         is_last = number == len(stages) - 1
         own = [_moved(line, label, before, counts) for line in lines if line["event"] != Planned.recorded_as]
         found += [line for line in own if is_last or line["event"] != Ended.recorded_as]
@@ -170,6 +167,13 @@ def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
         total = sum(line["total_steps"] for line in found if line["event"] == StageStarted.recorded_as)
         found[0] |= {"tasks": plans, "total_steps": total}
     return found
+
+
+def _add_plans(plans: dict[str, dict[str, Any]], tasks: Mapping[str, dict[str, Any]]) -> None:
+    for name, plan in tasks.items():
+        known = plans.setdefault(name, {**plan, "expected_steps": 0})
+        known["expected_steps"] += plan["expected_steps"]
+        known["is_target"] = known["is_target"] or plan["is_target"]
 
 
 def _moved(line: Line, label: str, before: Mapping[str, Any], counts: Mapping[str, int]) -> Line:

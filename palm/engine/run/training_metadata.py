@@ -15,7 +15,8 @@ from palm.engine.run.evaluation import Evaluator, count_examples, json_ready
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import identity
 from palm.engine.training.task import Task
-from palm.reader.tables.files import data_checksum, files_of
+from palm.reader.tables.files import files_of
+from palm.reader.tables.selection import data_checksum
 
 
 def training_facts(training: Training, task: Task, best: bool = False) -> dict[str, Any]:

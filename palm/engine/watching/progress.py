@@ -14,6 +14,8 @@ from palm.engine.watching.logs import Heading, StepLog, log_first_rows, palm_hea
 Progress = Literal["auto", "bar", "lines", "none"]
 """Display of a run's progress; auto: a bar on a terminal and in a notebook, lines elsewhere."""
 
+OVERALL_FORMAT = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+
 
 def watchers(progress: Progress, heading: Heading = palm_heading) -> list[Any]:
     """Return the observers that show a run in this way."""
@@ -73,14 +75,12 @@ class ProgressBars:
 
         training = event.training
         width = max(len(task.name) for task in training.tasks)
-        overall = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
         common: dict[str, Any] = {"file": sys.stderr, "dynamic_ncols": True}
-        colour = "green" if shows_colour(sys.stderr) else None
         self._bars[""] = tqdm(
             total=training.total_steps,
             initial=training.step,
-            bar_format=overall,
-            colour=colour,
+            bar_format=OVERALL_FORMAT,
+            colour="green" if shows_colour(sys.stderr) else None,
             position=0,
             **common,
         )

@@ -25,7 +25,7 @@ from palm.core.logging import logger
 from palm.reader.rows.chunks import RowEncoder, training_parts
 from palm.reader.rows.rows import Rows
 from palm.reader.rows.stored import mapped_rows, write_arrays, write_manifest
-from palm.reader.tables.files import data_checksum
+from palm.reader.tables.selection import data_checksum
 from palm.reader.text.bad_rows import BadRows
 
 VARIABLE = "PALM_DATA_CACHE"
@@ -41,9 +41,9 @@ MARK = ".palm-entry"
 """A file of every entry; a folder without it is not palm's."""
 
 _FILES = re.compile(
-    rf"{re.escape(MARK)}|rows\.json|\d+\.(values|offsets)|model\.onnx|exact\.onnx|manifest\.json"
+    rf"{re.escape(MARK)}|rows\.json|\d+\.(values|offsets)|model\.onnx|exact\.onnx|manifest\.json|.+\.rows\.json"
 )
-"""What an entry consists of: rows, or an ONNX graph."""
+"""What an entry consists of: rows, the choice of rows, or an ONNX graph."""
 
 
 FORMAT = 2

@@ -10,7 +10,7 @@ import lzma
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -82,14 +82,13 @@ def is_data(path: Path) -> bool:
         return False
 
 
-def data_checksum(path: Path, algorithm: str = "sha256") -> str:
-    """The hexadecimal hash of a data file's bytes; of several files, the hash of their hashes.
+def digest_of(files: Sequence[Path], algorithm: str = "sha256") -> str:
+    """The hexadecimal hash of a file's bytes; of several files, the hash of their hashes.
 
     Raises:
         OSError: one cannot be read.
-        DataError: there are none.
     """
-    parts = [checksum(file, algorithm) for file in files_of(path)]
+    parts = [checksum(file, algorithm) for file in files]
     return parts[0] if len(parts) == 1 else hashlib.new(algorithm, "".join(parts).encode()).hexdigest()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from palm.core.errors import DataError
 from palm.reader.tables.arrow import arrow_rows, parquet_rows
 from palm.reader.tables.columns import Columns
@@ -12,6 +14,9 @@ from palm.reader.tables.delimited import csv_rows, tsv_rows
 from palm.reader.tables.files import TableFormat, files_of, format_of
 from palm.reader.tables.jsonl import json_rows
 from palm.reader.tables.record import Head, Refuse, TableRow, cut
+from palm.reader.tables.selection import check_unchanged, is_selection, read_selection, table_of
+
+LookUp = Callable[[Sequence[str], str, bool], Sequence[str] | None]
 
 _Rows = Callable[[Path, Head, Refuse], Iterator[TableRow]]
 
@@ -40,43 +45,71 @@ def read_table(
     """
     refuse = _raise if refuse is None else refuse
     count = 0
+    header: Sequence[str] = ()
 
     def left_out(error: DataError) -> None:
         nonlocal count
         count += 1
         refuse(error)
 
-    header: list[str] = []
-    for file in files_of(path):
-        kind = format_of(file) or default or "tsv"
+    def look_up(names: Sequence[str], place: str, varies: bool) -> Sequence[str]:
+        nonlocal header
+        header = names
+        return columns.head(names, place, varies)
 
-        def head(names: Sequence[str], place: str, varies: bool = kind == "jsonl") -> Sequence[str]:
-            header[:] = names
-            return columns.head(names, place, varies)
-
-        for raw in _READ[kind](file, head, left_out):
-            try:
-                row = columns.row(raw)
-            except DataError as error:
-                left_out(error)
-            else:
-                count += 1
-                yield row
+    for raw in raw_rows(path, look_up, left_out, default):
+        try:
+            row = columns.row(raw)
+        except DataError as error:
+            left_out(error)
+        else:
+            count += 1
+            yield row
     if not count:
         names = cut(", ".join(header))
         after = f"the file ends after its header ({names})" if header else "the file is empty"
-        raise DataError(f"{path}: {after}; expected rows below it")
+        lacks = "no row of the table was chosen" if is_selection(path) else f"{after}; expected rows below it"
+        raise DataError(f"{path}: {lacks}")
     columns.finish(path)
 
 
-def raw_rows(path: Path, default: TableFormat | None = None) -> Iterator[TableRow]:
-    """The rows of a table with all columns of its files.
+def raw_rows(
+    path: Path,
+    look_up: LookUp | None = None,
+    refuse: Refuse | None = None,
+    default: TableFormat | None = None,
+) -> Iterator[TableRow]:
+    """The rows of a table with the columns of its files.
+
+    Args:
+        path: as of `read_table`.
+        look_up: takes the names of a file's columns, their place, and whether they may vary from row to row;
+            returns those that are wanted, or None for all.
+        refuse: as of `read_table`.
+        default: as of `read_table`.
 
     Raises:
         DataError: as `read_table`.
     """
-    for file in files_of(path):
-        yield from _READ[format_of(file) or default or "tsv"](file, lambda *_: None, _raise)
+    refuse = _raise if refuse is None else refuse
+    files = files_of(table_of(path))
+    wanted = None
+    if is_selection(path):
+        selection = read_selection(path)
+        check_unchanged(selection, path, files)
+        wanted = np.zeros(max(selection.rows, default=-1) + 1, dtype=np.bool_)
+        wanted[list(selection.rows)] = True
+    number = 0
+    for file in files:
+        kind = format_of(file) or default or "tsv"
+
+        def head(names: Sequence[str], place: str, varies: bool = kind == "jsonl") -> Sequence[str] | None:
+            return None if look_up is None else look_up(names, place, varies)
+
+        for row in _READ[kind](file, head, refuse):
+            if wanted is None or (number < len(wanted) and wanted[number]):
+                yield row
+            number += 1
 
 
 def _raise(error: DataError) -> None:

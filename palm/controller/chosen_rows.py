@@ -1,0 +1,187 @@
+"""The settings that choose rows of a table, `where`, `split` and `sample`, made into files of chosen rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palm.core.errors import DataError
+from palm.core.files.fs import write_text
+from palm.core.logging import logger
+from palm.core.registry import did_you_mean
+from palm.reader.base import Reader
+from palm.reader.rows.cache import MARK, DataCache
+from palm.reader.tables.columns import TARGETS, Columns
+from palm.reader.tables.files import TableFormat
+from palm.reader.tables.reading import raw_rows
+from palm.reader.tables.record import TableRow, cell_text
+from palm.reader.tables.selection import ENDING, Numbers, RowKeys, Selection, data_checksum, sample, split
+
+FILES = {"train": "train_file", "dev": "dev_file", "test": "pred_file"}
+"""A part of a table -> the setting that it takes the place of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings:
+    """The choice of rows of a task's train_file.
+
+    Args:
+        where: column of the file -> the value, or the list of values, that its rows must have.
+        split: parts taken out of the train_file, `{dev: 0.1, test: 0.1}`, as dev_file and pred_file: by
+            chance, of every label its share, equal texts in one part; with a `seed`, 1 where absent.
+        sample: train on so many of its rows, of every label its share.
+        sample_per_label: train on so many rows of each label.
+    """
+
+    where: dict[str, Any] | None = None
+    split: dict[str, float] | None = None
+    sample: int | None = None
+    sample_per_label: int | None = None
+
+    @property
+    def fractions(self) -> dict[str, float]:
+        """The parts beside the training rows."""
+        return {part: fraction for part, fraction in (self.split or {}).items() if part != "seed"}
+
+    @property
+    def seed(self) -> int:
+        """The seed of all choices by chance."""
+        return int((self.split or {}).get("seed", 1))
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Each setting with a wrong value, and what is wrong with it."""
+        if strange := sorted(self.fractions.keys() - {"dev", "test"}):
+            yield "split", f"has {', '.join(strange)}; it takes dev, test and seed"
+        total = sum(self.fractions.values())
+        if not (0 <= total < 1 and all(fraction > 0 for fraction in self.fractions.values())):
+            yield "split", f"should have fractions above 0 that leave rows to train on, not {self.split!r}"
+        for name, count in (("sample", self.sample), ("sample_per_label", self.sample_per_label)):
+            if count is not None and count < 1:
+                yield name, f"should be 1 or more, not {count}"
+
+
+@dataclass
+class _Table:
+    """A table, with the tasks that choose rows of it in the same way."""
+
+    path: Path
+    settings: RowSettings
+    format: TableFormat | None
+    tasks: dict[str, tuple[Columns, RowKeys]] = field(default_factory=dict)
+
+    def rows(self) -> dict[str, Numbers]:
+        """Read the table once, for every task; returns the numbers of the rows of each part."""
+        chosen = []
+        for number, row in enumerate(raw_rows(self.path, self._look_up, _pass_over, self.format)):
+            if not self._is_wanted(row):
+                continue
+            chosen.append(number)
+            for columns, keys in self.tasks.values():
+                cells = columns.row(row).cells
+                texts = [cells.get(name) for name in columns.optional if name not in TARGETS]
+                keys.add(texts, next((cells[name] for name in TARGETS if name in cells), None))
+        parts = split([keys for _, keys in self.tasks.values()], self.settings.fractions)
+        numbers = np.asarray(chosen, dtype=np.int64)
+        return {**parts, "": numbers}
+
+    def _look_up(self, names: Sequence[str], place: str, varies: bool) -> None:
+        for columns, _ in self.tasks.values():
+            columns.head(names, place, varies)
+        for name in self.settings.where or {}:
+            if name not in names and not varies:
+                hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+                raise DataError(f"{place}: where names {name!r}, which is no column of the file{hint}")
+
+    def _is_wanted(self, row: TableRow) -> bool:
+        return all(
+            cell_text(row.cells.get(name)) in map(cell_text, value if isinstance(value, list) else [value])
+            for name, value in (self.settings.where or {}).items()
+        )
+
+
+def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> dict[Path, str]:
+    """Put files of chosen rows in the place of tasks' files; tasks without such settings stay as they are.
+
+    Args:
+        tasks: `TaskPlan`s, with `RowSettings` in `rows`.
+        folder: of the run, whose record of chosen rows counts if this is no training.
+        for_train: choose anew.
+
+    Returns:
+        The records for the run's folder: their paths and contents.
+
+    Raises:
+        DataError: a table cannot be read.
+    """
+    tables: dict[str, _Table] = {}
+    records: dict[Path, str] = {}
+    for task in tasks:
+        if task.rows == RowSettings() or task.task.get("train_file") is None:
+            continue
+        known = {} if folder is None else {part: folder / f"{task.name}.{part}{ENDING}" for part in FILES}
+        if not for_train and known and known["train"].is_file():
+            _take(task, {part: path for part, path in known.items() if path.is_file()})
+            continue
+        cls, arguments = task.reader
+        key = json.dumps([str(task.task["train_file"]), task.rows.where, task.rows.split], default=str)
+        new = _Table(task.task["train_file"], task.rows, arguments.get("format"))
+        table = tables.setdefault(key, new)
+        columns = Columns((), _known(cls), arguments.get("columns"))
+        table.tasks[task.name] = (columns, RowKeys(task.rows.seed))
+    for table in tables.values():
+        parts = table.rows()
+        digest = data_checksum(table.path)
+        for task in (task for task in tasks if task.name in table.tasks):
+            _, keys = table.tasks[task.name]
+            chosen = dict(parts)
+            chosen["train"] = sample(keys, parts["train"], task.rows.sample, task.rows.sample_per_label)
+            rows = {name: parts[""][chosen[name]] for name in FILES if name in chosen}
+            _enter(task, rows, digest, folder, records)
+    return records
+
+
+def _pass_over(error: DataError) -> None:
+    """Leave a row out that cannot be read; the reader of the chosen rows tells of it."""
+
+
+def _known(cls: type[Reader]) -> tuple[str, ...]:
+    known: tuple[str, ...] = getattr(cls, "known_columns", ())
+    return known
+
+
+def _enter(
+    task: Any, parts: Mapping[str, Numbers], digest: str, folder: Path | None, records: dict[Path, str]
+) -> None:
+    """Write a task's chosen rows where any process finds them, and note them for the run's folder."""
+    settings = {name: value for name, value in vars(task.rows).items() if value is not None}
+    found = {}
+    for part, rows in parts.items():
+        text = Selection(task.task["train_file"], digest, rows.tolist()).text(settings)
+        name = f"{task.name}.{part}{ENDING}"
+        cache = DataCache.of_user()
+        base = Path(tempfile.gettempdir()) / "palm-rows" if cache is None else cache.folder
+        found[part] = base / hashlib.sha256(text.encode()).hexdigest()[:32] / name
+        if not found[part].is_file():
+            found[part].parent.mkdir(parents=True, exist_ok=True)
+            (found[part].parent / MARK).touch()
+            write_text(found[part], text)
+        os.utime(found[part].parent)  # it is in use, and not to be forgotten
+        if folder is not None:
+            records[folder / name] = text
+    _take(task, found)
+    told = ", ".join(f"{len(rows)} {part}" for part, rows in parts.items())
+    logger.info("%s: chosen of %s: %s rows", task.name, task.task["train_file"].name, told)
+
+
+def _take(task: Any, found: Mapping[str, Path]) -> None:
+    for part, path in found.items():
+        if part == "train" or task.task.get(FILES[part]) is None:
+            task.task[FILES[part]] = path

@@ -1,0 +1,174 @@
+"""One table for several tasks, and parts of it: which rows are trained on, evaluated on and predicted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palm
+from helpers import article, tiny
+from palm.controller import Controller
+from palm.engine.training.loop import Training
+from palm.reader import ClassifyReader
+from palm.reader.tables.selection import RowKeys, sample, split
+
+LABELS = list(article.LABELS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Requests with intent and slots in one table, with further columns."""
+    article.write_files(tmp_path)
+    slots = (tmp_path / "slot.tsv").read_text("utf-8").splitlines()[1:]
+    intents = (tmp_path / "intent.tsv").read_text("utf-8").splitlines()[1:]
+    rows = []
+    for number, (slot, intent) in enumerate(zip(slots, intents, strict=True)):
+        words, tags = (cell.split("\2") for cell in slot.split("\t"))
+        lang = ["en", "de", "fr"][number % 3]
+        rows.append({"tokens": words, "slots": tags, "intent": int(intent[0]), "lang": lang})
+        rows[-1]["said"] = " ".join(words)
+    save(tmp_path, rows)
+    return tmp_path
+
+
+def save(folder: Path, rows: list[dict[str, Any]]) -> None:
+    (folder / "all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def load(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "all.jsonl").read_text("utf-8").splitlines()]
+
+
+def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
+    slot = {"reader": "seq_label", "paradigm": "seq_label", "label_map": dict(article.LABELS)}
+    slot |= {"columns": {"text_a": "tokens", "label": "slots"}}
+    intent = {"reader": "cls", "paradigm": "cls", "n_classes": 2}
+    intent |= {"columns": {"text_a": "said", "label": "intent"}}
+    known = {"slot": slot, "intent": intent}
+    made = tiny.config(folder, "cls", **{"train_file": str(folder / "all.jsonl"), **settings})
+    names = tasks or ("slot", "intent")
+    return made | {"task_instance": list(names), "tasks": {name: known[name] for name in names}}
+
+
+def digests(training: Training) -> list[str]:
+    return [task.stream.rows.digest for task in training.tasks]
+
+
+def texts(task: Any, path: Path) -> list[str]:
+    return [example.text_a for example in task.reader.read(path, True)]
+
+
+def test_one_table_is_two_files(folder: Path) -> None:
+    made = config(folder)
+    one = Controller(made, argv=[]).training()
+    del made["train_file"]
+    for name in ("slot", "intent"):
+        made["tasks"][name] |= {"train_file": str(folder / f"{name}.tsv"), "columns": {}}
+    two = Controller(made, argv=[]).training()
+    assert digests(one) == digests(two)
+    assert [step.loss for step in one.steps()] == [step.loss for step in two.steps()]
+
+
+def test_each_task_trains_on_the_rows_that_have_its_label(folder: Path) -> None:
+    rows = load(folder)
+    for number, row in enumerate(rows):
+        if number % 3 == 0:
+            row["intent"] = None
+        if number % 3 == 1:
+            del row["slots"]
+    save(folder, rows)
+    slot, intent = Controller(config(folder), argv=[]).training().tasks
+    assert texts(intent, intent.train_file) == [row["said"] for row in rows if row["intent"] is not None]
+    assert [example.words for example in slot.reader.read(slot.train_file, True)] == [
+        row["tokens"] for row in rows if "slots" in row
+    ]
+    made = config(folder)
+    made["tasks"]["intent"]["share_rows_with"] = "slot"
+    shared = Controller(made, argv=[]).training()
+    assert [len(task.stream.rows) for task in shared.tasks] == [40, 40]
+    assert all(float(step.loss) > 0 for step in shared.steps())
+
+
+def test_parts_are_found_again_after_training(folder: Path) -> None:
+    made = config(folder, split={"dev": 0.2, "test": 0.1}, num_epochs=1)
+    controller = Controller(made, argv=[])
+    parts = {}
+    for task in controller.plan.tasks:
+        reader = ClassifyReader(folder / "vocab.txt", 24, columns={"text_a": "said", "label": "intent"})
+        parts[task.name] = [
+            [each.text_a for each in reader.read(task.task[f"{part}_file"], True)]
+            for part in ("train", "dev", "pred")
+        ]
+    assert parts["slot"] == parts["intent"]
+    train, dev, test = parts["intent"]
+    assert Counter(train + dev + test) == Counter(row["said"] for row in load(folder))
+    assert not {*train} & {*dev, *test}
+    assert not {*dev} & {*test}
+    controller.train()
+    again = Controller(made, for_train=False, argv=[])
+    assert len(again.pred("intent")) == len(test)
+    assert again.plan.tasks[1].task["dev_file"] == folder / "out" / "intent.dev.rows.json"
+    assert "accuracy" in again.evaluate("intent")
+    with (folder / "all.jsonl").open("a") as file:
+        file.write("{}\n")
+    with pytest.raises(palm.DataError, match=r"all\.jsonl"):
+        again.evaluate("intent")
+
+
+def test_where_and_sample_choose_training_rows(folder: Path) -> None:
+    (intent,) = Controller(config(folder, "intent", where={"lang": ["en", "de"]}), argv=[]).training().tasks
+    wanted = [row["said"] for row in load(folder) if row["lang"] != "fr"]
+    assert texts(intent, intent.train_file) == wanted
+    (few,) = Controller(config(folder, "intent", sample_per_label=3), argv=[]).training().tasks
+    assert Counter(each.label for each in few.reader.read(few.train_file, True)) == {0: 3, 1: 3}
+    (some,) = Controller(config(folder, "intent", sample=10, where={"lang": "en"}), argv=[]).training().tasks
+    assert len(texts(some, some.train_file)) == 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "values"),
+    [
+        ({"split": {"dev": 0.5, "test": 0.6}}, ["split"]),
+        ({"split": {"validation": 0.1}}, ["split", "validation"]),
+        ({"sample": 0}, ["sample", "0"]),
+        ({"where": {"lang": "it"}}, ["rows.json"]),
+    ],
+)
+def test_a_choice_that_cannot_be_made_is_told(
+    folder: Path, settings: dict[str, Any], values: list[str]
+) -> None:
+    with pytest.raises(palm.PalmError) as caught:
+        Controller(config(folder, "intent", **settings), argv=[]).training()
+    assert all(value in str(caught.value) for value in values)
+
+
+def keys_of(texts: list[str], labels: list[str | None], seed: int = 1) -> RowKeys:
+    keys = RowKeys(seed)
+    for text, label in zip(texts, labels, strict=True):
+        keys.add([text], label)
+    return keys
+
+
+def test_every_label_has_its_share_and_a_seed_decides() -> None:
+    labels = ["a"] * 700 + ["b"] * 290 + ["c"] * 10
+    names = [str(number) for number in range(1000)]
+    parts = split([keys_of(names, labels)], {"dev": 0.1, "test": 0.2})
+    for part, fraction in (("dev", 0.1), ("test", 0.2)):
+        counts = Counter(labels[row] for row in parts[part].tolist())
+        assert all(abs(counts[label] - fraction * labels.count(label)) <= 1 for label in "abc")
+    other = split([keys_of(names, labels, 2)], {"dev": 0.1, "test": 0.2})
+    assert len({*parts["dev"].tolist()} & {*other["dev"].tolist()}) < 40
+    chosen = sample(keys_of(names, labels), parts["train"], 100, None)
+    assert len(chosen) == 100
+    assert Counter(labels[row] for row in chosen.tolist())["a"] in (69, 70, 71)
+
+
+def test_rows_that_any_task_takes_for_equal_are_in_one_part() -> None:
+    one = keys_of(["a", "a", "b", "c", "d", "e"], [None] * 6)
+    two = keys_of(["1", "2", "2", "3", "4", "5"], [None] * 6)
+    parts = split([one, two], {"dev": 0.5})
+    assert any({0, 1, 2} <= {*rows.tolist()} for rows in parts.values())

@@ -1,0 +1,89 @@
+"""Tasks on every encoder of the `transformers` library, as its own models: equal outputs, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.library_encoders import write_config
+from palm.backbone.transformers import Transformers
+from palm.backbone.transformers_config import PACKED, PADDED
+from palm.core.errors import PalmError
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.training.model import outputs_of
+from palm.export.library_model import library_model
+from palm.paradigm import MRC, Classify, Head, MaskLM, SequenceLabel
+from palm.pretrained.heads import layout_of_head
+from palm.reader import ClassifyReader
+
+transformers = pytest.importorskip("transformers", minversion="5.9")
+
+REFUSED = {
+    "mrc": {"modernbert", "big_bird", "esm", "eurobert", "gte", "nomic_bert"},
+    "seq_label": {"modernbert"},
+    "mlm": {"modernbert", "esm", "eurobert", "flaubert", "luke", "nomic_bert", "rembert", "ultrabert", "xlm"},
+}
+"""Head -> families whose own model has other layers there, or that have no such model."""
+
+
+def head_of(kind: str, backbone: Transformers) -> Head:
+    sizes = backbone.sizes()
+    width = sizes["hidden_size"]
+    if kind == "mlm":
+        return MaskLM(**sizes)
+    if kind == "mrc":
+        return MRC(hidden_size=width)
+    return Classify(3, width) if kind == "cls" else SequenceLabel(3, width)
+
+
+def batch_of(vocabulary: int) -> dict[str, torch.Tensor]:
+    lengths = torch.tensor([[9], [4], [7]])
+    mask = torch.arange(9) < lengths
+    ids = torch.randint(5, vocabulary, (3, 9), generator=torch.Generator().manual_seed(1))
+    return {
+        "token_ids": ids.masked_fill(~mask, 1),
+        "segment_ids": torch.zeros_like(ids),
+        "position_ids": torch.arange(9).expand_as(ids),
+        "input_mask": mask,
+        "word_mask": mask,
+        "mask_pos": torch.tensor([2, 11, 20]),
+    }
+
+
+@pytest.mark.parametrize("kind", ["cls", "mrc", "seq_label", "mlm"])
+@pytest.mark.parametrize("family", sorted(PACKED | PADDED))
+def test_the_librarys_own_model_computes_the_same(family: str, kind: str, tmp_path: Path) -> None:
+    if family not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"transformers {transformers.__version__} has no {family}")
+    torch.manual_seed(2)
+    backbone = Transformers(write_config(tmp_path, family)).eval()
+    head = head_of(kind, backbone).eval()
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+    reader = ClassifyReader(str(tmp_path / "vocab.txt"), max_seq_len=16)
+    model = InferenceModel("task", reader, backbone, head, precision="fp32")
+    if family in REFUSED.get(kind, ()):
+        with pytest.raises(PalmError) as caught:
+            library_model(model, layout_of_head(head)[1])
+        assert "ONNX" in str(caught.value)
+        return
+    built: Any = library_model(model, layout_of_head(head)[1]).eval()
+    batch = batch_of(60)
+    given = {"input_ids": batch["token_ids"], "attention_mask": batch["input_mask"].long()}
+    with torch.no_grad():
+        expected, found = outputs_of(backbone, head, batch), built(**given)
+    if kind == "mrc":
+        mask = batch["input_mask"]
+        pairs = [(expected[n][mask], found[n][mask]) for n in ("start_logits", "end_logits")]
+    elif kind == "mlm":
+        pairs = [(expected["logits"], found.logits.flatten(0, 1)[batch["mask_pos"]])]
+    else:
+        mask = batch["input_mask"] if kind == "seq_label" else slice(None)
+        pairs = [(expected["logits"][mask], found.logits[mask])]
+    for ours, theirs in pairs:
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
