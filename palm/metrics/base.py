@@ -26,6 +26,7 @@ class Metric(ABC):
         main: the number of `compute` that decides which model is best.
         higher_is_better: whether that number should rise; one that should fall is 0 or more.
         perfect: its highest value, where it should rise.
+        worst: its lowest value there.
         examples_per_unit: the number of consecutive examples that are counted as one.
     """
 
@@ -33,6 +34,7 @@ class Metric(ABC):
     main: ClassVar[str]
     higher_is_better: ClassVar[bool] = True
     perfect: ClassVar[float] = 1.0
+    worst: ClassVar[float] = 0.0
     examples_per_unit: ClassVar[int] = 1
 
     @abstractmethod

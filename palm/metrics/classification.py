@@ -71,6 +71,7 @@ class MatthewsCorrelation(LabelCounts):
     """
 
     main = "mcc"
+    worst = -1.0
 
     def compute(self) -> dict[str, float]:
         by_chance = sum(count * self.true[label] for label, count in self.predicted.items())

@@ -38,6 +38,7 @@ class Pearson(OfNumbers):
     """The linear correlation, from -1 to 1; not a number where either side is constant."""
 
     main = "pearson"
+    worst = -1.0
 
     def number(self, predicted: Floats, true: Floats) -> float:
         return correlation(predicted, true)
@@ -48,6 +49,7 @@ class Spearman(OfNumbers):
     """The correlation of ranks, from -1 to 1; equal numbers share the mean of their ranks."""
 
     main = "spearman"
+    worst = -1.0
 
     def number(self, predicted: Floats, true: Floats) -> float:
         return correlation(ranks(predicted), ranks(true))

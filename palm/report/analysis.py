@@ -44,7 +44,7 @@ from palm.report.losses import example_losses, has_row_losses, record_loss
 from palm.report.run import Model, Run
 
 ANALYSIS_FILE = "report_data.json"
-ANALYSIS_VERSION = 1
+ANALYSIS_VERSION = 2
 
 MOST_ROWS = 25
 """Rows that are shown, those with the largest loss."""
@@ -85,7 +85,8 @@ class Analysis:
         key: hashes of the model, the dev data and this format: what the rest depends on.
         data: statistics of the data files that are still there.
         examples: of the dev data.
-        scores: the numbers of the head's metrics.
+        scores: the numbers of the metrics that the run was configured with, or else the head's.
+        baseline: the share of the most frequent true label, where an example has one label.
         hardest: the rows with the largest loss.
         label_scores: of every label, the most frequent first.
         matrix_labels: of the confusion matrix; empty where it would be too large.
@@ -102,6 +103,7 @@ class Analysis:
     data: Sequence[DataFile] = ()
     examples: int = 0
     scores: Sequence[tuple[str, float]] = ()
+    baseline: float | None = None
     hardest: Sequence[Row] = ()
     label_scores: Sequence[LabelScore] = ()
     matrix_labels: Sequence[str] = ()
@@ -155,7 +157,9 @@ def _analysis(
     path = Path(str(dev_file))
     if not is_data(path):
         return f"The dev data is no longer at {path}, so nothing was predicted."
-    key = f"{ANALYSIS_VERSION}-{checksum(model.folder / MANIFEST)[:16]}-{data_checksum(path)[:16]}"
+    names = run.setting(task, "metrics")
+    metrics = names.split(",") if isinstance(names, str) else names
+    key = f"{ANALYSIS_VERSION}-{metrics}-{checksum(model.folder / MANIFEST)[:16]}-{data_checksum(path)[:16]}"
     if known is not None and known.key == key:
         return known
     if not predict:
@@ -163,7 +167,8 @@ def _analysis(
     train_file = run.setting(task, "train_file")
     logger.info("%s: predicting %s with %s", task, path, model.folder)
     try:
-        return analyse(model, path, key, None if train_file is None else Path(str(train_file)), trust)
+        train_path = None if train_file is None else Path(str(train_file))
+        return analyse(model, path, key, train_path, trust, metrics)
     except PalmError as error:  # the rest of the page is worth having
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"
@@ -175,6 +180,7 @@ def analyse(
     key: str = "",
     train_file: Path | None = None,
     trust: str | Sequence[str] = (),
+    metric_names: Sequence[str] | None = None,
 ) -> Analysis:
     """Predict a file with labels, and say where the predictions are wrong.
 
@@ -187,7 +193,7 @@ def analyse(
         raise DataError(told)
     reader = loaded.reader
     counts = counts_of(reader)
-    metrics = [metric() for metric in metrics_of(loaded.head.metrics)]
+    metrics = [metric() for metric in metrics_of(metric_names or loaded.head.metrics)]
     windows: list[int] = []
     rows = _judged_rows(loaded, dev_file, counts, metrics, windows)
     hardest = heapq.nlargest(MOST_ROWS, rows, key=lambda row: (row.loss or 0.0, not row.is_right))
@@ -201,6 +207,7 @@ def analyse(
         [statistics(reader, path, role) for path, role in files if path is not None and is_data(path)],
         len(windows),
         [pair for metric in metrics for pair in metric.compute().items()] if windows else [],
+        counts.baseline(),
         hardest,
         counts.label_scores(),
         labels,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -48,10 +49,10 @@ class Frame:
 
     width: ClassVar[int] = 420
     height: ClassVar[int] = 236
-    left: ClassVar[int] = 52
+    left: ClassVar[int] = 66
     right: ClassVar[int] = 410
-    top: ClassVar[int] = 10
-    bottom: ClassVar[int] = 198
+    top: ClassVar[int] = 12
+    bottom: ClassVar[int] = 192
 
     def x(self, value: float) -> float:
         """Return the place of a step, in the units of the picture."""
@@ -98,8 +99,8 @@ class Line:
 
     @property
     def dashes(self) -> str:
-        """The pattern of its dashes; empty for a solid line."""
-        return DASHES[self.dash % 4]
+        """The pattern of its dashes; empty for a solid line. Colours that come again have the next one."""
+        return DASHES[(self.dash + self.colour // 8) % 4]
 
     @property
     def dots(self) -> Sequence[Point]:
@@ -172,7 +173,7 @@ class Chart:
 
     def x_labels(self, frame: Frame) -> list[tuple[float, str]]:
         """Return place and text of the numbers below the x axis."""
-        steps = [step for step in ticks(frame.x_low, frame.x_high, 6) if frame.x_low <= step <= frame.x_high]
+        steps = [step for step in ticks(frame.x_low, frame.x_high, 5) if frame.x_low <= step <= frame.x_high]
         return _labels(steps, frame.x)
 
     def stage_lines(self, frame: Frame) -> list[tuple[float, str, str]]:
@@ -226,7 +227,7 @@ class Bars:
 
     def x_labels(self, frame: Frame) -> list[tuple[float, str]]:
         """Return place and name of some bars."""
-        every = -(-len(self.bars) // 6)
+        every = -(-len(self.bars) // 5)
         return [(frame.x(number + 0.5), self.bars[number][0]) for number in range(0, len(self.bars), every)]
 
 
@@ -261,17 +262,20 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 def shown_number(value: float) -> str:
     """A number as people read it: four digits that count, thousands apart, no long rows of zeros."""
     if value == int(value) and abs(value) < 1e12:
-        return f"{int(value):,}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
+        return minus(f"{int(value):,}")
+    return minus(f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}")
+
+
+def minus(text: str) -> str:
+    """Return a number, or a text of numbers, with a minus sign for every hyphen that begins one; no -0.00."""
+    return re.sub(r"(?<![\w.-])-(?=\d)", "\N{MINUS SIGN}", re.sub(r"-(0(\.0*)?)(?![\d.])", r"\1", text))
 
 
 def _tick(value: float, step: float) -> str:
     """A number beside an axis."""
     if abs(value) >= 10000 and value == int(value):
-        return f"{value / 1000:g}k"
+        return minus(f"{value / 1000:g}k")
     if value and step < 1e-3:
         mantissa, _, exponent = f"{value:.1e}".partition("e")
-        return f"{float(mantissa):g}e{int(exponent)}"
-    return f"{value:g}"
+        return minus(f"{float(mantissa):g}e{int(exponent)}")
+    return minus(f"{value:g}")

@@ -91,6 +91,10 @@ class Counts(ABC):
         wrong = Counter({pair: n for pair, n in self.pairs.items() if pair[0] != pair[1]})
         return [Confused(gold, predicted, n) for (gold, predicted), n in wrong.most_common(MOST_PAIRS)]
 
+    def baseline(self) -> float | None:
+        """The share of the most frequent true label; None where an example has no single label."""
+        return None
+
     def matrix(self) -> tuple[list[str], list[list[int]]]:
         """The labels and, a row for each true label, how often each was predicted; empty where too many."""
         return [], []
@@ -149,6 +153,12 @@ class LabelCounts(Counts):
         probs = record.get("probs")
         certain = f" ({100 * probs[record['label']]:.0f} %)" if isinstance(probs, list) else ""
         return Judged(gold, f"{predicted}{certain}", gold == predicted)
+
+    def baseline(self) -> float | None:
+        true = Counter[str]()
+        for (gold, _), count in self.pairs.items():
+            true[gold] += count
+        return max(true.values()) / true.total() if true else None
 
     def label_scores(self) -> list[LabelScore]:
         right = Counter({gold: n for (gold, given), n in self.pairs.items() if gold == given})

@@ -56,6 +56,14 @@ def losses(history: History) -> dict[str, Curve]:
     }
 
 
+def mean_losses(history: History) -> dict[str, Curve]:
+    """Task -> the running mean of the losses of all its steps, at those that were logged."""
+    return {
+        task: _curve(task, ((step.step, step.mean_loss) for step in history.steps if step.task == task))
+        for task in history.tasks
+    }
+
+
 def dev_losses(history: History) -> dict[str, Curve]:
     """Task -> its dev losses, of tasks that have any."""
     evaluations = history.evaluations

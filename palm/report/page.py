@@ -26,7 +26,7 @@ from palm.engine.training.events import Evaluated
 from palm.engine.watching.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
-from palm.report.charts import Bars, Chart, Line, shown_number
+from palm.report.charts import Bars, Chart, Line, minus, shown_number
 from palm.report.comparison_page import COMPARISON, comparison_page
 from palm.report.curves import Curve
 from palm.report.history import History
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 REPORT_FILE = "report.html"
+
+FEW_POINTS = 20
+"""With fewer logged steps a mean of neighbours shows nothing; the run's own mean knows all steps between."""
+
+MOST_OPEN = 4
+"""Tasks whose details are unfolded; of more, all are folded."""
 
 
 def write_report(
@@ -93,7 +99,13 @@ def environment(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"shown": shown_number, "score": _score, "value": shown_value, "duration": duration}
+    made.filters |= {
+        "shown": shown_number,
+        "score": _score,
+        "value": shown_value,
+        "duration": duration,
+        "minus": minus,
+    }
     return made
 
 
@@ -114,6 +126,8 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         .get_template("page.html")
         .render(
             run=run,
+            title=page_title(history.tasks, run.name),
+            is_folded=len(history.tasks) > MOST_OPEN,
             history=history,
             ending=ending,
             encoder=next(
@@ -134,6 +148,12 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
             made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
         )
     )
+
+
+def page_title(tasks: Sequence[str], folder: str) -> str:
+    """Return the names of the first tasks, and the number of the others."""
+    shown = ", ".join(tasks[:MOST_OPEN])
+    return f"{shown} and {len(tasks) - MOST_OPEN} more" if len(tasks) > MOST_OPEN else shown or folder
 
 
 def _cosines(history: History) -> Iterator[tuple[str, str, list[tuple[str, float | None]]]]:
@@ -167,6 +187,8 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
         "planned": plan.expected_steps,
         "epochs": steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
         "scores": [(name, value, best.scores[task].get(name)) for name, value in last.items() if best],
+        "baseline": analysis.baseline if isinstance(analysis, Analysis) else None,
+        "interval": _interval(analysis, best, task),
         "best_step": 0 if best is None else best.step,
         "models": [
             (each.kind, each.folder.relative_to(run.folder).as_posix())
@@ -177,6 +199,24 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
         "missing": analysis if isinstance(analysis, str) else "",
         "length_charts": list(_length_charts(analysis)) if isinstance(analysis, Analysis) else [],
     }
+
+
+def _interval(analysis: Analysis | str, best: Evaluated | None, task: str) -> tuple[float, float] | None:
+    """Return the interval of the deciding score, if that is an accuracy; None for other metrics."""
+    name, share = next(iter(best.scores[task].items())) if best else ("", math.nan)
+    if name != "accuracy" or not isinstance(analysis, Analysis) or not analysis.examples or math.isnan(share):
+        return None
+    return accuracy_interval(share, analysis.examples)
+
+
+def accuracy_interval(share: float, examples: int) -> tuple[float, float]:
+    """Compute the 95 % interval of a share of examples.
+
+    Source: Wilson, 1927, "Probable inference, the law of succession, and statistical inference".
+    """
+    ratio = 1.96**2 / examples
+    half = math.sqrt(ratio * share * (1 - share) + ratio**2 / 4)
+    return (share + ratio / 2 - half) / (1 + ratio), (share + ratio / 2 + half) / (1 + ratio)
 
 
 def _length_charts(analysis: Analysis) -> Iterator[Bars]:
@@ -205,9 +245,12 @@ def _loss_charts(history: History) -> Iterator[Chart]:
         colour = history.tasks.index(task)
         if not curve.points:
             continue
+        is_short = len(curve.points) < FEW_POINTS
+        smooth = curves.mean_losses(history)[task] if is_short else curve.smoothed()
+        name = "mean of the last steps" if is_short else "smoothed"
         lines = [
             Line(Curve("loss of the step", curve.points), colour, faint=True, marks=len(curve.points) <= 120),
-            Line(Curve("smoothed", curve.smoothed().points), colour),
+            Line(Curve(name, smooth.points), colour),
         ]
         if task in dev:
             lines.append(Line(Curve("dev loss", dev[task].points), colour, dash=1, marks=True))
@@ -233,7 +276,13 @@ def _score_charts(history: History) -> Iterator[Chart]:
                 for number, curve in enumerate(members)
             ]
             unit = members[0].name if len(members) == 1 else "score"
-            yield Chart(f"{task}: dev scores", unit, lines, "A ring marks the step that was best.")
+            by = next(iter(best.scores[task])) if best else unit
+            yield Chart(
+                f"{task}: dev scores",
+                unit,
+                lines,
+                f"A ring marks the step that was best by {by}.",
+            )
 
 
 def _update_charts(history: History) -> Iterator[Chart]:
@@ -304,7 +353,7 @@ def versions_of(run: Run) -> dict[str, str]:
 
 
 def _score(value: float | None) -> str:
-    return "–" if value is None or math.isnan(value) else shown_score(value)
+    return "–" if value is None or math.isnan(value) else minus(shown_score(value))
 
 
 def shown_value(value: Any) -> str:

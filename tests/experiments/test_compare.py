@@ -17,7 +17,10 @@ from palm.config import read_config
 from palm.controller.document import document
 from palm.controller.plan import Plan, plan
 from palm.core.errors import ConfigError, StorageError
+from palm.core.files.fs import write_json
+from palm.core.files.untrusted import read_object
 from palm.engine.training.planning import StepPlan
+from palm.experiments.comparison.compare import _keep_earlier
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of
 from palm.experiments.comparison.setup import setup_of
 from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of
@@ -234,9 +237,9 @@ def test_a_helper_that_helps_is_called_helpful_and_by_how_much() -> None:
     assert found.helpers == {"b": {"a": "helpful"}}
     (answer,) = found.answers
     assert answer.verdict == "better"
-    half = answer.difference.high - answer.difference.mean
-    assert f"{answer.difference.mean:.1f} ± {half:.1f} points" in found.verdicts["a"]
-    assert 8 < answer.difference.mean < 12
+    told = answer.difference
+    assert f"{told.mean:.1f} points of accuracy ({told.low:+.1f} to {told.high:+.1f})" in found.verdicts["a"]
+    assert 8 < told.mean < 12
 
 
 def test_a_helper_that_harms_is_called_harmful() -> None:
@@ -268,6 +271,58 @@ def test_a_further_variant_is_compared_with_each_target_alone() -> None:
         ("staged", "alone-a", "better"),
     ]
     assert found.helpers == {"b": {"a": "no difference"}}
+
+
+def answered(*per_seed: list[float], metric: str = "accuracy", **asked: list[float]) -> Outcome:
+    """The outcome of runs right on these shares of 1000 rows more than the first, seed by seed."""
+    shares = {"together": [0.0] * len(per_seed[0])} | {f"alone-{k}": own for k, own in enumerate(per_seed)}
+    ways = [Variant(name, name, [name], as_given=name in asked) for name in (shares | asked)]
+    rows = {
+        name: [[({"label": int(k < 500 - 1000 * share)}, {"label": 1}) for k in range(1000)] for share in own]
+        for name, own in (shares | asked).items()
+    }
+    lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
+    test = {"a": Scoring("test.tsv", metric, 1000, "last", is_dev=False)}
+    seeds = range(len(per_seed[0]))
+    return outcome_of(lengths, {"a": rows}, test, seeds, "target", "Equal.", resamples=50)
+
+
+def test_intervals_are_corrected_as_verdicts_are_and_a_large_undecided_effect_is_told() -> None:
+    large = [0.1, 0.3, 0.2, 0.35, 0.05]  # p 0.03 by itself
+    small = [0.1, -0.1, 0.05, -0.05, 0.02]
+    (alone,) = answered(large).answers
+    assert (alone.verdict, alone.difference.low > 0, alone.comparisons) == ("better", True, 1)
+    found = answered(large, small, small)
+    first = found.answers[0]
+    assert (first.verdict, first.comparisons) == ("perhaps better", 3)
+    assert first.difference.p_value < 0.05 < first.p_corrected
+    assert first.difference.low < 0 < first.difference.mean == pytest.approx(20, abs=0.1)
+    assert f"20.0 points of accuracy ({first.difference.low:+.1f} to" in found.verdicts["a"]
+    assert f"(p {first.p_corrected:.4f})" in found.verdicts["a"]
+
+
+def test_a_variant_that_was_asked_for_changes_no_verdict_of_the_planned_ones() -> None:
+    large = [0.15, 0.25, 0.2, 0.3, 0.1]
+    planned = answered(large).answers[0]
+    both = answered(large, twin=[0.0, 0.1, -0.1, 0.05, 0.0]).answers
+    assert [(each.variant, each.comparisons) for each in both] == [("alone-0", 1), ("twin", 1)]
+    assert both[0] == planned
+
+
+def test_intervals_end_where_the_metric_does() -> None:
+    (two_seeds,) = answered([0.0, 0.4]).answers
+    assert (two_seeds.difference.low, two_seeds.difference.high) == (-100, 100)
+    (correlated,) = answered([0.0, 0.4], metric="mcc").answers
+    assert correlated.difference.high <= 200
+
+
+def test_an_earlier_answer_is_kept_when_another_takes_its_place(tmp_path: Path) -> None:
+    first, second = answered([0.1, 0.2]), answered([0.1, 0.3])
+    for found in (first, first, second):
+        _keep_earlier(tmp_path, found)
+        write_json(tmp_path / "compare.json", found.as_json())
+    assert read_object(tmp_path / "compare-1.json") == first.as_json()
+    assert not (tmp_path / "compare-2.json").exists()
 
 
 def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from palm.experiments.comparison.resampling import resampled_scores
-from palm.experiments.comparison.statistics import holm, paired_difference, t_quantile, t_tail
+from palm.experiments.comparison.statistics import (
+    holm,
+    paired_difference,
+    smallest_differences,
+    t_quantile,
+    t_tail,
+)
 from palm.metrics import METRICS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -112,3 +118,11 @@ def test_a_metric_of_resampled_rows_is_that_of_the_rows_repeated(name: str) -> N
     for pair in pairs:
         counting.update(*pair)
     assert whole[0] == pytest.approx(counting.compute()[metric.main])
+
+
+def test_what_three_seeds_and_300_rows_can_show() -> None:
+    low, high = smallest_differences(3, 300)
+    # t of two degrees of freedom, 4.303, times the root of 2² / 3 + 10 / 3, and of 4² / 3 + 10.
+    assert (low, high) == (pytest.approx(9.29, abs=0.01), pytest.approx(16.85, abs=0.01))
+    assert smallest_differences(5, 300)[1] < low + 2
+    assert smallest_differences(2, 300)[0] > 25

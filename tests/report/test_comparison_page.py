@@ -38,7 +38,7 @@ def comparison() -> dict[str, Any]:
         "answers": [
             {"target": "slot", "reference": "together", "reference_said": "together",
              "variant": "alone-slot", "said": "alone", "unit": "points of entity_f1",
-             "difference": difference, "p_corrected": 0.2, "verdict": "no difference"}
+             "difference": difference, "comparisons": 1, "p_corrected": 0.2, "verdict": "no difference"}
         ],
         "verdicts": {"slot": "together and alone: no difference that 2 seeds can show"},
         "helpers": {"<b>mlm": {"slot": "no difference"}},
@@ -52,7 +52,7 @@ def test_the_page_has_verdicts_scores_and_differences(tmp_path: Path) -> None:
     assert "together and alone: no difference that 2 seeds can show" in text
     assert "<b>0.9200</b> ± 0.0141" in text
     assert "<b>+1.25</b> points of entity_f1" in text
-    assert "-3.80 to +6.30" in text
+    assert "−3.80 to +6.30" in text
     assert "slot, &lt;b&gt;mlm" in text
     assert "<b>mlm" not in text
     assert 'x1="25.0" x2="118.0"' in text  # -3.8 and 6.3, where 6.3 is the whole half of the picture

@@ -79,7 +79,7 @@ def test_a_chart_puts_points_where_their_numbers_are() -> None:
     chart = Chart("loss", "loss", [Line(Curve("loss", [(0, 0.0), (50, 10.0), (100, 5.0)]))])
     points = re.search(r'<polyline points="([^"]+)"', svg(chart))
     assert points is not None
-    assert points[1] == "52.0,198.0 231.0,10.0 410.0,104.0"  # the corners of the frame, its top, its middle
+    assert points[1] == "66.0,192.0 238.0,12.0 410.0,102.0"  # the corners of the frame, its top, its middle
     assert chart.columns == ["global step", "loss"]
     assert chart.rows == [["0", "0"], ["50", "10"], ["100", "5"]]
 
@@ -87,8 +87,8 @@ def test_a_chart_puts_points_where_their_numbers_are() -> None:
 def test_the_axis_of_a_chart_encloses_its_numbers_at_even_steps() -> None:
     chart = Chart("loss", "loss", [Line(Curve("loss", [(0, -1.0), (50, 8.9)]))])
     assert chart.frame is not None
-    assert [text for _, text in chart.frame.y_labels] == ["-2", "0", "2", "4", "6", "8", "10"]
-    assert [place for place, _ in chart.frame.y_labels][::6] == [198.0, 10.0]
+    assert [text for _, text in chart.frame.y_labels] == ["−2", "0", "2", "4", "6", "8", "10"]
+    assert [place for place, _ in chart.frame.y_labels][::6] == [192.0, 12.0]
 
 
 def test_the_table_behind_a_chart_is_cut_where_there_are_many_points() -> None:
@@ -112,21 +112,21 @@ def test_names_in_a_chart_are_escaped() -> None:
 
 def test_bars_are_as_high_as_their_counts() -> None:
     heights = re.findall(r'<rect [^>]*height="([\d.]+)"', svg(Bars("n", "n", "x", [("1", 2), ("2", 4)])))
-    assert [float(height) for height in heights] == [94.0, 188.0]
+    assert [float(height) for height in heights] == [90.0, 180.0]
 
 
 def test_stages_have_a_line_and_their_name_where_they_begin() -> None:
     line = Line(Curve("loss", [(70, 1.0), (90, 2.0), (120, 3.0)]))
     stages = [(0, "1-helper"), (95, "2-fork"), (95, "3-<merge>"), (97, "4-last"), (130, "5-later")]
     drawn = re.findall(r'<g class="stage">(.*?)</g>', svg(Chart("loss", "loss", [line], stages=stages)))
-    assert [re.search(r'<line x1="([\d.]+)"', each)[1] for each in drawn] == ["52.0", "231.0", "245.3"]
+    assert [re.search(r'<line x1="([\d.]+)"', each)[1] for each in drawn] == ["66.0", "238.0", "251.8"]
     assert [re.search("<title>(.*)</title>", each)[1] for each in drawn] == [
         "1-helper",
         "2-fork, 3-&lt;merge&gt;",
         "4-last",
     ]
     assert [bool(re.search(">([^<]*)</text>", each)) for each in drawn] == [True, False, True]  # no room
-    assert '<text transform="translate(56 13) rotate(90)">1-helper</text>' in drawn[0]
+    assert '<text transform="translate(70 15) rotate(90)">1-helper</text>' in drawn[0]
     assert "stage" not in svg(Chart("loss", "loss", [line]))
 
 

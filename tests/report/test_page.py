@@ -15,8 +15,13 @@ import pytest
 import palm
 from helpers.runs import HOSTILE
 from palm.cli import main
-from palm.report.charts import Frame, shown_number
+from palm.report import charts
+from palm.report.analysis import Analysis, analyses_of
+from palm.report.charts import Frame, Line, minus, shown_number
+from palm.report.curves import Curve
 from palm.report.history import read_history
+from palm.report.page import accuracy_interval, page_title
+from palm.report.run import read_run
 
 pytest.importorskip("jinja2", reason="the extra report is not installed")
 
@@ -100,7 +105,7 @@ def check(page: Page, run: Path) -> None:
     assert HOSTILE in "".join(page.text)
     assert not [attrs for tag, attrs in page.tags if tag in ("script", "img", "iframe", "object", "base")]
     assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
-    assert page.title == "run · palm report"
+    assert page.title == "cls, match, mlm, mrc · palm report"
 
 
 def test_the_page_has_the_numbers_of_the_history(reported: Path) -> None:
@@ -222,3 +227,35 @@ def opened(file: Path, folder: Path) -> tuple[Page, list[str]]:
         check=True,
     )
     return Page(found.stdout), [line for line in found.stderr.splitlines() if "CONSOLE" in line]
+
+
+def test_numbers_have_a_minus_sign_and_no_negative_zero() -> None:
+    assert minus("drop (-1.02, -1.03 to -0.00, of 5)") == "drop (−1.02, −1.03 to 0.00, of 5)"
+    assert minus("2026-11-23 x-1 -0.004 -0") == "2026-11-23 x-1 −0.004 0"
+
+
+def test_letters_of_charts_have_twelve_pixels_where_a_chart_is_narrowest() -> None:
+    style = (Path(charts.__file__).parent / "template" / "style.css").read_text(encoding="utf-8")
+    (letters,) = re.findall(r"\.chart text \{ font: (\d+)px", style)
+    narrowest = 350 - 2 * 14 - 2  # a column of `.charts`, less the padding and the border of a figure
+    assert int(letters) * narrowest / Frame.width >= 12
+
+
+def test_colours_that_come_again_have_another_dash() -> None:
+    lines = [Line(Curve("", ()), colour) for colour in range(16)]
+    assert len({(line.kind, line.dashes) for line in lines}) == 16
+
+
+def test_a_score_stands_beside_its_interval_and_the_commonest_label(reported: Path) -> None:
+    analysis = analyses_of(read_run(reported), predict=False)["cls"]
+    assert isinstance(analysis, Analysis)
+    true = [each.support for each in analysis.label_scores]
+    assert analysis.baseline == max(true) / sum(true) == max(true) / analysis.examples
+    # Wilson's interval of 30 of 40.
+    assert accuracy_interval(0.75, 40) == pytest.approx((0.5981, 0.8581), abs=1e-3)
+    assert f"{analysis.baseline:.4f} of them" in (reported / "report.html").read_text(encoding="utf-8")
+
+
+def test_more_tasks_than_a_screen_holds_are_folded() -> None:
+    assert page_title(["a", "b", "c", "d", "e", "f"], "out") == "a, b, c, d and 2 more"
+    assert page_title([], "out") == "out"

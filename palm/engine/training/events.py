@@ -315,8 +315,8 @@ class Transferred(Event, recorded_as="transfer"):
         step: the global step after which it took place.
         cosine: of the tasks' gradients, over the whole encoder.
         layers: the same for the embeddings, and each layer of the encoder.
-        look_ahead: task a -> task b -> the fraction by which b's loss falls after a step on a, divided by the
-            fraction that the step takes from a's loss; 1 is as good as a step on b itself, below 0 does harm.
+        look_ahead: task a -> task b -> by how much b's loss falls after a step on a, as a share of what an
+            equally long one on b itself would take; 1 is as good as that, below 0 does harm.
         took: seconds.
     """
 

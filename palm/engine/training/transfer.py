@@ -9,24 +9,33 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain, count, islice
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from palm.core.errors import ConfigError
+from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
 from palm.distributed import local_shard
 from palm.engine.training.device_transfer import placed
 from palm.engine.training.events import Event, Transferred
 from palm.engine.training.loop import Step, Training
+from palm.engine.training.task import Task
 from palm.engine.training.train_step import TaskBatches, gramian, sum_of_losses, taken_gradients
 
+ROWS = 64
+"""The rows of a task, at least, that one comparison takes: gradients of 16 rows point anywhere."""
+
 LOOK_AHEAD = 0.01
-"""A step on a task is as long as would lower its own loss by this share, if the loss were linear."""
+"""A step on a task is at most as long as would lower its own loss by this share, if the loss were linear."""
 
 SHARE = 0.02
 """Of the time of training, what `auto` spends at most, by the number of passes."""
+
+LEAST = 5
+"""Comparisons that a verdict needs at least."""
 
 FP32_COST = 4
 """How many times as long a pass takes in fp32, which comparisons are in, where the run computes in bf16."""
@@ -75,20 +84,17 @@ class TransferProbe:
             batches = self._next_batches()
             losses = []
             gradients = []
-            for name, batch in batches.items():
-                losses.append(sum_of_losses(training.replica, [TaskBatches(name, [batch])]).item())
+            for name, parts in batches.items():
+                losses.append(sum_of_losses(training.replica, [TaskBatches(name, parts)]).item())
                 gradients.append(taken_gradients(training.replica))
             products = {
                 name: gramian([[own[k] for k in kept] for own in gradients]) for name, kept in self._layers()
             }
             whole = products.pop("")
-            after = [
-                self._losses_after(gradients[k], losses[k], whole[k, k].item(), batches)
-                for k in range(len(names))
+            norms = whole.diagonal().sqrt().tolist()
+            changes = [
+                self._changes(own, gradient, losses, norms, batches) for own, gradient in enumerate(gradients)
             ]
-        changes = [
-            [(1 - new / old) / LOOK_AHEAD for new, old in zip(row, losses, strict=True)] for row in after
-        ]
         return Transferred(
             training.step,
             cosine=_pairs(names, cosines(whole)),
@@ -97,17 +103,17 @@ class TransferProbe:
             took=round(time.perf_counter() - began, 3),
         )
 
-    def _next_batches(self) -> dict[str, tuple[Tensors, float]]:
-        """Task -> the first batch of its next step, where it is computed, and the factor of its loss."""
+    def _next_batches(self) -> dict[str, list[tuple[Tensors, float]]]:
+        """Task -> the batches of its next steps, placed, each with the factor of its loss."""
         training = self.training
-        batches = {task.name: task.batches(task.step)[0] for task in training.tasks}
-        counts = [[training.model.num_terms(name, batch)] for name, batch in batches.items()]
-        factors, _ = training.replica.loss_factors(counts)
         device = training.recipe.device
-        return {
-            name: (placed(batch, device), factor)
-            for (name, batch), (factor,) in zip(batches.items(), factors, strict=True)
-        }
+        found = {}
+        for task in training.tasks:
+            parts = list(islice(_upcoming(task), num_batches(task)))
+            counts = [training.model.num_terms(task.name, part) for part in parts]
+            (factors,), _ = training.replica.loss_factors([counts])
+            found[task.name] = [(placed(part, device), own) for part, own in zip(parts, factors, strict=True)]
+        return found
 
     def _layers(self) -> Iterator[tuple[str, list[int]]]:
         """The numbers of the parameters of the whole encoder, without a name, and of each of its layers."""
@@ -120,35 +126,56 @@ class TransferProbe:
         for number, names in enumerate(layers):
             yield f"layer {number}" if number else "embeddings", [numbers[name] for name in names]
 
-    def _losses_after(
+    def _changes(
         self,
+        own: int,
         gradient: Sequence[Tensor | None],
-        loss: float,
-        size: float,
-        batches: Mapping[str, tuple[Tensors, float]],
+        losses: Sequence[float],
+        norms: Sequence[float],
+        batches: Mapping[str, Sequence[tuple[Tensors, float]]],
     ) -> list[float]:
-        """The losses of all tasks after a step of the encoder on one of them, which is taken back."""
+        """Compare a step of the encoder on one task with one of the same length on each task itself.
+
+        The step is as long as would lower the loss of this task or of the other by `LOOK_AHEAD`, whichever is
+        shorter: where a gradient is almost 0, a step for as much of its loss would ruin all others.
+
+        Args:
+            own: the number of the task.
+            gradient: of the task.
+            losses: of all tasks.
+            norms: of their gradients.
+            batches: of all tasks.
+        """
         model = self.training.model
-        replica = self.training.replica
-        rate = LOOK_AHEAD * loss / size if size > 0 else 0.0
         moved = [
             (local_shard(parameter.detach()), local_shard(grad))
             for (name, parameter), grad in zip(model.named_parameters(), gradient, strict=True)
             if grad is not None and name.startswith("backbone.")
         ]
-        before = [parameter.clone() for parameter, _ in moved]
-        torch._foreach_add_([parameter for parameter, _ in moved], [grad for _, grad in moved], alpha=-rate)
+        weights = [parameter for parameter, _ in moved]
+        before = [weight.clone() for weight in weights]
         found = []
-        with torch.no_grad():
-            for name, (batch, factor) in batches.items():
-                with replica.apart():  # with fsdp, what was gathered before is not to be used again
-                    pass
-                loss_now = replica.losses([name], [batch])
-                found.append(replica.mean((loss_now if factor else loss_now.nan_to_num()) * factor).item())
-        torch._foreach_copy_([parameter for parameter, _ in moved], before)
-        with replica.apart():
+        for k, (name, parts) in enumerate(batches.items()):
+            lengths = [LOOK_AHEAD * losses[task] / norms[task] if norms[task] else 0.0 for task in (own, k)]
+            length = min(lengths)
+            torch._foreach_add_(weights, [grad for _, grad in moved], alpha=-length / (norms[own] or 1.0))
+            fall = 1 - self._loss(name, parts) / losses[k]
+            found.append(fall / (length * norms[k] / losses[k]) if length else math.nan)
+            torch._foreach_copy_(weights, before)
+        with self.training.replica.apart():
             pass
         return found
+
+    def _loss(self, name: str, parts: Sequence[tuple[Tensors, float]]) -> float:
+        replica = self.training.replica
+        with replica.apart():  # with fsdp, what was gathered before is not to be used again
+            pass
+        total = 0.0
+        with torch.no_grad():
+            for batch, factor in parts:
+                loss = replica.losses([name], [batch])
+                total += replica.mean((loss if factor else loss.nan_to_num()) * factor).item()
+        return total
 
 
 @contextmanager
@@ -175,14 +202,37 @@ def undisturbed(training: Training) -> Iterator[None]:
             parameter.grad = gradient
 
 
+def num_batches(task: Task) -> int:
+    """Return how many batches of a task one comparison takes, on each device: two or more, of `ROWS` rows."""
+    assert task.stream is not None
+    per_epoch = task.stream.steps_per_epoch
+    return min(per_epoch, max(2, math.ceil(ROWS * per_epoch / len(task.stream.rows))))
+
+
+def _upcoming(task: Task) -> Iterator[Tensors]:
+    """Yield the batches of the next steps of a task."""
+    return chain.from_iterable(map(task.batches, count(task.step)))
+
+
 def automatic_period(training: Training) -> int:
     """After how many steps of a run a comparison costs some 2 % of their time, by the number of passes."""
-    tasks = len(training.tasks)
-    # A backward pass is two forward ones; every task has both, and a forward pass after a step on each.
-    passes = 3 * tasks + tasks**2
+    # A backward pass is two forward ones; every batch has both, and a forward pass after a step on each task.
+    passes = (3 + len(training.tasks)) * sum(map(num_batches, training.tasks))
     dearer = FP32_COST if training.model.precision == "bf16" else 1
     parts = max(task.gradient_accumulation_steps for task in training.tasks)
-    return math.ceil(passes * dearer / (SHARE * 3 * training.plan.count * parts))
+    every = math.ceil(passes * dearer / (SHARE * 3 * training.plan.count * parts))
+    total = training.plan.total_steps
+    if total < LEAST * every:
+        logger.warning(
+            "transfer_every_n_steps: auto compares the tasks every %d steps, so %d times in %d steps, and a "
+            "verdict needs %d; set transfer_every_n_steps to %d for as many at a higher price",
+            every,
+            total // every,
+            total,
+            LEAST,
+            max(1, total // LEAST),
+        )
+    return every
 
 
 def cosines(products: Tensor) -> list[list[float]]:

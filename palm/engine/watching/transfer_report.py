@@ -1,16 +1,20 @@
-"""Summary of many comparisons of tasks, with a verdict: keep, drop, try alone."""
+"""Summary of many comparisons of tasks, with a verdict: keep, drop, no effect, try alone."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import median
 
 from palm.engine.training.events import Pairs, Transferred
+from palm.engine.training.transfer import LEAST
 
-LEAST = 3
-"""Comparisons that a verdict needs at least."""
+LITTLE = 0.1
+"""A smaller effect is none."""
+
+HALF = 0.5
+"""An effect of unknown sign is none if it is surely smaller than this."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +24,11 @@ class Influence:
     Args:
         helper: the task that the steps were on.
         target: the other.
-        cosine: mean cosine of their gradients over the whole encoder; None if unknown.
-        look_ahead: mean share of its loss that the target lost, of a step that takes as much of its own from
-            the helper; see `Transferred`.
-        error: the standard error of that mean; None of a single comparison.
+        cosine: median cosine of their gradients over the whole encoder; None if unknown.
+        look_ahead: median share that steps on the helper had of the effect of equally long ones on the target
+            itself; see `Transferred`.
+        low: where the 95 % interval of that median begins.
+        high: where it ends.
         count: comparisons.
     """
 
@@ -31,25 +36,27 @@ class Influence:
     target: str
     cosine: float | None
     look_ahead: float
-    error: float | None
+    low: float
+    high: float
     count: int
 
     @property
     def verdict(self) -> str:
-        """`keep`, `drop` or `try alone`: without the helper, to compare.
+        """`keep`, `drop`, `no effect`, or `try alone`: without the helper, to compare.
 
-        Keep it where steps on it lower the target's loss by more than two standard errors, drop it where they
-        raise it by as much.
+        Keep it where the whole interval is above 0, drop it where that is below, unless the median is small.
         """
-        if self.error is None or self.count < LEAST or abs(self.look_ahead) <= 2 * self.error:
+        if self.count < LEAST:
             return "try alone"
-        return "keep" if self.look_ahead > 0 else "drop"
+        if abs(self.look_ahead) >= LITTLE and (self.low > 0 or self.high < 0):
+            return "keep" if self.low > 0 else "drop"
+        return "no effect" if max(-self.low, self.high) < HALF else "try alone"
 
     @property
     def shown(self) -> str:
         """Verdict and numbers, as one cell of a table."""
-        error = "" if self.error is None else f" ± {self.error:.2f}"
-        return f"{self.verdict} ({self.look_ahead:+.2f}{error})"
+        interval = f"{self.low:+.2f} to {self.high:+.2f}"
+        return f"{self.verdict} ({self.look_ahead:+.2f}, {interval}, of {self.count})"
 
 
 def influences(comparisons: Sequence[Transferred]) -> list[Influence]:
@@ -66,10 +73,29 @@ def influences(comparisons: Sequence[Transferred]) -> list[Influence]:
         values = _known([each.look_ahead for each in comparisons], helper, target)
         angles = _known([each.cosine for each in comparisons], helper, target)
         if values:
-            error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-            cosine = fmean(angles) if angles else None
-            found.append(Influence(helper, target, cosine, fmean(values), error, len(values)))
+            cosine = median(angles) if angles else None
+            low, high = median_interval(values)
+            found.append(Influence(helper, target, cosine, median(values), low, high, len(values)))
     return found
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the median, whatever the distribution; the range of fewer than six values.
+
+    A single comparison may be off by a hundred times the rest, where a loss is close to 0.
+
+    Source: the sign test's interval between order statistics (Conover, 1999, "Practical Nonparametric
+    Statistics", section 3.2).
+    """
+    count = len(values)
+    outside = 0
+    tail = 2.0 * 0.5**count
+    while tail <= 0.05:
+        outside += 1
+        tail += 2.0 * math.comb(count, outside) * 0.5**count
+    ordered = sorted(values)
+    first = max(0, outside - 1)
+    return ordered[first], ordered[count - 1 - first]
 
 
 def _known(comparisons: Sequence[Pairs], helper: str, target: str) -> list[float]:

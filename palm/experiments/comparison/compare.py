@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from statistics import mean
 from typing import Any, get_args
@@ -12,11 +13,13 @@ from palm.controller.startup import configured
 from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.errors import PalmError
 from palm.core.files.fs import check_replaceable, write_json, write_text
+from palm.core.files.untrusted import read_object
 from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.engine.inference.model_paths import BEST
 from palm.engine.run.run_lock import only_run_in
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import Setup, setup_of
+from palm.experiments.comparison.statistics import smallest_differences
 from palm.experiments.comparison.variants import Budget, Length, Variant
 from palm.experiments.grid.folder import ROWS, Grid, GridRun, word_of
 from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
@@ -117,6 +120,8 @@ def _compared(
     grid.open("compare", setup.about(), overwrite, grows=("also", "data"))
     ways = setup.ways()
     logger.info("%s", setup.equal(ways))
+    for target, rows in setup.num_rows().items():
+        _tell_smallest(target, seeds, rows)
     settings = setup.settings
     chosen = range(settings.random_seed, settings.random_seed + seeds)
     runs = setup.runs(ways, chosen)
@@ -124,6 +129,29 @@ def _compared(
     slots = slots_of(workers, settings.use_gpu)
     results = _trained(Pool(grid, ["compare", "--one_run", *home], slots, keep_models), runs)
     return _outcome(grid, setup, ways, results, chosen)
+
+
+def _tell_smallest(target: str, seeds: int, rows: int) -> None:
+    """Log what the numbers of seeds and rows can show."""
+    low, high = smallest_differences(seeds, rows)
+    logger.info(
+        "%s: with %d seeds and %d rows, differences above %.0f to %.0f points can be shown",
+        target,
+        seeds,
+        rows,
+        low,
+        high,
+    )
+
+
+def _keep_earlier(folder: Path, found: Outcome) -> None:
+    """Copy the answer that stands there, if it is another one, to the first free `compare-N.json`."""
+    file = folder / COMPARE_JSON
+    if file.is_file() and (earlier := read_object(file)) != found.as_json():
+        names = (folder / f"compare-{number}.json" for number in count(1))
+        kept = next(name for name in names if not name.exists())
+        write_json(kept, earlier)
+        logger.info("the earlier answer is kept as %s", kept)
 
 
 def _trained(pool: Pool, runs: Sequence[GridRun]) -> dict[str, Result]:
@@ -176,6 +204,7 @@ def _outcome(
         for variant, length in ways
     ]
     found = outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways))
+    _keep_earlier(grid.path, found)
     write_json(grid.path / COMPARE_JSON, found.as_json())
     write_text(grid.path / COMPARE_TABLE, f"{found}\n")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,8 +14,15 @@ import numpy as np
 from palm.core.errors import PalmError
 from palm.engine.run.evaluation import aligned
 from palm.experiments.comparison.resampling import Pair, resampled_scores
-from palm.experiments.comparison.statistics import LEVEL, Difference, Floats, holm, paired_difference
-from palm.experiments.comparison.variants import ALONE, REFERENCE, Budget, Length, Variant
+from palm.experiments.comparison.statistics import (
+    LEVEL,
+    Difference,
+    Floats,
+    holm,
+    paired_difference,
+    t_quantile,
+)
+from palm.experiments.comparison.variants import ALONE, REFERENCE, STAGED, Budget, Length, Variant
 from palm.metrics import METRICS, Metric
 
 COMPARE_FORMAT = "palm-comparison"
@@ -101,8 +109,11 @@ class Answer:
         said: how a verdict calls that one.
         unit: of the difference.
         difference: reference - other variant; above 0, the reference is better.
-        p_corrected: the p-value for the number of comparisons.
-        verdict: of the reference: `better`, `worse`, or `no difference`.
+        comparisons: the number that its interval and p-value are corrected for: its own and those planned
+            with it, or those with variants that were asked for (`also`).
+        p_corrected: the p-value for that number.
+        verdict: of the reference: `better` or `worse`; the same after `perhaps`, where only the p-value
+            before the correction says so; or `no difference`.
     """
 
     target: str
@@ -112,6 +123,7 @@ class Answer:
     said: str
     unit: str
     difference: Difference
+    comparisons: int = 1
     p_corrected: float = 1.0
     verdict: str = "no difference"
 
@@ -128,7 +140,7 @@ class Outcome:
         variants: the ways of training.
         answers: a comparison each.
         verdicts: target -> all that was found of it, in words.
-        helpers: auxiliary -> target -> `helpful`, `harmful`, or `no difference`.
+        helpers: auxiliary -> target -> `helpful` or `harmful`, perhaps with `perhaps`, or `no difference`.
     """
 
     budget: Budget
@@ -211,7 +223,11 @@ def outcome_of(
             scores[name][target] = Scores.of(values)
         known = [variant for variant, _, _ in variants if variant.name in by_variant]
         answers += [_answer(target, *pair, metric, whole, resampled) for pair in _pairs(known)]
-    answers = _corrected(answers)
+    asked = {variant.name for variant, _, _ in variants if variant.as_given} - {STAGED}
+    families: dict[bool, list[Answer]] = {False: [], True: []}
+    for each in answers:
+        families[not asked.isdisjoint((each.reference, each.variant))].append(each)
+    answers = [each for family in families.values() for each in _corrected(family, tests)]
     trained = [
         Trained(
             name=variant.name,
@@ -243,14 +259,37 @@ def _pairs(known: Sequence[Variant]) -> Iterator[tuple[Variant, Variant]]:
                     yield variant, other
 
 
-def _corrected(answers: Sequence[Answer]) -> list[Answer]:
-    """Correct p-values for the number of answers, and decide."""
+def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> list[Answer]:
+    """Correct p-values and intervals for the number of answers, and decide.
+
+    An interval holds 0 exactly where its corrected p-value decides nothing.
+    """
     found = []
     p_values = holm([answer.difference.p_value for answer in answers])
     for answer, p in zip(answers, p_values, strict=True):
-        direction = "better" if answer.difference.mean > 0 else "worse"
-        found.append(replace(answer, p_corrected=p, verdict=direction if p < LEVEL else "no difference"))
+        told = answer.difference
+        level = LEVEL * told.p_value / p if told.p_value else LEVEL / len(answers)
+        half = t_quantile(1 - level / 2, len(told.per_seed) - 1) * told.standard_error
+        most = _largest_difference(METRICS[tests[answer.target].metric])
+        low = max(told.mean - half, -most)
+        high = min(told.mean + half, most)
+        direction = "better" if told.mean > 0 else "worse"
+        verdict = "no difference" if told.p_value >= LEVEL else f"perhaps {direction}"
+        found.append(
+            replace(
+                answer,
+                difference=replace(told, low=low, high=high),
+                comparisons=len(answers),
+                p_corrected=p,
+                verdict=direction if p < LEVEL else verdict,
+            )
+        )
     return found
+
+
+def _largest_difference(metric: type[Metric]) -> float:
+    """Return the largest difference of a metric that two ways can have, in the unit of answers."""
+    return 100 * (1 - metric.worst / metric.perfect) if metric.higher_is_better else math.inf
 
 
 def _scored(
@@ -298,15 +337,20 @@ def _said(answer: Answer, seeds: int) -> str:
     found = answer.difference
     way = answer.reference_said
     is_alone = answer.said == ALONE
+    interval = f"({found.low:+.1f} to {found.high:+.1f})"
     if answer.verdict == "no difference":
         about = f"{way} and alone" if is_alone else answer.said
-        return f"{about}: no difference that {seeds} seeds can show"
-    by = f"by {abs(found.mean):.1f} ± {found.high - found.mean:.1f} {answer.unit}"
+        return f"{about}: no difference that {seeds} seeds can show {interval}"
+    by = f"by {abs(found.mean):.1f} {answer.unit} {interval}"
+    if answer.verdict.startswith("perhaps"):
+        corrected = f"after correction for {answer.comparisons} comparisons (p {_p(answer.p_corrected)})"
+        by += f", not certain {corrected}"
     if is_alone:
         than = "" if answer.reference == REFERENCE else " than alone"
         return f"{way} is {answer.verdict}{than} {by}"
-    opposite = "worse" if answer.verdict == "better" else "better"
-    return f"{answer.said}: {opposite} {by}"
+    opposite = {"better": "worse", "worse": "better"}
+    *perhaps, word = answer.verdict.split()
+    return f"{answer.said}: {' '.join([*perhaps, opposite[word]])} {by}"
 
 
 def _helpers(
@@ -314,13 +358,14 @@ def _helpers(
 ) -> dict[str, dict[str, str]]:
     """Judge each auxiliary by the variant that leaves out it alone: auxiliary -> target -> word."""
     everything = set(variants[0][0].tasks)
-    words = {"better": "helpful", "worse": "harmful", "no difference": "no difference"}
+    words = {"better": "helpful", "worse": "harmful"}
     left_out = {variant.name: everything - {*variant.tasks} for variant, _, _ in variants}
     found: dict[str, dict[str, str]] = {}
     for answer in answers:
         if answer.reference == REFERENCE and len(left_out[answer.variant]) == 1:
             (helper,) = left_out[answer.variant]
-            found.setdefault(helper, {})[answer.target] = words[answer.verdict]
+            *perhaps, word = answer.verdict.rsplit(maxsplit=1)
+            found.setdefault(helper, {})[answer.target] = " ".join([*perhaps, words.get(word, word)])
     return found
 
 

@@ -100,6 +100,14 @@ class Setup:
         """The plan of all tasks by these settings; their data is in the cache afterwards."""
         return open_data(build(self.plan, self.config.place), self._devices)
 
+    def num_rows(self) -> dict[str, int]:
+        """Target -> the examples of its test file."""
+        readers = {task.name: task.reader for task in build(self.plan, self.config.place).tasks}
+        return {
+            name: sum(1 for _ in readers[name].read(path, with_targets=True))
+            for name, path in self.tests.items()
+        }
+
     def _length(self) -> Length:
         """The length of a run of all tasks by these settings."""
         plans = list(steps_of(self.stages, self._devices).values()) if self.stages else [self._planned()]
