@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
-from palm.core.component import FILE_NAMES
+from palm.core.checks import FILE_NAMES
 from palm.core.errors import PalmError
 
 MAY_BE_FILE = "may be a file"

@@ -8,6 +8,9 @@ from os import PathLike
 
 from palm.core.errors import ConfigError
 
+FILE_NAMES = ("_path", "_file")
+"""Ends of names of settings: a text with such a name is a file, if there is one."""
+
 MAX_COUNT = 2**31 - 1
 """Of whatever is counted: an int32, as labels and ids are."""
 

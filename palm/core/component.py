@@ -16,11 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args, get_type_hints
 
+from palm.core.checks import FILE_NAMES
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import SPEC_NAMES, Specs, specs_of
-
-FILE_NAMES = ("_path", "_file")
-"""Ends of names of settings: a text with such a name is a file, if there is one."""
 
 Translate = Callable[[Any], dict[str, Any]]
 """The value of an argument that only 2.x has -> what it means, as arguments of our own."""
