@@ -81,7 +81,9 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
         *OPTIONAL_CONFIG,
         repeated("--task", "NAME", "a task to predict; may be repeated"),
         option("--input", type=Path, help="the data file to predict"),
-        option("--output", type=Path, help="the folder for the predictions"),
+        option(
+            "--output", type=Path, help="a folder for the predictions, or a .jsonl, .csv or .parquet file"
+        ),
         flag("--resume", "go on where the same prediction was stopped, if it was"),
         *SAVED_MODEL,
     ],

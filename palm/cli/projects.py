@@ -27,6 +27,7 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
     [
         option("folder", metavar="DIR", type=Path, help="the new folder"),
         option("--tasks", metavar="KIND,...", help="such as cls,mlm or intent=cls,slots=seq_label"),
+        option("--from", dest="table", metavar="FILE", type=Path, help="a table to make tasks of"),
         option(
             "--pretrain",
             metavar="WEIGHTS",
@@ -40,9 +41,13 @@ def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG0
     seq_label, mrc, match, mlm. On a terminal, what is missing is asked for.
     """
     from palm.starter.project import KINDS, tasks_of, write_project
+    from palm.starter.table_tasks import tasks_in
 
     tasks = options.tasks
     pretrain = options.pretrain
+    table = None if options.table is None else tasks_in(options.table)
+    if table is not None:
+        tasks = ",".join(f"{name}={kind}" for name, kind in table.kinds.items())
     if tasks is None:
         if not sys.stdin.isatty():
             example = DEFAULT_TASKS.replace(" ", "")
@@ -53,7 +58,7 @@ def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG0
         if pretrain is None:
             question = "Start from, a directory or a model at Hugging Face [a small random encoder]: "
             pretrain = input(question).strip() or None
-    for file in write_project(options.folder, tasks_of(tasks), pretrain):
+    for file in write_project(options.folder, tasks_of(tasks), pretrain, table):
         write_line(options.folder / file)
     write_line(f"\nNext: cd {options.folder} && palm check config.yaml && palm train config.yaml")
 

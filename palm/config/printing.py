@@ -29,11 +29,9 @@ def printed(resolved: Mapping[str, Any]) -> str:
 def help_text(
     consumers: Mapping[str, Sequence[Consumer]], provided: Mapping[Consumer, Collection[str]] = NOTHING
 ) -> str:
-    """Every setting of some consumers: name, type, default, meaning.
+    """List the settings of consumers by heading, each once: name, type, default and meaning.
 
-    Args:
-        consumers: heading -> the classes and functions whose settings stand under it, each name once.
-        provided: consumer -> its parameters that no configuration sets.
+    Those in `provided` are left out: no configuration sets them.
     """
     sections = []
     for heading, group in consumers.items():

@@ -183,14 +183,13 @@ class _Sources:
             self._fail(complaint("task_instance", setting, list[str], error))
             return []
         place = setting.place("task_instance")
-        distinct = list(dict.fromkeys(names))
-        problems = [f"{place} names {name!r} twice" for name in distinct if names.count(name) > 1]
+        problems = [f"{place} names {name!r} twice" for name in sorted({*names}) if names.count(name) > 1]
         if not names:
             problems.append(f"{place} names no task")
         if "backbone" in names:
             problems.append(f"{place}: a task cannot be called 'backbone'")
         self._fail(*problems)
-        return distinct
+        return list(dict.fromkeys(names))
 
     def _nameless(self) -> list[str]:
         """Report that no task is named, and every setting whose name looks like `task_instance`."""

@@ -62,6 +62,7 @@ def build(plan: Plan, place: Place) -> Parts:
         ConfigError: what the components' own checks and the wiring found, in one report.
     """
     settings = RunSettings(**plan.settings)
+    # Process-wide: initial weights are drawn from torch's own generator.
     torch.manual_seed(settings.random_seed)
     if plan.backbone[1].get("pooling") == "model" and settings.pretrain_path is not None:
         folder = pretrained_directory(settings.pretrain_path)
@@ -175,22 +176,11 @@ class _Builder:
 
 
 def open_data(parts: Parts, devices: int | None = None) -> StepPlan:
-    """Read the training data of all tasks, and plan their steps.
-
-    Args:
-        parts: of the run.
-        devices: the number of devices that train, if not as many as there are processes.
-
-    Raises:
-        DataError: a row that cannot be used, with its file and line.
-        TrainingError: too few rows for a batch.
-    """
+    """Read the training data of all tasks, and plan their steps; of `devices`, by default all processes."""
     settings = parts.settings
     main = next(task for task in parts.tasks if task.is_target)
     logger.info("%s: set as main task", main.name)
-    cache = None
-    if settings.use_data_cache:
-        cache = DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
+    cache = _cache_of(settings)
     for task in parts.tasks:
         task.open_stream(settings.random_seed, cache=cache, devices=devices)
         assert task.stream is not None
@@ -204,6 +194,12 @@ def open_data(parts: Parts, devices: int | None = None) -> StepPlan:
     ).over_epochs(settings.num_epochs)
     expect(parts.tasks, plan)
     return plan
+
+
+def _cache_of(settings: RunSettings) -> DataCache | None:
+    if not settings.use_data_cache:
+        return None
+    return DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
 
 
 def _placed(place: Place, scope: str | None, line: str) -> str:

@@ -36,7 +36,7 @@ from palm.downloader.hub import pretrained_directory
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names
 from palm.engine.run.checkpoint import load_checkpoint
-from palm.engine.run.evaluation import Evaluator, shown_score
+from palm.engine.run.evaluation import Evaluator, aligned, shown_score
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
 from palm.engine.run.run_directory import CONFIGURATION, RunDirectory, RunStart
@@ -141,22 +141,19 @@ class Controller:
     def train(self, callbacks: Sequence[Observer] = ()) -> TrainingResult:
         """Train until every target task has had its expected steps; saves each target as it finishes.
 
-        Called again, also after an interruption, it starts anew, as a new Controller would; with `resume`
-        it goes on. A signal that asks the program to end (see `palm.core.signals`) ends it after the step
-        at hand, with a checkpoint.
+        Called again, also after an interruption, it starts anew, as a new Controller would; with `resume` it
+        goes on. A signal that asks the program to end ends it after the current step, with a checkpoint.
 
         Args:
             callbacks: called with every event of the run (see `palm.engine.training.events`), in order,
                 after those of the setting; of several processes, in each.
 
         Returns:
-            How it went, to print or to look at; the same that `history.jsonl` tells.
+            The result, to print or to inspect; `history.jsonl` has the same.
 
         Raises:
-            DataError: a row that cannot be used, with its file and line.
-            TrainingError: too few rows for a batch, or numbers that are not finite.
-            StorageError: `save_path` cannot be written, belongs to another run, or holds one; or `resume`
-                names another run's checkpoint.
+            DataError, TrainingError: rows that cannot be used, too few rows, or numbers that are not finite.
+            StorageError: `save_path` cannot be used; or `resume` names another run's checkpoint.
             Stopped: a signal asked for it.
         """
         settings = self._fresh().settings
@@ -197,7 +194,8 @@ class Controller:
         elif begin.checkpoint is None and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
         training = self.training()
-        evaluator = self._evaluator(training)  # its state is in the checkpoint, too
+        evaluates = (settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
+        evaluator = Evaluator.of(training, *evaluates)  # its state is in the checkpoint, too
         if begin.checkpoint is not None:
             load_checkpoint(training, begin.checkpoint)
             logger.info("resumed from %s at global step %d", begin.checkpoint, training.step)
@@ -222,17 +220,16 @@ class Controller:
         resolved = self.config.resolved()
         path = directory.path
         keep = settings.keep_last_n
-        compared = settings.transfer_every_n_steps
         targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
         saver = checkpoint_saver(training, path, settings.save_every_n_steps, keep, run_id)
-        probes = [TransferProbe(training, compared)] if compared == "auto" or compared > 0 else []
+        probes = TransferProbe.wanted(training, settings.transfer_every_n_steps)
         acting = evaluation_observers(
             evaluator, path, resolved, settings.early_stopping_patience, settings.early_stopping_by
         )
         with directory.explaining(), stop_request() as request:
             stopping = StopOnSignal(training, request, saver, directory)
             result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
-        for line in str(result).splitlines():
+        for line in aligned(result.models(path)):
             logger.info("%s", line)
         with report_missing_ranks("at the end of training"):
             barrier()  # what rank 0 has saved may be read now
@@ -249,39 +246,19 @@ class Controller:
             parts.settings.overwrite,
         )
 
-    def _evaluator(self, training: Training) -> Evaluator | None:
-        """Return the evaluator of the run; None if no task has dev data."""
-        settings = self._trainable().settings
-        if all(task.dev_file is None for task in training.tasks):
-            return None
-        return Evaluator(
-            training,
-            settings.eval_every_n_steps,
-            settings.eval_every_epoch,
-            settings.best_by,
-        )
-
     def evaluate(
         self,
         task: str,
         inference_model_dir: str | Path | None = None,
         dev_file: str | Path | None = None,
     ) -> dict[str, float]:
-        """Evaluate a task's saved model on data with labels.
-
-        Args:
-            task: the task's name.
-            inference_model_dir: where absent, `<save_path>/<task>/best_model` if the task has dev data and
-                such a model, otherwise `<save_path>/<task>/infer_model`.
-            dev_file: the task's setting `dev_file` where absent.
+        """Evaluate a task's saved model (see `pred`) on data with labels, by default its `dev_file`.
 
         Returns:
-            The numbers of the task's metrics by name, those of the first metric first.
+            The numbers of its metrics by name.
 
         Raises:
-            ConfigError: no such task, no data, or metrics that do not fit.
-            StorageError: no whole model there.
-            DataError: a row that cannot be used, with its file and line.
+            PalmError: no such task, no data, metrics that do not fit, or no whole model there.
         """
         plan = self._task_plan(task)
         path = self._data_file(plan, "dev_file", dev_file)
@@ -307,13 +284,10 @@ class Controller:
             resume: go on where the same prediction was stopped, if it was.
 
         Returns:
-            The predictions, read from the files written under `pred_output_path` as they are
-            needed: a sequence of records, or for mrc a mapping of question id to answer.
+            The predictions, read from their files as needed: records, or of mrc question id -> answer.
 
         Raises:
-            ConfigError: no such task, or no `pred_file`.
-            StorageError: no whole model there.
-            DataError: a row that cannot be read, with its file and line.
+            PalmError: no such task, no `pred_file`, no whole model there, or a row that cannot be read.
         """
         plan = self._task_plan(task)
         pred_file = self._data_file(plan, "pred_file")
@@ -364,9 +338,7 @@ class Controller:
         return beside if not is_data(Path(path)) and (beside.exists() or is_data(beside)) else Path(path)
 
     def training(self, devices: int | None = None) -> Training:
-        """The run that `train` makes, for a loop of your own: `for step in controller.training().steps(): …`.
-
-        Reads the training data and plans the steps; nothing is saved unless you do it.
+        """Make the run of `train`, for a loop of your own: `for step in controller.training().steps(): …`.
 
         Args:
             devices: plan the steps that the run has on so many devices, of which this process is the first.

@@ -10,6 +10,7 @@ from palm.config import Config
 from palm.config.layers import json_ready
 from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import NO_RESULT, OF_SEVERAL, PER_TASK, marked
+from palm.reader.tables.remote import is_address
 from palm.reader.tables.selection import data_checksum
 
 Document = dict[str, dict[str, Any]]
@@ -22,14 +23,12 @@ UNREAD_BY_TRAINING = ("pred_file", "pred_output_path", "pred_batch_size", "print
 def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -> Document:
     """The configuration of a run of some of the tasks.
 
-    In the files a setting of the whole run may be there for one task alone, and be a mistake without it.
-    So every task gets all that it takes, and the run what itself takes. A task by itself has no mixing.
+    A global setting may be there for one task alone, and be a mistake without it: so every task gets all that
+    it takes, and the run what itself takes. A task by itself has no mixing.
 
     Args:
-        config: the configuration.
-        plan: what its components take.
-        tasks: the names of those that stay.
-        changes: global settings that replace the configuration's; None for the default.
+        config, plan: the configuration, and what its components take.
+        tasks, changes: those that stay, and new global settings; None for the default.
     """
     run = {**_of_run(config, plan, tasks), **changes}
     plans = {each.name: each for each in plan.tasks}
@@ -95,5 +94,6 @@ def data_checksums(plans: Iterable[Plan], more: Iterable[Path] = ()) -> dict[str
     """
     tasks = (each.task for plan in plans for each in plan.tasks)
     named = (task.get(name) for task in tasks for name in ("train_file", "dev_file"))
-    paths = {path.absolute() for path in (*named, *more) if path is not None}
+    given = (path for path in (*named, *more) if path is not None)
+    paths = {path if is_address(path) else path.absolute() for path in given}
     return {str(path): data_checksum(path)[:32] for path in sorted(paths)}

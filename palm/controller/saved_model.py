@@ -19,16 +19,10 @@ from palm.reader import READERS
 
 
 def saved_model(plan: Plan, task: TaskPlan, given: Path | None) -> InferenceModel:
-    """A task's saved model, with what the configuration says now.
-
-    Args:
-        plan: the configuration.
-        task: one of its tasks.
-        given: the model's folder; where None, `<save_path>/<task>/best_model` if the task has dev data and
-            such a model, otherwise `<save_path>/<task>/infer_model`.
+    """Load a task's model, with what the configuration says now; from its own folder where none is given.
 
     Raises:
-        ConfigError: neither `given` nor a `save_path`.
+        ConfigError: neither a folder nor a `save_path`.
         StorageError: no whole model there, or that of a task of another kind.
     """
     folder = _own_folder(plan, task) if given is None else _folder_of_its_kind(task, given)
@@ -41,12 +35,8 @@ def saved_model(plan: Plan, task: TaskPlan, given: Path | None) -> InferenceMode
     model = load_model(folder, precision=precision, reader=reader, head=head)
     logger.info("%s: inference model loaded from %s%s", task.name, folder, said_of(model.trained))
     if model.task != task.name:
-        logger.warning(
-            "%s: the model at %s is that of task %r; if that is not meant, leave inference_model_dir out",
-            task.name,
-            folder,
-            model.task,
-        )
+        remedy = "if that is not meant, leave inference_model_dir out"
+        logger.warning("%s: the model at %s is that of task %r; %s", task.name, folder, model.task, remedy)
     model.batch_size = task.task.get("pred_batch_size") or task.task.get("batch_size") or model.batch_size
     return model
 

@@ -27,27 +27,15 @@ def configured(
     for_train: bool,
     needs_tasks: bool,
 ) -> Config:
-    """The configuration of a program; with `--help` it prints all settings and ends.
+    """Read a program's configuration, by the arguments of `Controller`; `--help` prints all settings instead.
 
-    Args:
-        config: as for `Controller`, like all others.
-        task_dir: the folder of the task files.
-        argv: command-line arguments; None for the program's own, which then also ends on errors of its
-            user's with a message and exit code 2.
-        for_train: whether `backbone: auto` has to be known.
-        needs_tasks: whether the configuration must name one.
+    Without `argv` it is the program's own, which then also ends on errors of its user's with exit code 2.
     """
     if argv is None:
         report_plainly()
+    options = {"needs_tasks": needs_tasks, "resolves_auto": for_train}
     try:
-        return read_config(
-            config,
-            task_dir,
-            argv,
-            needs_tasks=needs_tasks,
-            directory=settings_of_model,
-            resolves_auto=for_train,
-        )
+        return read_config(config, task_dir, argv, directory=settings_of_model, **options)
     except HelpRequested:
         print(help_text(HELP, NO_SETTINGS))  # noqa: T201
         raise SystemExit(0) from None
@@ -76,7 +64,7 @@ def joined(settings: Mapping[str, Any]) -> torch.device:
 
 
 def report_plainly() -> None:
-    """Let the running program end on an error that its user can act on with its message and exit code 2."""
+    """Replace `sys.excepthook`: errors that a user can act on end the program with a message and code 2."""
     before = sys.excepthook
 
     def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -42,15 +42,7 @@ class Check:
 def check_resume(words: Sequence[str], steps: int, more: int) -> Check:
     """Train `steps + more` steps; then `steps`, a kill, and `more` from the checkpoint; and compare.
 
-    Everything is written to a temporary folder.
-
-    Args:
-        words: CONFIG and the settings that follow it, as for `palm train`.
-        steps: before the kill.
-        more: after it.
-
-    Raises:
-        PalmError: a run failed by itself, or has too few steps.
+    `words` are CONFIG and the settings that follow it, as for `palm train`; files are temporary.
     """
     with tempfile.TemporaryDirectory(prefix="palm-verify-resume-") as folder:
         place = Path(folder)

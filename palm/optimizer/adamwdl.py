@@ -105,13 +105,15 @@ class AdamWDL(MomentOptimizer):
             for number, names in enumerate(layers)
             for name in names
         }
-        groups = []
+        groups: dict[tuple[float, float], Group] = {}
         for group in self.groups(named_parameters):
-            by_rate: dict[float, list[tuple[str, nn.Parameter]]] = {}
             for name, parameter in group["params"]:
-                by_rate.setdefault(self.learning_rate * factors.get(name, 1.0), []).append((name, parameter))
-            groups += [{**group, "params": named, "lr": rate} for rate, named in by_rate.items()]
-        return AdamWDLRule(groups, {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon})
+                rate = self.learning_rate * factors.get(name, 1.0)
+                own = groups.setdefault((group["weight_decay"], rate), {**group, "params": [], "lr": rate})
+                own["params"].append((name, parameter))
+        return AdamWDLRule(
+            groups.values(), {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon}
+        )
 
 
 class AdamWDLRule(EpsilonHatRule):

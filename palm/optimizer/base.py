@@ -69,15 +69,11 @@ def clip(
 ) -> Tensor:
     """Make gradients smaller, in place, where they are above `limit`.
 
-    Args:
-        parameters: those without a gradient are passed over; sparse ones have each row once afterwards.
-        limit: the largest norm, or size of an element, that is left alone; None to measure only.
-        kind: `global_norm` scales all gradients together by their common norm, `norm` each parameter's by
-            its own, `value` cuts every element off at ±`limit`.
+    `global_norm` scales all gradients together by their common norm, `norm` each parameter's by its own, and
+    `value` cuts every element off. No limit only measures. Sparse gradients have each row once afterwards.
 
     Returns:
-        The global norm before clipping, a scalar on the gradients' device; reading it is the caller's
-        choice, because it makes a GPU wait. Where it is not finite, the gradients are not to be used.
+        The global norm before clipping, a scalar on the gradients' device.
     """
     gradients = [stored_numbers(parameter) for parameter in parameters if parameter.grad is not None]
     norm = full_tensor(get_total_norm(gradients))

@@ -142,37 +142,24 @@ class MomentRule(torch.optim.Optimizer):
         """Update some parameters of a group, in place; they have gradients, and had `step` with this one."""
 
     def take_adam_step(
-        self,
-        targets: list[Tensor],
-        parameters: list[Tensor],
-        step: int,
-        *,
-        lr: float,
-        betas: tuple[float, float],
-        eps: float,
-        weight_decay: float = 0.0,
+        self, targets: list[Tensor], parameters: list[Tensor], step: int, **options: Any
     ) -> None:
         """One step of AdamW, by torch's fused kernel, with the gradients and moments of `parameters`.
 
-        An operation at a time over all tensors, as it was before, took four to seven times as long on a CPU,
-        where the memory is read and written again for each.
+        An operation at a time over all tensors took four to seven times as long on a CPU.
 
         Args:
             targets: what is moved: `parameters` themselves, or tensors of their shapes.
             parameters: their moments take the gradient in.
             step: which step of theirs it is, from 1.
-            lr: rate.
-            betas: decay of both moments.
-            eps: added to the root of the corrected second moment.
-            weight_decay: of `targets`, before the step.
+            options: of `fused_adamw`.
         """
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         states = [self.state[parameter] for parameter in parameters]
         means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
         # The kernel does not communicate: each rank moves what it has.
         tensors = [list(map(local_shard, each)) for each in (targets, gradients, means, squares)]
-        count = torch.full((), float(step), device=tensors[0][0].device)
-        fused_adamw(tensors, count, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        fused_adamw(tensors, torch.full((), float(step), device=tensors[0][0].device), **options)
 
 
 def fused_adamw(
@@ -189,27 +176,13 @@ def fused_adamw(
     Args:
         tensors: parameters, their gradients, first and second moments.
         step: which one it is, from 1, a float32 scalar.
-        lr: rate.
-        betas: decay of both moments.
-        eps: added to the root of the corrected second moment.
-        weight_decay: before the step.
+        lr, betas, eps, weight_decay: as in `torch.optim.AdamW`.
     """
     parameters, gradients, means, squares = tensors
-    torch._fused_adamw_(
-        parameters,
-        gradients,
-        means,
-        squares,
-        [],
-        [step] * len(tensors[0]),
-        lr=lr,
-        beta1=betas[0],
-        beta2=betas[1],
-        weight_decay=weight_decay,
-        eps=eps,
-        amsgrad=False,
-        maximize=False,
-    )
+    steps = [step] * len(parameters)
+    options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps}
+    options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False}
+    torch._fused_adamw_(parameters, gradients, means, squares, [], steps, **options)
 
 
 class EpsilonHatRule(MomentRule):
@@ -219,16 +192,10 @@ class EpsilonHatRule(MomentRule):
         """One step: the decay of the values before it, then Adam's."""
         beta1, beta2 = group["betas"]
         root = (1 - beta2**step) ** 0.5
+        decay = self.decay(group, root / (1 - beta1**step))
         # It is AdamW's with another epsilon: there it is added to √v̂ = √v / root.
-        self.take_adam_step(
-            parameters,
-            parameters,
-            step,
-            lr=group["lr"],
-            betas=group["betas"],
-            eps=group["eps"] / root,
-            weight_decay=self.decay(group, root / (1 - beta1**step)),
-        )
+        options = {"lr": group["lr"], "betas": group["betas"], "eps": group["eps"] / root}
+        self.take_adam_step(parameters, parameters, step, **options, weight_decay=decay)
 
     def decay(self, group: Group, corrected: float) -> float:  # noqa: ARG002
         """Share of a parameter that a step takes away, per unit of rate.

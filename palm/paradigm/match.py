@@ -48,12 +48,8 @@ class Match(Classify):
         margin: float = 0.5,
     ) -> None:
         super().__init__(n_classes, hidden_size, dropout_prob, initializer_range)
-        raise_any(
-            [
-                *positive_problems(margin=margin),
-                *choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy),
-            ]
-        )
+        problems = choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy)
+        raise_any(positive_problems(margin=margin) + problems)
         self.is_pairwise = learning_strategy == "pairwise"
         self.margin = margin
         if self.is_pairwise:

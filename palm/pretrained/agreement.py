@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch import nn
@@ -21,12 +22,12 @@ ALIKE = ({"bert", "ernie"},)
 
 
 def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
-    """Compare an encoder with what the JSON file beside its weights says of theirs.
+    """Compare an encoder with what the JSON file beside its weights, if there is one, says of theirs.
 
     Args:
-        backbone: of palm's own; with another one nothing is compared.
+        backbone: an encoder; another module is not compared.
         given: the weights.
-        path: where they are; without such a file nothing is compared.
+        path: where they are.
 
     Raises:
         StorageError: weights of another family, or that were trained with other settings; with each.
@@ -35,25 +36,25 @@ def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
     if file is None or not isinstance(backbone, Backbone):
         return
     if isinstance(backbone, Transformers):
-        if problems := list(disagreements(backbone, file)):
-            told = f"the weights of {path} are not those of this encoder, says {file}:"
-            raise StorageError("\n".join([told, *problems]))
-        return
-    check_computation(read_config(file), file)
+        problems = disagreements(backbone, file)
+    else:
+        check_computation(read_config(file), file)
+        problems = _disagreements(backbone, file, given)
+    if lines := list(problems):
+        told = f"the weights of {path} are not those of this encoder, says {file}:"
+        raise StorageError("\n".join([told, *lines]))
+
+
+def _disagreements(backbone: Backbone, file: Path, given: Renamed) -> Iterator[str]:
     try:
         name, settings = described(file, given)
     except (ConfigError, StorageError):  # it says too little to compare
         return
-    problems = []
     ours = BACKBONES.name_of(type(backbone))
     if ours in BACKBONES and ours != name and {ours, name} not in ALIKE:
-        problems.append(f"  backbone: {name} there, {ours} here; set backbone: {name}, or auto")
+        yield f"  backbone: {name} there, {ours} here; set backbone: {name}, or auto"
     for setting in COMPUTED:
         theirs = settings.get(setting)
         own = backbone.settings.get(setting)
         if theirs is not None and own is not None and own != theirs:
-            problems.append(f"  {setting}: {theirs!r} there, {own!r} here; set {setting}: {theirs}")
-    if problems:
-        raise StorageError(
-            "\n".join([f"the weights of {path} are not those of this encoder, says {file}:", *problems])
-        )
+            yield f"  {setting}: {theirs!r} there, {own!r} here; set {setting}: {theirs}"

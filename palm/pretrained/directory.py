@@ -63,38 +63,41 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
     """Find out what a directory holds.
 
     Args:
-        path: a directory that Hugging Face, Google, PaddleNLP, PaddlePALM or palm wrote: weights, and a
-            JSON file with the sizes beside them or one level up; or the file of weights itself.
-        headers: leave the numbers of the weights where they are; see `read_weights`.
+        path: as for `load_backbone`; or the file of weights itself.
+        headers: do not read the numbers of the weights; see `read_weights`.
 
     Raises:
-        StorageError: files are missing or damaged, or of a model that palm does not have.
-        ConfigError: sizes are missing in the JSON file.
+        StorageError, ConfigError: as `load_backbone`.
     """
     path = Path(path)
     with wrap_read_errors(path):
         given = to_ours(read_weights(path, headers))
         config_file = find_config(path)
         if config_file is None:
-            missing = f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which tell the sizes"
-            if not given.weights:
-                raise StorageError(missing)
-            config = {"model_type": "bert", **sizes_of(given), "num_attention_heads": "?"}
-            raise StorageError(
-                f"{missing}; the weights tell as much as this, so put it beside them as config.json, with "
-                f"the right model_type and number of heads: {json.dumps(config)}"
-            )
+            raise StorageError(_missing_config(path, given))
         told = described(config_file, given)
-        saved = read_config(config_file).get("reader")
-        settings: Any = saved.get("settings") if isinstance(saved, dict) else None
-        own = settings.get("vocab_path") if isinstance(settings, dict) else None
-        if isinstance(own, dict) and "file" in own:  # a model of our own says both
-            vocabulary: Path | None = resolve_inside(config_file.parent, own["file"])
-            lower_case = bool(settings.get("do_lower_case"))
-        else:
-            vocabulary = find_vocabulary(config_file.parent)
-            lower_case = vocabulary is not None and is_lower_case(vocabulary)
-        return ModelDirectory(path, config_file, *told, vocabulary, lower_case, given)
+        return ModelDirectory(path, config_file, *told, *_vocabulary_of(config_file), given)
+
+
+def _missing_config(path: Path, given: Renamed) -> str:
+    missing = f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which tell the sizes"
+    config = {"model_type": "bert", **sizes_of(given), "num_attention_heads": "?"}
+    remedy = (
+        "; the weights tell as much as this, so put it beside them as config.json, with the right model_type "
+        f"and number of heads: {json.dumps(config)}"
+    )
+    return missing + remedy if given.weights else missing
+
+
+def _vocabulary_of(config_file: Path) -> tuple[Path | None, bool]:
+    """Find the vocabulary beside a JSON file, and whether texts are lower-cased for it."""
+    saved = read_config(config_file).get("reader")
+    settings: Any = saved.get("settings") if isinstance(saved, dict) else None
+    own = settings.get("vocab_path") if isinstance(settings, dict) else None
+    if isinstance(own, dict) and "file" in own:  # a model of our own says both
+        return resolve_inside(config_file.parent, own["file"]), bool(settings.get("do_lower_case"))
+    vocabulary = find_vocabulary(config_file.parent)
+    return vocabulary, vocabulary is not None and is_lower_case(vocabulary)
 
 
 def settings_of_directory(path: str | Path) -> dict[str, Any]:

@@ -29,10 +29,8 @@ def read_weights(path: str | Path, headers: bool = False) -> Weights:
     """All tensors of a model directory, or of one of its files, under the names they have there.
 
     Args:
-        path: a directory that Hugging Face, Google, PaddleNLP, PaddlePALM (the model's, or its `params`) or
-            palm wrote; or one of its files; or a TensorFlow checkpoint as TensorFlow names it.
-        headers: leave the numbers where they are, where the format allows it; the tensors are on the device
-            "meta".
+        path: a directory (of PaddlePALM also its `params`), a file in one, or a TensorFlow checkpoint's name.
+        headers: do not read the numbers, where the format allows it; the tensors are on the device "meta".
 
     Raises:
         StorageError: nothing there is known, several files could be meant, or a file is damaged.

@@ -135,6 +135,10 @@ class Reader(Methods2x, ABC):
         """
         return write_records(records, directory)
 
+    def rows_of(self, path: Path) -> Iterator[Mapping[str, Any]] | None:  # noqa: ARG002
+        """The rows of a table with all columns, one for each example to predict; None of another file."""
+        return None
+
     def results(self, records: Iterable[Record]) -> Iterator[Any]:
         """The records in the form in which `Trainer.predict` gives and writes them, that of 2.x."""
         yield from records

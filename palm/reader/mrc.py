@@ -177,6 +177,9 @@ class MRCReader(TokenizingReader):
             return question
         return answerable(question)
 
+    def rows_of(self, path: Path) -> Iterator[Mapping[str, Any]] | None:
+        return super().rows_of(path) if self._is_table(path) else None
+
     def truths(self, examples: Iterable[SquadQuestion]) -> Iterator[Record]:
         for example in examples:
             yield {"id": example.id, "answers": [answer.text for answer in example.answers]}

@@ -104,8 +104,8 @@ class SavedAnswers(Mapping[str, str]):
         return f"SavedAnswers({str(self.path)!r})"
 
 
-def write_records(records: Iterable[Record], directory: Path) -> SavedRecords:
-    """Write `predictions.json` into `directory`, one JSON object a line.
+def write_records(records: Iterable[Record], directory: Path, name: str = "predictions.json") -> SavedRecords:
+    """Write a file into `directory`, one JSON object a line.
 
     Raises:
         StorageError: the directory cannot be written.
@@ -113,10 +113,10 @@ def write_records(records: Iterable[Record], directory: Path) -> SavedRecords:
     offsets = array("q")
     position = 0
     count = 0
-    path = directory / "predictions.json"
+    path = directory / name
     with _new_file(path) as file:
         for record in records:
-            line = json.dumps(record, ensure_ascii=False) + "\n"
+            line = json.dumps(record, ensure_ascii=False, default=str) + "\n"
             file.write(line)
             if count % STRIDE == 0:
                 offsets.append(position)

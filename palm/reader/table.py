@@ -175,6 +175,8 @@ class TextReader(TokenizingReader):
         return TextExample(texts["text_a"], texts.get("text_b"), label, row.place)
 
     def _text(self, text: Any, column: str, place: str) -> str:
+        if isinstance(text, list) and all(isinstance(word, str) for word in text):
+            text = " ".join(text)
         if not isinstance(text, str):
             raise DataError(f"{place}: {column} should be a string, not {text!r}")
         if not text.strip():

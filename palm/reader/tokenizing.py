@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.columns import Columns, column_problems
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.reading import read_table
+from palm.reader.tables.reading import raw_rows, read_table
 from palm.reader.tables.record import TableRow
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.subwords import load_tokenizer
@@ -91,6 +91,9 @@ class TokenizingReader(Reader):
             if name in rows and rows[name].offsets is None:
                 batch[name] = torch.from_numpy(rows[name].values[np.asarray(indices)])
         return batch
+
+    def rows_of(self, path: Path) -> Iterator[Mapping[str, Any]] | None:
+        return (row.cells for row in raw_rows(Path(path), default=self.format))
 
     def use_columns(self, named: Mapping[str, str] | None, default: TableFormat | None) -> None:
         """Take the settings `columns` and `format`.

@@ -6,7 +6,8 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from palm.core.errors import ConfigError, StorageError
@@ -14,6 +15,7 @@ from palm.core.files.atomic_dir import check_target, unfinished_directory
 from palm.core.files.fs import UNFINISHED, write_text
 from palm.core.registry import did_you_mean
 from palm.engine.run.run_directory import name_problem
+from palm.starter.table_tasks import TableTasks
 
 TEMPLATES = Path(__file__).with_name("files")
 
@@ -73,7 +75,9 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
-def write_project(folder: Path, tasks: Mapping[str, str], pretrain: str | None = None) -> list[str]:
+def write_project(
+    folder: Path, tasks: Mapping[str, str], pretrain: str | None = None, table: TableTasks | None = None
+) -> list[str]:
     """Write a project that trains as it stands.
 
     Args:
@@ -81,6 +85,7 @@ def write_project(folder: Path, tasks: Mapping[str, str], pretrain: str | None =
         tasks: name -> kind, in the order of the configuration.
         pretrain: the weights to start from, a directory or the name of a model at Hugging Face; a small
             encoder of random weights, with a vocabulary of the project's own, where None.
+        table: the tasks of a table, which are `tasks`; the project has rows of its own where None.
 
     Returns:
         The files that were written, below the folder.
@@ -98,7 +103,7 @@ def write_project(folder: Path, tasks: Mapping[str, str], pretrain: str | None =
     check_target(folder)
     try:
         with unfinished_directory(folder) as part:
-            _fill(part, tasks, pretrain)
+            _fill(part, tasks, pretrain, table)
             if folder.is_dir():
                 folder.rmdir()
             (part / UNFINISHED).unlink()
@@ -141,16 +146,20 @@ def task_problems(tasks: Mapping[str, str]) -> Iterator[str]:
             yield "--tasks: a task cannot be called 'config', which is the global file"
 
 
-def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None) -> None:
+def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None, table: TableTasks | None) -> None:
     """Write all files of a project."""
-    for name, kind in tasks.items():
+    for name, text in ({} if table is None else table.files).items():
+        write_text(folder / f"{name}.yaml", text)
+    for name, kind in tasks.items() if table is None else ():
         shutil.copytree(TEMPLATES / "data" / kind, folder / "data" / name)
         ending = "json" if kind == "mrc" else "tsv"
         data = f"data/{name}"
         paths = {"data": data, "train": f"{data}/train.{ending}", "dev": f"{data}/dev.{ending}"}
         write_text(folder / f"{name}.yaml", _filled(TEMPLATES / f"{kind}.yaml", paths))
     if pretrain is None:
-        vocabulary = _vocabulary(folder / "data")
+        files = sorted((folder / "data").rglob("*"))
+        texts = chain.from_iterable(map(_texts, files)) if table is None else table.texts
+        vocabulary = _vocabulary(texts)
         (folder / "encoder").mkdir()
         write_text(folder / "encoder" / "vocab.txt", "\n".join(vocabulary) + "\n")
         sizes = json.dumps({**SIZES, "vocab_size": len(vocabulary)}, indent=2)
@@ -209,12 +218,11 @@ def _texts(file: Path) -> Iterator[str]:
                 yield from (question["question"] for question in paragraph["qas"])
 
 
-def _vocabulary(data: Path) -> Sequence[str]:
+def _vocabulary(texts: Iterable[str]) -> Sequence[str]:
     """The words of all texts, the most frequent first, and all letters, so that any word can be written."""
     counts: Counter[str] = Counter()
-    for file in sorted(data.rglob("*")):
-        for text in _texts(file):
-            counts.update(_TOKEN.findall(text.lower()))
+    for text in texts:
+        counts.update(_TOKEN.findall(text.lower()))
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-/&%$#@+=*_"
     pieces = [*letters, *(f"##{letter}" for letter in letters if letter.isalnum())]
     return list(dict.fromkeys([*SPECIAL, *(word for word, _ in counts.most_common()), *pieces]))

@@ -143,7 +143,7 @@ class TrainerBase(Assembly):
         trackers: Sequence[str] = (),
         transfer_every_n_steps: int | Literal["auto"] = -1,
     ) -> TrainingResult:
-        """Train until every target has had its steps.
+        """Train until every target has had its steps; what is not told here is as the setting of its name.
 
         With `set_saver`, its `save_path` also gets `history.jsonl`, the best model of every target that has
         dev data (`<task>/best_model`), and what trackers keep.
@@ -152,14 +152,9 @@ class TrainerBase(Assembly):
             print_steps: a log line every so many steps.
             dev_file: data with labels to evaluate on meanwhile; of several tasks, task -> file.
             metrics: names of metrics; of several tasks, task -> names; those of the heads where absent.
-            eval_every_n_steps: like all that follow, as the setting of this name.
-            eval_every_epoch: evaluate at the end of every epoch of the main task.
-            early_stopping_patience: evaluations without improvement until a target is finished; -1: no limit.
-            early_stopping_by: 'task' for each target by its own first metric, 'all' for all at once.
-            progress: 'bar', 'lines', 'none' or 'auto'.
+            eval_every_n_steps, eval_every_epoch, early_stopping_patience, early_stopping_by: settings.
+            progress, trackers, transfer_every_n_steps: settings.
             callbacks: called with every event of the run, see `palm.engine.training.events`.
-            trackers: 'tensorboard', 'trackio', 'wandb', 'mlflow'.
-            transfer_every_n_steps: how often to compare the tasks; 'auto': in 2 % of the time; -1: never.
 
         Raises:
             PalmError: a call is missing, or a setting, dev data or a loss cannot be used.
@@ -176,7 +171,7 @@ class TrainerBase(Assembly):
         actors = evaluation_observers(
             evaluator, self._save_path, {}, early_stopping_patience, early_stopping_by
         )
-        probes = self._probes(run, transfer_every_n_steps)
+        probes = TransferProbe.wanted(run, transfer_every_n_steps)
         watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
         own = [] if self._saver is None else [self._saver]
         if run.step and all(task.done for task in run.tasks if task.is_target):
@@ -198,13 +193,7 @@ class TrainerBase(Assembly):
         tasks = self._tasks("train")
         give_dev_data(tasks, forwards, dev_file, metrics)
         run = self._training("train")
-        if all(task.dev_file is None for task in tasks):
-            return run, None
-        return run, Evaluator(run, self._chosen["eval_every_n_steps"], self._chosen["eval_every_epoch"])
-
-    @staticmethod
-    def _probes(run: Training, every: int | Literal["auto"]) -> list[TransferProbe]:
-        return [TransferProbe(run, every)] if every == "auto" or every > 0 else []
+        return run, Evaluator.of(run, self._chosen["eval_every_n_steps"], self._chosen["eval_every_epoch"])
 
     def _watch(
         self,

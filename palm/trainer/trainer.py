@@ -269,17 +269,10 @@ class Trainer(TrainerBase):
     def evaluate(self, dev_file: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
         """Evaluate the predictions of a file with labels; training is not affected.
 
-        Args:
-            dev_file: a data file as for training.
-            metrics: names of `palm.metrics.METRICS` or dotted paths; those of the head where None.
-
-        Returns:
-            The numbers of the metrics by name, those of the first metric first.
+        Takes and returns what `InferenceModel.evaluate` does.
 
         Raises:
-            PalmError: `fit_reader` was not called.
-            ConfigError: a metric that is unknown, or that does not fit.
-            DataError: a row that cannot be used, with its file and line.
+            PalmError: `fit_reader` was not called, a metric does not fit, or a row cannot be used.
         """
         if self.task is None:
             model = self.predictor("evaluate")

@@ -378,3 +378,90 @@ def test_a_head_of_other_labels_or_layers_is_left(tmp_path: Path) -> None:
     before = reader.out.weight.clone()
     load_pretrain(load_backbone(answers), answers, [("mrc", reader, [])])
     assert torch.equal(reader.out.weight, before)
+
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "rates by layer": {"optimizer": "adamwdl", "layerwise_decay": 0.8},
+    "frozen layers": {"freeze": "embeddings"},
+    "checkpointing": {"activation_checkpointing": True},
+    "averages": {"use_ema": True, "ema_decay": 0.9},
+    "two tasks a step": {"tasks_per_step": 2},
+}
+
+
+@pytest.mark.parametrize("family", ["modernbert", "deberta-v2"])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_what_palms_own_encoders_can_the_librarys_can(feature: str, family: str, tmp_path: Path) -> None:
+    model = model_directory(tmp_path, family)
+    config = run_of(tmp_path, model, "cls", "match", max_steps=4, num_epochs=1, **FEATURES[feature])
+    result = Controller(config, argv=[]).train()
+    assert sum(result.steps.values()) >= 4
+
+
+def test_stages_hand_on_the_librarys_encoder(tmp_path: Path) -> None:
+    model = model_directory(tmp_path, "modernbert")
+    stages = [{"name": "heads", "freeze": "backbone", "max_steps": 2}, {"name": "all", "max_steps": 2}]
+    before = load_backbone(model).state_dict()
+    Controller(run_of(tmp_path, model, "cls", "match", stages=stages), argv=[]).train()
+    (first,) = (tmp_path / "out" / "stages").glob("*-heads/weights")
+    kept = safe_arrays(first)
+    names = [name for name in kept if "layers.2" in name]
+    assert names
+    ends = {name.split("layers.2", 1)[1]: value for name, value in kept.items() if "layers.2" in name}
+    for name, value in before.items():
+        if "layers.2" in name:
+            assert np.array_equal(ends[name.split("layers.2", 1)[1]], value.numpy())
+    after = palm.load_model(tmp_path / "out" / "cls" / "infer_model").backbone.state_dict()
+    assert any(not torch.equal(value, before[name]) for name, value in after.items())
+
+
+@pytest.mark.parametrize("family", ["modernbert", "eurobert"])
+def test_engine_onnx_predicts_as_torch_does(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    monkeypatch.setenv("PALM_DATA_CACHE", str(tmp_path / "cache"))
+    directory = model_directory(tmp_path, family)
+    Controller(run_of(tmp_path, directory, "cls", max_steps=2, num_epochs=1), argv=[]).train()
+    saved = tmp_path / "out" / "cls" / "infer_model"
+    texts = ["Anna has a new red boat .", "a ball"]
+    expected, found = (
+        [row["probs"] for row in palm.load_model(saved, precision="fp32", **options).predict(texts)]
+        for options in ({}, {"engine": "onnx"})
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("setting", ["auto_map", "_attn_implementation", "quantization_config"])
+def test_a_hostile_setting_within_another_is_refused_too(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = model_directory(tmp_path, "modernbert")
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    config["text_config"] = {setting: {"AutoModel": "evil/evil--modeling.Evil"}}
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    def connect(*_: object) -> None:
+        raise AssertionError("a connection was tried")
+
+    monkeypatch.setattr("socket.socket.connect", connect)
+    with pytest.raises(PalmError) as caught:
+        load_backbone(directory)
+    assert setting in str(caught.value)
+
+
+def test_a_pickle_beside_the_configuration_does_not_run(tmp_path: Path) -> None:
+    import pickle
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "ran",)
+
+    directory = model_directory(tmp_path, "modernbert")
+    (directory / "model.safetensors").unlink()
+    (directory / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Evil()}))
+    with pytest.raises(PalmError) as caught:
+        load_backbone(directory)
+    assert "pytorch_model.bin" in str(caught.value)
+    assert not (tmp_path / "ran").exists()

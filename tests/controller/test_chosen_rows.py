@@ -12,9 +12,12 @@ import pytest
 import palm
 from helpers import article, tiny
 from palm.controller import Controller
+from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.loop import Training
 from palm.reader import ClassifyReader
 from palm.reader.tables.selection import RowKeys, sample, split
+from palm.starter.project import write_project
+from palm.starter.table_tasks import tasks_in
 
 LABELS = list(article.LABELS)
 
@@ -58,12 +61,22 @@ def digests(training: Training) -> list[str]:
     return [task.stream.rows.digest for task in training.tasks]
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> InferenceModel:
+    place = article.write_files(tmp_path_factory.mktemp("trained"))
+    save(place, [{"said": f"{word} owns it", "intent": k} for k in (0, 1) for word in ("who", "anna") * 4])
+    Controller(config(place, "intent", num_epochs=1), argv=[]).train()
+    model: InferenceModel = palm.load_model(place / "out" / "intent" / "infer_model")
+    return model
+
+
 def texts(task: Any, path: Path) -> list[str]:
     return [example.text_a for example in task.reader.read(path, True)]
 
 
 def test_one_table_is_two_files(folder: Path) -> None:
     made = config(folder)
+    made["tasks"]["intent"]["columns"] = {"text_a": "tokens", "label": "intent"}
     one = Controller(made, argv=[]).training()
     del made["train_file"]
     for name in ("slot", "intent"):
@@ -71,6 +84,16 @@ def test_one_table_is_two_files(folder: Path) -> None:
     two = Controller(made, argv=[]).training()
     assert digests(one) == digests(two)
     assert [step.loss for step in one.steps()] == [step.loss for step in two.steps()]
+
+
+def test_a_project_is_made_of_a_table(folder: Path) -> None:
+    found = tasks_in(folder / "all.jsonl")
+    assert found.kinds == {"slots": "seq_label", "intent": "cls", "lang": "cls"}
+    write_project(folder / "project", found.kinds, table=found)
+    slots, intent, lang = Controller(folder / "project" / "config.yaml", argv=[]).training().tasks
+    assert len(slots.stream.rows) == len(intent.stream.rows) == len(lang.stream.rows)
+    assert lang.reader.labels.names == {0: "de", 1: "en", 2: "fr"}
+    assert intent.dev_file is not None
 
 
 def test_each_task_trains_on_the_rows_that_have_its_label(folder: Path) -> None:
@@ -144,6 +167,38 @@ def test_a_choice_that_cannot_be_made_is_told(
     with pytest.raises(palm.PalmError) as caught:
         Controller(config(folder, "intent", **settings), argv=[]).training()
     assert all(value in str(caught.value) for value in values)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("given", ["jsonl", "csv"])
+def test_predictions_are_the_rows_with_further_columns(
+    trained: InferenceModel, tmp_path: Path, given: str, kind: str
+) -> None:
+    pytest.importorskip("pyarrow" if kind == "parquet" else "csv")
+    rows = [{"said": f"who owns the {'red ' * k}door", "intent": "kept", "n": str(k)} for k in (3, 1, 2)]
+    file = tmp_path / f"in.{given}"
+    if given == "csv":
+        file.write_text("\n".join(map(",".join, [rows[0], *(row.values() for row in rows)])))
+    else:
+        file.write_text("\n".join(map(json.dumps, rows)))
+    saved = trained.predict_file(file, tmp_path / f"out.{kind}")
+    expected = trained.predict([row["said"] for row in rows])
+    assert len(saved) == 3
+    for row, made, record in zip(rows, saved, expected, strict=True):
+        assert list(made) == ["said", "intent", "n", "label", "probability"]
+        assert {name: made[name] for name in row} == row
+        assert int(made["label"]) == record["label"]
+        assert float(made["probability"]) == pytest.approx(max(record["probs"]), rel=1e-5)
+    assert saved[1] == list(saved)[1]
+    assert {path.name for path in tmp_path.glob("[!.]*")} == {file.name, f"out.{kind}"}
+
+
+def test_a_column_of_the_input_keeps_its_name(trained: InferenceModel, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text(json.dumps({"said": "who owns it", "label": "mine"}))
+    [made] = trained.predict_file(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
+    assert (made["label"], made["predicted_label"] in (0, 1)) == ("mine", True)
+    with pytest.raises(palm.StorageError, match=r"in\.jsonl"):
+        trained.predict_file(tmp_path / "in.jsonl", tmp_path / "in.jsonl")
 
 
 def keys_of(texts: list[str], labels: list[str | None], seed: int = 1) -> RowKeys:

@@ -68,7 +68,7 @@ def test_the_owner_of_a_setting_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"learning_rate": -1}, r"config\.yaml:10: learning_rate\b.* above 0.*-1\.0"),
+        ({"learning_rate": -1}, r"config\.yaml:10: learning_rate: -1\.0\b.* above 0"),
         ({"freeze": 0}, r"config\.yaml:15: freeze\b.*embeddings.*backbone.*\b0\b"),
         ({"freeze": 9}, r"config\.yaml:15: freeze\b.*\b2 layers.*\b9\b"),
         ({"random_seed": 10**30}, r"config\.yaml:15: random_seed\b.*\b64 bits"),

@@ -74,7 +74,7 @@ def test_the_first_examples_and_their_rows_are_logged(folder: Path, caplog: pyte
 
 def test_prediction_has_the_batch_size_of_training_or_its_own_and_the_order_of_the_file(folder: Path) -> None:
     config = tiny.config(folder, "cls", num_epochs=1)
-    assert Controller(config, argv=[]).training().tasks[0].pred_batch_size == config["batch_size"]
+    assert Controller(config, argv=[]).training().tasks[0].rows_per_prediction == config["batch_size"]
     Controller({**config, "pred_batch_size": 7}, argv=[]).train()
     seven, three = (
         Controller({**config, "pred_batch_size": size}, for_train=False, argv=[]).pred("cls")

@@ -195,7 +195,7 @@ class Bag(Backbone):
 
 
 def test_an_encoder_that_does_not_tell_its_layers_is_named() -> None:
-    with pytest.raises(ConfigError, match="Bag"):
+    with pytest.raises(ConfigError, match=r"\bBag\b.* freeze\b.* parameter_layers"):
         Bag().parameter_layers()
 
 

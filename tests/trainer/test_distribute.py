@@ -19,7 +19,7 @@ def test_a_batch_is_cut_field_by_field() -> None:
 
 
 def test_what_cannot_be_divided_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"batch_size 5 should be a multiple of 2"):
+    with pytest.raises(ValueError, match=r"batch_size 5\b.* 2\b"):
         list(yield_pieces([[1]], ["s"], 5, num_pieces=2))
     with pytest.raises(ValueError, match=r"not \['halve'\]"):
         list(yield_pieces([[1]], ["halve"], 4, num_pieces=2))

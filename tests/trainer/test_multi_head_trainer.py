@@ -195,9 +195,7 @@ def test_steps_are_counted_as_in_the_original(tmp_path: Path) -> None:
     for case, told in recorded.items():
         trainer, readers = plain_tasks(tmp_path, told)
         if 0 in told["expected_steps"].values():
-            with pytest.raises(
-                palm.TrainingError, match=r"task 'intent' would get no step; raise num_epochs"
-            ):
+            with pytest.raises(palm.TrainingError, match=r"'intent'.*num_epochs"):
                 trainer.fit_readers_with_mixratio(readers, told["sampling_reference"], told["num_epochs"])
             continue
         trainer.fit_readers_with_mixratio(readers, told["sampling_reference"], told["num_epochs"])
@@ -241,7 +239,7 @@ def test_an_auxiliary_task_ends_nothing(tmp_path: Path) -> None:
     assert trainer.trainers["a"].cur_train_step == 12
     assert trainer.trainers["b"].cur_train_step > 0
     trainer.trainers["a"].set_as_aux()
-    with pytest.raises(palm.ConfigError, match=r"all tasks are auxiliary; a run needs at least one target"):
+    with pytest.raises(palm.ConfigError, match=r"auxiliary.*target"):
         trainer.fit_readers_with_mixratio(readers, "a", 4)
 
 
@@ -276,7 +274,7 @@ def test_fit_readers_gives_every_task_its_own_epochs(tmp_path: Path) -> None:
     readers["b"].load_data(tmp_path / "b.tsv", 8, num_epochs=4)
     trainer.fit_readers(readers)
     assert [one.task.expected_steps for one in trainer.trainers.values()] == [3, 12]
-    with pytest.raises(palm.ConfigError, match=r"the reader of 'b' was loaded with num_epochs 4; give None"):
+    with pytest.raises(palm.ConfigError, match=r"'b'.*num_epochs 4\b.*None"):
         trainer.fit_readers_with_mixratio(readers, "a", 4)
 
 
@@ -300,39 +298,31 @@ def test_a_head_that_is_reused_is_one_head(tmp_path: Path) -> None:
 def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
     trainer, readers = plain_tasks(tmp_path, SETUP)
     a, b = trainer.trainers.values()
-    with pytest.raises(
-        palm.ConfigError, match=r"no trainer is called 'aa'; there are a, b; did you mean 'a'"
-    ):
+    with pytest.raises(palm.ConfigError, match=r"'aa'.* a, b\b.*'a'"):
         trainer.fit_readers_with_mixratio(readers, "aa", 2)
-    with pytest.raises(palm.ConfigError, match=r"1 readers for 2 trainers \(a, b\)"):
+    with pytest.raises(palm.ConfigError, match=r"\b1 .*\b2 .*\(a, b\)"):
         trainer.fit_readers_with_mixratio(list(readers.values())[:1], "a", 2)
-    with pytest.raises(palm.ConfigError, match=r"needs trainers of different names, not 'a \+ a'"):
+    with pytest.raises(palm.ConfigError, match=r"MultiHeadTrainer .*'a \+ a'"):
         palm.MultiHeadTrainer([a, a])
-    with pytest.raises(
-        palm.PalmError, match=r"'c': build_forward comes too early; call build_forward\(backbone"
-    ):
+    with pytest.raises(palm.PalmError, match=r"'c': build_forward\b.* build_forward\(backbone"):
         palm.MultiHeadTrainer([palm.Trainer("c")]).build_forward()
-    with pytest.raises(palm.PalmError, match=r"'a \+ b': train comes too early; call build_backward"):
+    with pytest.raises(palm.PalmError, match=r"'a \+ b': train\b.* build_backward"):
         trainer.train()
     trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
     with pytest.raises(
         palm.PalmError, match=r"call fit_readers_with_mixratio\(readers, sampling_reference, num"
     ):
         trainer.train()
-    with pytest.raises(
-        palm.PalmError, match=r"predict_one_batch comes too early; call build_predict_forward"
-    ):
+    with pytest.raises(palm.PalmError, match=r"predict_one_batch\b.* build_predict_forward"):
         trainer.predict_one_batch("a", {})
-    with pytest.raises(palm.PalmError, match=r"the batch has no '__task_id'; take it from get_one_batch\(\)"):
+    with pytest.raises(palm.PalmError, match=r"'__task_id'.* get_one_batch\(\)"):
         trainer.train_one_step({})
     b.reuse_head_with = "a"
     b.build_forward(a.forward.backbone, palm.head.Classify(3, HIDDEN))
-    with pytest.raises(
-        palm.WiringError, match=r"'b' cannot reuse the head of 'a': Classify .*'n_classes': 3"
-    ):
+    with pytest.raises(palm.WiringError, match=r"'b'.*'a': Classify .*'n_classes': 3"):
         trainer.build_forward()
     b.build_forward(palm.backbone.BERT.from_config(tiny.BACKBONE), a.forward.head)
-    with pytest.raises(palm.WiringError, match=r"'a' and 'b' were built with different backbone objects"):
+    with pytest.raises(palm.WiringError, match=r"'a' and 'b'.* backbone"):
         trainer.build_forward()
 
 

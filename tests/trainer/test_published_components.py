@@ -124,14 +124,14 @@ def test_a_declaration_that_cannot_be_read_is_told(wrong: Any) -> None:
         def forward(self, inputs: Any, wanted: Any = None) -> Any:
             raise NotImplementedError
 
-    with pytest.raises(palm.WiringError, match=r"token_ids should be declared as \[shape, dtype\]"):
+    with pytest.raises(palm.WiringError, match=r"token_ids\b.*\[shape, dtype\]"):
         Wrong()
 
 
 def test_a_reader_of_2_x_serves_an_encoder_of_palm_and_the_reverse(folder: Path) -> None:
     reader = palm.reader.ClassifyReader(folder / "words.txt", 8)
     reader.require_attr("token_ids")
-    with pytest.raises(palm.WiringError, match="output attr seq_lens is not found in this reader"):
+    with pytest.raises(palm.WiringError, match=r"\bseq_lens\b"):
         reader.require_attr("seq_lens")
     reader.load_data(folder / "texts.tsv", 4, num_epochs=1)
     backbone = BOW(11, 8)

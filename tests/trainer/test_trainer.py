@@ -298,7 +298,7 @@ def test_a_task_built_in_python_joins_those_of_the_files(folder: Path) -> None:
     for _ in training.steps():
         pass
     assert helper.step > 0
-    with pytest.raises(palm.ConfigError, match=r"there are two tasks 'cls'"):
+    with pytest.raises(palm.ConfigError, match=r"\btwo .*'cls'"):
         Controller(tiny.config(folder, "cls"), argv=[], tasks=[training.tasks[0]])
 
 
@@ -310,21 +310,19 @@ def test_what_was_not_called_is_named(folder: Path) -> None:
     adam = palm.optimizer.Adam(None, 1e-3)
     new = palm.Trainer("t")
     reader = palm.reader.ClassifyReader(folder / "vocab.txt", 24)
-    with pytest.raises(palm.PalmError, match=r"'t': build_backward comes too early; call build_forward"):
+    with pytest.raises(palm.PalmError, match=r"'t': build_backward\b.* build_forward"):
         new.build_backward(adam)
-    with pytest.raises(palm.PalmError, match=r"'t': fit_reader comes too early; call build_forward"):
+    with pytest.raises(palm.PalmError, match=r"'t': fit_reader\b.* build_forward"):
         new.fit_reader(reader)
-    with pytest.raises(palm.PalmError, match=r"'t': load_ckpt comes too early; call build_forward"):
+    with pytest.raises(palm.PalmError, match=r"'t': load_ckpt\b.* build_forward"):
         new.load_ckpt(folder)
-    with pytest.raises(palm.PalmError, match=r"'t': load_pretrain comes too early; call build_forward"):
+    with pytest.raises(palm.PalmError, match=r"'t': load_pretrain\b.* build_forward"):
         new.load_pretrain(folder)
-    with pytest.raises(palm.PalmError, match=r"'t': predict comes too early; call build_predict_forward"):
+    with pytest.raises(palm.PalmError, match=r"'t': predict\b.* build_predict_forward"):
         new.predict()
-    with pytest.raises(
-        palm.PalmError, match=r"predict_one_batch comes too early; call build_predict_forward"
-    ):
+    with pytest.raises(palm.PalmError, match=r"predict_one_batch\b.* build_predict_forward"):
         new.predict_one_batch({})
-    with pytest.raises(palm.PalmError, match=r"fit_reader comes too early; call build_predict_forward"):
+    with pytest.raises(palm.PalmError, match=r"fit_reader\b.* build_predict_forward"):
         new.fit_reader(reader, phase="predict")
     new.build_forward(backbone, head)
     with pytest.raises(
@@ -351,13 +349,13 @@ def test_what_was_not_called_is_named(folder: Path) -> None:
 
 def test_wrong_values_are_told(folder: Path) -> None:
     trainer = trainer_of(folder)
-    with pytest.raises(palm.ConfigError, match=r"use_ema needs an ema_decay from 0 to below 1, not None"):
+    with pytest.raises(palm.ConfigError, match=r"use_ema\b.* ema_decay\b.*None"):
         trainer.build_backward(palm.optimizer.Adam(None, 1e-3), use_ema=True)
-    with pytest.raises(palm.ConfigError, match=r"save_type should be 'ckpt', 'predict' or .*, not 'params'"):
+    with pytest.raises(palm.ConfigError, match=r"save_type\b.*'ckpt', 'predict'.*'params'"):
         trainer.set_saver(folder, 5, save_type="params")
-    with pytest.raises(palm.ConfigError, match=r"phase should be 'train' or 'predict', not 'test'"):
+    with pytest.raises(palm.ConfigError, match=r"phase\b.*'train'.*'predict'.*'test'"):
         palm.reader.ClassifyReader(folder / "vocab.txt", 24, phase="test")
-    with pytest.raises(palm.ConfigError, match=r"lang should be one of en, english, cn, chinese, not 'fr'"):
+    with pytest.raises(palm.ConfigError, match=r"lang\b.* en, english, cn, chinese\b.*'fr'"):
         palm.reader.ClassifyReader(folder / "vocab.txt", 24, lang="fr")
     with pytest.raises(palm.DataError, match=r"nowhere.tsv: no such data file"):
         reader_of(folder).load_data(folder / "nowhere.tsv", 4)
@@ -411,7 +409,7 @@ def test_positions_and_spellings_of_2_x_are_accepted(folder: Path) -> None:
     assert (tags.settings["dropout_prob"], tags.settings["initializer_range"]) == (0.2, 0.1)
     bert = palm.backbone.BERT(8, 1, 2, 10, 4, 2, "relu", 0.0, 0.0, 0.02, False, "predict")
     assert (bert.phase, bert.settings["hidden_act"]) == ("predict", "relu")
-    with pytest.raises(TypeError, match=r"BERT\(\) takes 12 positional arguments, not 13"):
+    with pytest.raises(TypeError, match=r"BERT\(\).* 12\b.* 13"):
         palm.backbone.BERT(8, 1, 2, 10, 4, 2, "relu", 0.0, 0.0, 0.02, False, "predict", 1)
     with pytest.raises(TypeError, match=r"ClassifyReader\(\) got max_seq_len twice"):
         palm.reader.ClassifyReader(vocab, 24, max_seq_len=24)

@@ -113,11 +113,9 @@ def test_several_tasks_have_a_dev_file_each(folder: Path) -> None:
     trainer.build_forward()
     trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
     trainer.fit_readers([each.reader for each in trainers])  # type: ignore[attr-defined]
-    with pytest.raises(
-        palm.ConfigError, match=r"dev_file: there are several tasks \(cls, match\); give a dict"
-    ):
+    with pytest.raises(palm.ConfigError, match=r"dev_file: .*\(cls, match\).* dict"):
         trainer.train(dev_file=folder / "cls.tsv")
-    with pytest.raises(palm.ConfigError, match="dev_file names clss; there are cls, match"):
+    with pytest.raises(palm.ConfigError, match=r"dev_file .*\bclss\b.* cls, match"):
         trainer.train(dev_file={"clss": folder / "cls.tsv"})
     result = trainer.train(dev_file={"match": folder / "match.tsv"})
     assert list(result.best) == ["match"]
@@ -127,7 +125,7 @@ def test_several_tasks_have_a_dev_file_each(folder: Path) -> None:
 def test_early_stopping_and_trackers_need_what_they_work_on(folder: Path) -> None:
     with pytest.raises(palm.ConfigError, match="early_stopping_patience needs a dev_file"):
         single(folder).train(early_stopping_patience=2)
-    with pytest.raises(palm.ConfigError, match="no tracker is called 'x'"):
+    with pytest.raises(palm.ConfigError, match=r"tracker .*'x'"):
         single(folder).train(trackers=["x"])
 
 

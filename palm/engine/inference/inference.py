@@ -44,6 +44,7 @@ from palm.engine.training.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Predictions, Reader, Record, Rows
+from palm.reader.predicted_tables import is_table_name, joined_rows, write_table
 from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.rows.chunks import chunks_of
 from palm.reader.rows.rows import Ints
@@ -144,14 +145,16 @@ class InferenceModel:
         return list(self.records(self.reader.parse(texts)))
 
     def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
-        """Predict a data file of any size in bounded memory and write the predictions to `directory`.
+        """Predict a data file of any size in bounded memory and write the predictions to a folder or a table.
 
         Several ranks, which must all call this, divide the work; rank 0 writes. A stopped prediction leaves
         its finished examples there, in `.predictions.resume`.
 
         Args:
             path: the data file.
-            directory: is made if it is missing; the predictions appear there when they are complete.
+            directory: is made if it is missing; the predictions appear there when they are complete. A name
+                that ends in `.jsonl`, `.csv` or `.parquet` is a table instead: the columns of the input,
+                then those of the task.
             resume: continue a stopped prediction; the files are those of one that was not stopped.
 
         Raises:
@@ -159,10 +162,13 @@ class InferenceModel:
             StorageError: the directory cannot be written, or holds another stopped prediction.
         """
         file = Path(path)
-        directory = Path(directory)
-        if file.resolve().parent == directory.resolve() and file.name in PREDICTION_FILES:
+        target = Path(directory)
+        is_table = is_table_name(target) and not target.is_dir()
+        directory = target.parent if is_table else target
+        written = [target.name] if is_table else PREDICTION_FILES
+        if file.resolve().parent == directory.resolve() and file.name in written:
             raise StorageError(
-                f"{file} is the input and would be replaced; give another folder for the output"
+                f"{file} is the input and would be replaced; give another place for the output"
             )
         log = PredictionLog(directory, lambda: self._about(file))
         if resume and is_first():
@@ -176,6 +182,9 @@ class InferenceModel:
         hidden = None if is_first() else True
         progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
         with report_missing_ranks(f"while predicting {self.task!r}"), log:
+            if is_table:
+                rows = joined_rows(self.reader.rows_of(file), progress)
+                return from_first(lambda: write_table(rows, target), lambda: exhaust(records))
             return from_first(lambda: self.reader.write(progress, directory), lambda: exhaust(records))
 
     def _about(self, path: Path) -> dict[str, Any]:
@@ -217,16 +226,7 @@ class InferenceModel:
     def evaluate_with_loss(
         self, path: str | Path, metrics: Sequence[str] | None = None
     ) -> tuple[dict[str, float], float | None]:
-        """Compute `evaluate`, which see, and the mean loss of the file's rows.
-
-        Args:
-            path: the data file.
-            metrics: names.
-
-        Returns:
-            The scores; and the loss, or None where prediction has other rows than training, as with windows
-            of documents.
-        """
+        """Compute `evaluate`, and the mean loss of the rows: None where training has others, as windows."""
         names = self.head.metrics if metrics is None else metrics
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
@@ -299,32 +299,35 @@ class InferenceModel:
         with_eval_outputs: bool,
         labelled: Rows | None,
     ) -> tuple[list[dict[str, Any]], tuple[float, int] | None]:
-        for module in (self.backbone, self.head):
-            if module.training:  # going through all its parts takes 1 ms
-                module.eval()
-        device = next(self.backbone.parameters()).device
-
-        def batch_of(rows: Rows) -> Tensors:
-            batch = self.reader.collate(
-                rows, indices, lambda k: generator(0, "mask", self.task, "predict", first, indices[k])
-            )
-            return placed(batch, device)
-
-        batch = batch_of(rows)
-        if self.engine is not None:
-            outputs = self.engine(batch)
-        else:
-            with self._weight_cache.active():
-                outputs = outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
+        batch = self._batch(rows, indices, first)
+        outputs = self._outputs(batch)
         decoded = self.head.decode(outputs)
         if with_eval_outputs:
             for value, extra in zip(decoded, self.head.eval_outputs(outputs, batch), strict=False):
                 value.update(extra)
         if labelled is None:
             return decoded, None
-        targets = batch_of(labelled)
+        targets = self._batch(labelled, indices, first)
         terms = self.head.num_terms(targets)  # 0 where no row of the batch has a word to guess
         return decoded, (float(self.head.loss(outputs, targets)), terms) if terms else None
+
+    def _batch(self, rows: Rows, indices: Sequence[int], first: int) -> Tensors:
+        """Collate some rows; what is masked in them depends on the chunk's first example, and on the row."""
+
+        def draw(k: int) -> np.random.Generator:
+            return generator(0, "mask", self.task, "predict", first, indices[k])
+
+        return placed(self.reader.collate(rows, indices, draw), next(self.backbone.parameters()).device)
+
+    def _outputs(self, batch: Tensors) -> Tensors:
+        for module in (self.backbone, self.head):
+            if module.training:  # going through all its parts takes 1 ms
+                module.eval()
+        if self.engine is not None:
+            return self.engine(batch)
+        precision = resolved(self.precision, next(self.backbone.parameters()).device)
+        with self._weight_cache.active():
+            return outputs_of(self.backbone, self.head, batch, precision)
 
     def save(
         self,

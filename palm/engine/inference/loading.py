@@ -50,10 +50,26 @@ def load_model(
         ConfigError: settings out of their range.
         PalmError: the extra `onnx` is not installed, or the model cannot be a graph.
     """
-    raise_any(path_problems(folder=folder))
-    _check_engine(engine, precision)
+    raise_any([*path_problems(folder=folder), *choice_problems(("torch", "onnx"), engine=engine)])
+    if (engine, precision) == ("torch", "int8"):
+        raise ConfigError(["precision 'int8' needs engine 'onnx', which needs the extra `onnx`"])
     given = Path(folder)
     folder = chosen_model(given)
+    model = _model_in(folder, precision if engine == "torch" else "fp32", trust, reader, head)
+    if engine == "onnx":
+        model.engine = OnnxEngine(model.reader, model.backbone, model.head, precision, DataCache.of_user())
+    if folder != given:
+        logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
+    return model
+
+
+def _model_in(
+    folder: Path,
+    precision: str,
+    trust: str | Sequence[str],
+    reader: Mapping[str, Any],
+    head: Mapping[str, Any],
+) -> InferenceModel:
     description = _verified_description(folder)
     weights = load_tensors(folder / WEIGHTS)
     own = {"backbone": weights_under("backbone", weights), "head": weights_under("paradigm", weights)}
@@ -64,22 +80,12 @@ def load_model(
             rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=own["backbone"]),
             rebuild(HEADS, description["paradigm"], folder, trust=trust, weights=own["head"], overrides=head),
             batch_size=description["batch_size"],
-            precision=precision if engine == "torch" else "fp32",
+            precision=precision,
         )
         model.trained = _trained(description.get("training") or {})
     load_into(model.backbone, own["backbone"], folder)
     load_into(model.head, own["head"], folder)
-    if engine == "onnx":
-        model.engine = OnnxEngine(model.reader, model.backbone, model.head, precision, DataCache.of_user())
-    if folder != given:
-        logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
     return model
-
-
-def _check_engine(engine: str, precision: str) -> None:
-    raise_any(choice_problems(("torch", "onnx"), engine=engine))
-    if (engine, precision) == ("torch", "int8"):
-        raise ConfigError(["precision 'int8' needs engine 'onnx', which needs the extra `onnx`"])
 
 
 def _verified_description(folder: Path) -> dict[str, Any]:

@@ -98,16 +98,14 @@ def _front(
     tags = ["palm", str(description["backbone"]["name"]), str(description["paradigm"]["name"])]
     if len(training.get("tasks", ())) > 1:
         tags.append("multi-task")
+    about = {
+        "task_type": pipeline or "other",
+        "task_name": description["task"],
+        "dataset_type": "local",
+        "dataset_name": training.get("data", {}).get("dev_file", {}).get("name", ""),
+    }
     results = [
-        EvalResult(
-            task_type=pipeline or "other",
-            task_name=description["task"],
-            dataset_type="local",
-            dataset_name=training.get("data", {}).get("dev_file", {}).get("name", ""),
-            metric_type=HUB_METRICS.get(name, name),
-            metric_name=name,
-            metric_value=value,
-        )
+        EvalResult(**about, metric_type=HUB_METRICS.get(name, name), metric_name=name, metric_value=value)
         for name, value in scores.items()
     ]
     facts = ModelCardData(
@@ -182,13 +180,9 @@ def _data_and_scores(training: Mapping[str, Any]) -> Iterator[str]:
     if not evaluation:
         return
     yield "## Scores"
-    if evaluation["step"] == training["step"]:
-        yield f"On `dev_file`, at global step {evaluation['step']:,}, of these weights."
-    else:
-        yield (
-            f"On `dev_file`, at global step {evaluation['step']:,}; these weights are those of step "
-            f"{training['step']:,}, which was not evaluated."
-        )
+    of_others = f"; these weights are those of step {training['step']:,}, which was not evaluated."
+    whose = ", of these weights." if evaluation["step"] == training["step"] else of_others
+    yield f"On `dev_file`, at global step {evaluation['step']:,}{whose}"
     shown = [
         (name, "not a number" if value is None else f"{value:.4f}")
         for name, value in evaluation["scores"].items()
@@ -200,13 +194,9 @@ def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
     if "merged" in training:
         yield "## Merged"
         yield "The mean of the weights of other models, with these shares."
-        parents = [
-            (each["model"], f"{each['share']:.4g}", f"`{each.get('sha256', '')}`".strip("`") or "")
-            for each in training["merged"]
-        ]
+        parents = [(m["model"], f"{m['share']:.4g}", m.get("sha256", "")) for m in training["merged"]]
         yield _table(("model", "share", "SHA-256 of its manifest"), parents)
-        return
-    if not training:
+    if "merged" in training or not training:
         return
     yield "## Training"
     yield (
@@ -214,12 +204,8 @@ def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
         f"({training['epochs']:g} epochs), saved at global step {training['step']:,}."
     )
     settings = training["settings"]
-    own, whole = (
-        {name: value for name, value in part.items() if name not in ELSEWHERE}
-        for part in (settings["tasks"][task], settings)
-    )
-    others = [(f"steps of {name}", f"{steps:,}") for name, steps in training["tasks"].items() if name != task]
-    told = [*_flat(own), *_flat(whole), *others]
+    told = [*_flat(settings["tasks"][task]), *_flat(settings)]
+    told += [(f"steps of {name}", f"{steps:,}") for name, steps in training["tasks"].items() if name != task]
     yield _table(("setting", "value"), [(name, str(value)) for name, value in told])
     versions = ", ".join(f"{name} {version}" for name, version in training["versions"].items())
     yield f"Versions: {versions}."
@@ -228,6 +214,8 @@ def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
 def _flat(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
     """Nested settings under dotted names; a component's stand behind its name."""
     for name, value in settings.items():
+        if name in ELSEWHERE:
+            continue
         if isinstance(value, Mapping) and value.keys() == {"name", "settings"}:
             yield f"{place}{name}", value["name"]
             yield from _flat(value["settings"], f"{place}{name}.")

@@ -21,23 +21,23 @@ BEST_OF_RUN = "best"
 
 
 def chosen_model(path: Path) -> Path:
-    """The model at a path: itself; of a task's folder, or a run of one task, its best one, or else its last.
+    """Return the model at a path: of a task's folder, or a run of one task, its best one, or else its last.
 
     Raises:
-        StorageError: there is none, or there are several; says what to give instead.
+        StorageError: there is none, or there are several.
     """
     if (path / "state.json").is_file():
+        where = "models of finished tasks are in <save_path>/<task>"
         raise StorageError(
-            f"{path} is a checkpoint, not a task's model: --resume {path} goes on from it; models of tasks "
-            "that have finished lie in <save_path>/<task>"
+            f"{path} is a checkpoint, not a task's model: resume it with --resume {path}; {where}"
         )
     if is_sealed(path):
         return path
     if found := _model_in(path):
         return found
     tasks = [folder for folder in sorted(path.iterdir()) if _model_in(folder)] if path.is_dir() else []
+    names = ", ".join(folder.name for folder in tasks)
     if len(tasks) > 1:
-        names = ", ".join(folder.name for folder in tasks)
         raise StorageError(f"{path} is a run with models of several tasks ({names}); give one: {tasks[0]}")
     found = _model_in(tasks[0]) if tasks else None
     if found is None:

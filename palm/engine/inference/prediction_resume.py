@@ -63,15 +63,13 @@ class PredictionLog:
         _, stopped = next(lines, (0, None))
         if not isinstance(stopped, dict):
             return
-        changed = [name for name, value in self._about().items() if stopped.get(name) != value]
-        if changed:
+        if changed := [name for name, value in self._about().items() if stopped.get(name) != value]:
             raise StorageError(
                 f"{self.path.parent}: the stopped prediction had another {', '.join(changed)}; predict "
                 "without --resume to start again"
             )
-        for end, records in lines:
+        for self._end, records in lines:
             self.num_examples += len(records)
-            self._end = end
         logger.info("%s: resuming after %d examples", self.path.parent, self.num_examples)
 
     def chunks(self) -> Iterator[list[Any]]:

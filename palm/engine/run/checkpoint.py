@@ -107,6 +107,24 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         StorageError: missing, damaged, of another version, or of a run with another identity; nothing was
             changed.
     """
+    state, steps_per_saved = _state_of(training, folder)
+    # From here on nothing is refused, so a run that was is as it was.
+    parameters = dict(training.model.named_parameters())
+    saved = load_tensors(folder / "model.safetensors")
+    own = training.model.state_dict()
+    placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
+    with wrap_read_errors(folder, " as a checkpoint of this run"):  # whole, but somebody else's
+        training.model.load_state_dict(placed)
+        restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
+        if training.ema is not None:
+            training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
+        training.load_state_dict(state, steps_per_saved)
+    if any(factor != 1 for factor in steps_per_saved.values()):
+        logger.info("step %d of other devices is step %d of these", state["step"], training.step)
+
+
+def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the state of a checkpoint from which a run can resume, and its steps as by `on_devices_of`."""
     files = verify(folder, WEIGHTS_NEEDED)
     if "optimizer.safetensors" not in files:
         raise StorageError(
@@ -121,24 +139,10 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         saved_run, steps_per_saved = on_devices_of(now, state["run"])
         found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
     if found:
-        raise StorageError(
-            f"{folder} is a checkpoint of another configuration:\n  "
-            + "\n  ".join(found)
-            + "\nRestore these settings to resume it, or start a new run from its weights with load_pretrain"
-        )
-    # From here on nothing is refused, so a run that was is as it was.
-    parameters = dict(training.model.named_parameters())
-    saved = load_tensors(folder / "model.safetensors")
-    own = training.model.state_dict()
-    placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
-    with wrap_read_errors(folder, " as a checkpoint of this run"):  # whole, but somebody else's
-        training.model.load_state_dict(placed)
-        restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
-        if training.ema is not None:
-            training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
-        training.load_state_dict(state, steps_per_saved)
-    if any(factor != 1 for factor in steps_per_saved.values()):
-        logger.info("step %d of other devices is step %d of these", state["step"], training.step)
+        remedy = "Restore these settings to resume it, or start a new run from its weights with load_pretrain"
+        lines = "\n  ".join([f"{folder} is a checkpoint of another configuration:", *found])
+        raise StorageError(f"{lines}\n{remedy}")
+    return state, steps_per_saved
 
 
 def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:

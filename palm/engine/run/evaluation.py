@@ -12,7 +12,7 @@ from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.events import Completed, Evaluated, Event, event_of
 from palm.engine.training.loop import Step, Training
 from palm.engine.training.task import Task
-from palm.metrics import Metric, metrics_of
+from palm.metrics import metrics_of
 from palm.reader.text.bad_rows import BadRows
 
 Scores = Mapping[str, float]
@@ -86,6 +86,14 @@ class Evaluator:
         training.attach("evaluator", self)
         for task in self.tasks:
             logger.info("%s: %d examples to evaluate on", task.name, count_examples(task))
+
+    @classmethod
+    def of(
+        cls, training: Training, every: int, every_epoch: bool, best_by: Sequence[str] | None = None
+    ) -> Evaluator | None:
+        """Return the evaluator of a run; None if no task has dev data."""
+        has_data = any(task.dev_file is not None for task in training.tasks)
+        return cls(training, every, every_epoch, best_by) if has_data else None
 
     def __call__(self, event: Event) -> Evaluated | None:
         """Evaluate after a step for which this is due."""
@@ -186,14 +194,9 @@ def count_examples(task: Task) -> int:
     return count
 
 
-def first_metric(task: Task) -> type[Metric]:
-    """The metric that decides which model of a task is best."""
-    return metrics_of(task.metric_names[:1])[0]
-
-
 def normalized_score(task: Task, scores: Scores) -> float:
     """Normalize a task's first metric: 1 is best, 0 stands for not a number."""
-    metric = first_metric(task)
+    metric = metrics_of(task.metric_names[:1])[0]
     score = metric.normalized_score(scores.get(metric.main, math.nan))
     return 0.0 if math.isnan(score) else score
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from palm.core.numerics.precision import tf32
 from palm.distributed import is_first
 from palm.engine.run.bad_rows_file import write_bad_rows
 from palm.engine.run.result import TrainingResult, result_of
-from palm.engine.training.events import Completed, Ended, Observer, Started, Warned, tell
+from palm.engine.training.events import Completed, Ended, Event, Observer, Started, Warned, tell
 from palm.engine.training.loop import Training
 from palm.engine.watching.history import HistoryWriter
 from palm.engine.watching.logs import Heading, RunLog, palm_heading
@@ -48,6 +48,13 @@ class Watch:
     warned: list[str] | None = None
 
 
+def _events(training: Training, watch: Watch) -> Iterator[Event]:
+    """Train, and yield the events of the run but for its end."""
+    yield Started(training, watch.folder, watch.configuration, watch.resumed_from)
+    yield from training.steps()
+    yield Completed(training.step)
+
+
 def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -> TrainingResult:
     """Train to the end, and call all observers with every event.
 
@@ -70,21 +77,13 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
     ]
     with collected_warnings() as collected, tf32(training.recipe.tf32):
         warned = collected if watch.warned is None else watch.warned
-
-        def tell_warnings() -> None:
-            while warned:
-                tell(Warned(training.step, warned.pop(0)), observers)
-
         try:
             if watch.folder is not None and is_first():
                 write_bad_rows(watch.folder, training.tasks)
-            tell(Started(training, watch.folder, watch.configuration, watch.resumed_from), observers)
-            tell_warnings()
-            for step in training.steps():
-                tell(step, observers)
-                tell_warnings()
-            tell(Completed(training.step), observers)
-            tell_warnings()
+            for event in _events(training, watch):
+                tell(event, observers)
+                while warned:
+                    tell(Warned(training.step, warned.pop(0)), observers)
         except BaseException as error:
             is_asked = isinstance(error, (KeyboardInterrupt, SystemExit))
             with suppress(Exception):  # what ended the run is the error that counts

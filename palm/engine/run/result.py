@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -66,6 +67,19 @@ class TrainingResult:
             )
         return found
 
+    def models(self, folder: Path) -> list[list[str]]:
+        """The saved models below the folder of the run, as a table: a heading, and a row per model."""
+        events = [event_of(line) for line in self.history]
+        scores = {event.step: event.scores for event in events if isinstance(event, Evaluated)}
+        saved = [event for event in events if isinstance(event, Saved) and event.kind in MODELS]
+        rows = [["task", "model", "at step", "score", "path"]]
+        for path, event in {event.path: event for event in saved}.items():
+            task = str(event.task)
+            name, score = next(iter(scores.get(event.step, {}).get(task, {"": None}).items()))
+            told = f"{name} {shown_score(score)}".strip()
+            rows.append([task, MODELS[event.kind], str(event.step), told, str(folder / path)])
+        return rows
+
     def __str__(self) -> str:
         summary = f"{sum(self.steps.values())} steps in {self.seconds:.1f} s"
         return "\n".join([*aligned(self.rows()), summary, *aligned(matrix(self.transfer))])
@@ -73,6 +87,9 @@ class TrainingResult:
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
 
+
+MODELS = {"target": "last", "best": "best", "best_overall": "best of the run"}
+"""Kind of a model that was saved -> its name in the table."""
 
 KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}
 """Kind of what was saved -> its key in `paths`."""

@@ -147,12 +147,7 @@ class RunDirectory:
         return self._refusal(found)
 
     def begin(self, start: RunStart, identity: dict[str, Any], launch: str | None = None) -> None:
-        """Make room for a run from the beginning, and write down which run this is.
-
-        Args:
-            start: what `check` chose; the checkpoint fits this run.
-            identity: what makes the run this run, JSON-ready.
-            launch: as in `check`.
+        """Make room for a run that `check` lets start, and record its identity.
 
         Raises:
             StorageError: `resume: auto` found no checkpoint, but what another configuration trained.

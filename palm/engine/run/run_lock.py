@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from palm.core.errors import StorageError
 from palm.core.files.fs import remove_written, wrap_write_errors, write_json
@@ -31,18 +31,8 @@ def only_run_in(folder: Path) -> Iterator[None]:
     Raises:
         StorageError: another run is there, and names it; or the folder cannot be written.
     """
-    with wrap_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK)
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise StorageError(
-                f"save_path: {folder} belongs to another run, {_holder(folder)}; wait for its end, or "
-                "give another save_path"
-            ) from None
-        except NotImplementedError:
-            logger.warning("%s is on a file system without locks; see that no second run uses it", folder)
+    lock = FileLock(folder / LOCK)
+    _take(lock, folder)
     try:
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         holder = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
@@ -53,6 +43,20 @@ def only_run_in(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             remove_written(folder / HOLDER)
         lock.release()
+
+
+def _take(lock: BaseFileLock, folder: Path) -> None:
+    with wrap_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise StorageError(
+                f"save_path: {folder} belongs to another run, {_holder(folder)}; wait for its end, or "
+                "give another save_path"
+            ) from None
+        except NotImplementedError:
+            logger.warning("%s is on a file system without locks; see that no second run uses it", folder)
 
 
 def _holder(folder: Path) -> str:

@@ -68,20 +68,12 @@ class TargetSaver:
 
 
 def save_model(
-    training: Training,
-    task: Task,
-    path: Path,
-    run: dict[str, Any] | None = None,
-    best: bool = False,
+    training: Training, task: Task, path: Path, run: dict[str, Any] | None = None, best: bool = False
 ) -> None:
-    """Save what a task predicts with at this moment, with averaged weights where the run keeps averages.
+    """Save a task's model at this moment, with averaged weights where the run keeps averages.
 
-    Args:
-        training: at this moment.
-        task: of its tasks.
-        path: where; a model of palm's that stands there is replaced.
-        run: the resolved configuration, kept in the model.
-        best: whether the model is kept because of the evaluation at this step.
+    A model of palm's at `path` is replaced. The new one keeps `run`, the resolved configuration; `best` says
+    that it is saved because of the evaluation at this step.
     """
     with training.averaged():
         model = model_of(training, task)

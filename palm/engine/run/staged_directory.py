@@ -116,14 +116,10 @@ class StagedDirectory:
                     linked_copy(source, place)
                     logger.info("%s: %s of stage %s is at %s", task, kind, stage, place)
 
-    def history(self) -> list[Line]:
-        """The lines of all stages so far as those of one run."""
-        told = ((stage, read_lines(self.folder(stage) / HISTORY_FILE)) for stage in self.stages)
-        return combined([(stage, lines) for stage, lines in told if lines])
-
     def write_history(self) -> list[Line]:
-        """The same, also in the run's `history.jsonl`."""
-        lines = self.history()
+        """Write the lines of all stages so far, as those of one run, to its `history.jsonl`; return them."""
+        told = ((stage, read_lines(self.folder(stage) / HISTORY_FILE)) for stage in self.stages)
+        lines = combined([(stage, lines) for stage, lines in told if lines])
         write_lines(self.path / HISTORY_FILE, lines)
         return lines
 

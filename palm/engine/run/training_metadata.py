@@ -25,35 +25,42 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
     Returns:
         `step`, `task_step`, `expected_steps` and `epochs`; `tasks` that share the encoder, with their steps;
         `data` files with rows and SHA-256; the last `evaluation` so far, with its step; whether the model is
-        kept as the `best` for that; `settings` that the losses depend on; `versions`. Nothing on other ranks
-        than 0, which write nothing.
+        the `best` by that; `settings` that the losses depend on; `versions`. Nothing on ranks other than 0.
     """
     if not is_first():
         return {}
-    assert task.stream is not None
-    data: dict[str, Any] = {}
-    if task.train_file is not None:
-        data["train_file"] = {"rows": len(task.stream.rows), **_file(task.train_file)}
-    if task.dev_file is not None:
-        data["dev_file"] = {"rows": count_examples(task), **_file(task.dev_file)}
-    evaluator = training.attached("evaluator")
-    evaluation = None
-    if isinstance(evaluator, Evaluator) and evaluator.evaluations:
-        last = evaluator.evaluations[-1]
-        if task.name in last.scores:
-            evaluation = {"step": last.step, "scores": json_ready(last.scores[task.name])}
     return {
         "step": training.step,
         "task_step": task.step,
         "expected_steps": task.expected_steps,
         "epochs": round(task.step / task.steps_per_epoch, 2),
         "tasks": {each.name: each.step for each in training.tasks},
-        "data": data,
-        "evaluation": evaluation,
+        "data": _data(task),
+        "evaluation": _evaluation(training, task),
         "best": best,
         "settings": identity(training.recipe),
         "versions": {"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+
+
+def _data(task: Task) -> dict[str, Any]:
+    assert task.stream is not None
+    data: dict[str, Any] = {}
+    if task.train_file is not None:
+        data["train_file"] = {"rows": len(task.stream.rows), **_file(task.train_file)}
+    if task.dev_file is not None:
+        data["dev_file"] = {"rows": count_examples(task), **_file(task.dev_file)}
+    return data
+
+
+def _evaluation(training: Training, task: Task) -> dict[str, Any] | None:
+    evaluator = training.attached("evaluator")
+    if not isinstance(evaluator, Evaluator) or not evaluator.evaluations:
+        return None
+    last = evaluator.evaluations[-1]
+    if task.name not in last.scores:
+        return None
+    return {"step": last.step, "scores": json_ready(last.scores[task.name])}
 
 
 def _file(path: Path) -> dict[str, Any]:

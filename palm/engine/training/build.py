@@ -77,17 +77,18 @@ def build_optimizer(
         if name in frozen:
             parameter.requires_grad_(False)
     moving = moving_parameters(model)
-    heads = [(place, model.head(task)) for task, place in model.head_places.items()]
     layers = [model.parameter_layers()] if optimizer.needs_layers else []
     built = optimizer.build(moving, *layers)
-    factors = {
-        f"{place}.{name}": factor for place, head in heads for name, factor in head.rate_factors.items()
-    }
+    factors: dict[str, float] = {}
+    decays: dict[str, float] = {}
+    for task, place in model.head_places.items():
+        head = model.head(task)
+        factors |= {f"{place}.{name}": factor for name, factor in head.rate_factors.items()}
+        decays |= {f"{place}.{name}": part for name, part in head.l2_decays.items()}
     rates = _head_rates(model, tasks)
     if groups.backbone_learning_rate is not None:
         rates[PRIVATE] = groups.backbone_learning_rate
     groups.apply(built, moving, optimizer.learning_rate, rates, factors)
-    decays = {f"{place}.{name}": part for place, head in heads for name, part in head.l2_decays.items()}
     _decay(built, [(parameter, decays[name]) for name, parameter in moving if name in decays])
     return built
 

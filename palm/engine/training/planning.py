@@ -157,12 +157,14 @@ class StepPlan:
                 low = middle
             else:
                 high = middle
-        # Between the two, several tasks gain a step at once; the first of these have room for it.
-        steps = list(expected(low))
-        for k, more in enumerate(expected(high)):
-            longer = [*steps[:k], more, *steps[k + 1 :]]
-            if unlimited._total(longer) <= max_steps:
-                steps = longer
+        return unlimited._filled(list(expected(low)), expected(high), max_steps)
+
+    def _filled(self, steps: list[int], longer: Sequence[int], max_steps: int) -> list[int]:
+        """Let the first of the tasks that gain a step at once have it, while there is room."""
+        for k, more in enumerate(longer):
+            tried = [*steps[:k], more, *steps[k + 1 :]]
+            if self._total(tried) <= max_steps:
+                steps = tried
         return steps
 
 

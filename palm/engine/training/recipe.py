@@ -180,10 +180,7 @@ def _task_identity(task: Task) -> dict[str, Any]:
 
 
 def described(recipe: Recipe) -> dict[str, Any]:
-    """The same for people, in the sections of a resolved configuration: `global`, `tasks` and `backbone`.
-
-    Settings of the optimizer, the schedule and the mixing stand beside their names, as in a configuration.
-    """
+    """Return the same in the sections of a resolved configuration: `global`, `tasks` and `backbone`."""
     facts = identity(recipe)
     run: dict[str, Any] = {}
     for name, value in facts.items():

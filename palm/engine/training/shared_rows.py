@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,30 +11,8 @@ import torch
 from palm.core.checks import raise_any
 from palm.core.errors import DataError
 from palm.core.registry import did_you_mean
-from palm.engine.training.stream import TaskStream
 from palm.engine.training.task import Task
 from palm.reader.rows.collate import SEQUENCE_ATTR
-
-
-class FollowingStream(TaskStream):
-    """The batches of a task that shares another's rows: those of the other, with labels of its own.
-
-    Args:
-        own: its stream, whose rows are those of `primary` but for their labels.
-        primary: decides which rows a batch has, and in which order.
-    """
-
-    def __init__(self, own: TaskStream, primary: TaskStream) -> None:
-        self.task = own.task
-        self.reader = own.reader
-        self.rows = own.rows
-        self.seed = primary.seed
-        self.shuffle = primary.shuffle
-        self._order = primary._order
-        self._batches = primary._batches
-        self.rank = primary.rank
-        self.num_ranks = primary.num_ranks
-        self.steps_per_epoch = primary.steps_per_epoch
 
 
 def sharing_problems(tasks: Sequence[Task]) -> list[str]:
@@ -72,14 +51,23 @@ def share_rows(tasks: Sequence[Task]) -> None:
         assert task.stream is not None
         assert primary.stream is not None
         _check_same_rows(task, primary)
-        task.stream = FollowingStream(task.stream, primary.stream)
-        one, other = (each.stream.batch(0) for each in (task, primary) if each.stream is not None)
-        for name in SEQUENCE_ATTR:
-            if name in one and name in other and not torch.equal(one[name], other[name]):
-                raise DataError(
-                    f"task {task.name!r} shares the rows of {primary.name!r}, but their readers make other "
-                    f"{name} of them; give both readers the same settings, and share no rows with mlm"
-                )
+        # The primary task's batches and order, with labels of its own.
+        stream = copy.copy(primary.stream)
+        stream.task = task.stream.task
+        stream.reader = task.stream.reader
+        stream.rows = task.stream.rows
+        task.stream = stream
+        _check_same_tensors(task, primary)
+
+
+def _check_same_tensors(task: Task, primary: Task) -> None:
+    one, other = (each.stream.batch(0) for each in (task, primary) if each.stream is not None)
+    for name in SEQUENCE_ATTR:
+        if name in one and name in other and not torch.equal(one[name], other[name]):
+            raise DataError(
+                f"task {task.name!r} shares the rows of {primary.name!r}, but their readers make other "
+                f"{name} of them; give both readers the same settings, and share no rows with mlm"
+            )
 
 
 def _check_same_rows(task: Task, primary: Task) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +65,7 @@ class TaskStream:
         self._order = lru_cache(maxsize=2)(self._new_order)  # a batch may reach into the next epoch
         if max_tokens_per_batch is None:
             assert batch_size is not None, "neither batch_size nor max_tokens_per_batch"
-            self._batches: Batches = self._of_rows(batch_size)
+            self._batches: RowBatches | TokenBatches = self._of_rows(batch_size)
         else:
             self._batches = self._of_tokens(max_tokens_per_batch)
         self.rank = rank
@@ -129,27 +128,18 @@ class TaskStream:
         return generator(self.seed, "shuffle", self.task, epoch).permutation(len(self.rows))
 
 
-class Batches(Protocol):
-    """A cut of the chain of epochs into batches.
-
-    Place p of the chain is row `p % rows` of the order of epoch `p // rows`.
-
-    Attributes:
-        steps_per_epoch: how many batches end within the first epoch; `num_epochs` is multiplied by it.
-    """
-
-    steps_per_epoch: int
-
-    def places(self, number: int) -> range:
-        """The places of batch `number`, counted from 0; it begins where the one before it ends."""
-
-
 class RowBatches:
-    """Batches of equally many rows.
+    """A cut of the chain of epochs into batches of equally many rows.
+
+    Place p of the chain is row `p % rows` of the order of epoch `p // rows`. A batch begins where the one
+    before it ends.
 
     Args:
         num_rows: rows of an epoch.
         batch_size: rows of a batch.
+
+    Attributes:
+        steps_per_epoch: how many batches end within the first epoch; `num_epochs` is multiplied by it.
     """
 
     def __init__(self, num_rows: int, batch_size: int) -> None:

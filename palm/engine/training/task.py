@@ -50,7 +50,8 @@ class Task:
         metrics: how good it is: names of metrics or dotted paths of classes, the deciding one first; by
             default those of the paradigm.
         pred_file: the data that `controller.pred` predicts.
-        pred_output_path: the folder for predictions; `<save_path>/<task>` where absent.
+        pred_output_path: the folder for predictions, `<save_path>/<task>` where absent; or a table to
+            write, by its name: `.jsonl`, `.csv` or `.parquet`.
         pred_batch_size: rows per prediction step, on the average; `batch_size`, or else 32, where absent.
         shuffle: draw a new order of the training rows for every epoch.
         seed: decides the order of the task's rows and what is masked in them; the run's `random_seed` where
@@ -153,29 +154,32 @@ class Task:
             self._log_first_rows(self.train_file)
         if rows is None:
             rows = training_rows(self.reader, self.train_file, cache)
+        self.stream = self._stream(rows, seed if self.seed is None else self.seed, devices or num_ranks())
+        self.expected_steps = 0
+        self.step = 0
+        self.scores = []
+        self.stopped_at = None
+
+    def _stream(self, rows: Rows, seed: int, devices: int) -> TaskStream:
         stream = TaskStream(
             self.name,
             self.reader,
             rows,
             batch_size=self.batch_size,
             max_tokens_per_batch=self.max_tokens_per_batch,
-            seed=seed if self.seed is None else self.seed,
+            seed=seed,
             shuffle=self.shuffle,
             rank=rank(),
-            num_ranks=devices or num_ranks(),
+            num_ranks=devices,
         )
         batches = stream.steps_per_epoch
-        per_step = self.gradient_accumulation_steps
-        if batches < per_step:
+        if batches < self.gradient_accumulation_steps:
             raise TrainingError(
                 f"task {self.name!r}: its rows fill {batches} batches, too few for one step; set "
-                f"gradient_accumulation_steps (now {per_step}) to {batches} or less, or add data"
+                f"gradient_accumulation_steps (now {self.gradient_accumulation_steps}) to {batches} or less, "
+                "or add data"
             )
-        self.stream = stream
-        self.expected_steps = 0
-        self.step = 0
-        self.scores = []
-        self.stopped_at = None
+        return stream
 
     def _log_first_rows(self, path: Path) -> None:
         self.reader.bad_rows = BadRows(path, self.reader.on_bad_row)  # told when all are encoded
@@ -271,6 +275,15 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
         *mismatches("head", head.inputs_attr, "backbone", features),
         *(f"{line}{hint}" for line in mismatches("head's loss", wanted, "reader", given)),
     ]
+    found += _size_problems(reader, backbone)
+    if task.dev_file is not None:
+        found += metric_problems(task.metric_names, reader.truth_names)
+    return [f"task {task.name!r}: {line}" for line in found]
+
+
+def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
+    """Check that the backbone's tables have a row for every token and every position."""
+    found = []
     rows = backbone.settings.get("vocab_size")
     tokens = reader.vocab_size
     if rows is not None and tokens > rows:
@@ -285,9 +298,7 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
             f"max_seq_len is {length}, the backbone's position table ends at {longest} "
             f"(max_position_embeddings); set max_seq_len to {longest} or less"
         )
-    if task.dev_file is not None:
-        found += metric_problems(task.metric_names, reader.truth_names)
-    return [f"task {task.name!r}: {line}" for line in found]
+    return found
 
 
 LABEL_TYPES = {"label_ids": "class", "label_values": "real"}

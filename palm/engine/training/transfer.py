@@ -71,6 +71,11 @@ class TransferProbe:
         self.training = training
         self.every = automatic_period(training) if every == "auto" else every
 
+    @classmethod
+    def wanted(cls, training: Training, every: int | Literal["auto"]) -> list[TransferProbe]:
+        """Return the probe of a run, if `transfer_every_n_steps` asks for one."""
+        return [cls(training, every)] if every == "auto" or every > 0 else []
+
     def __call__(self, event: Event) -> Transferred | None:
         is_time = isinstance(event, Step) and self.every > 0 and event.number % self.every == 0
         return self.measure() if is_time else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,13 +24,8 @@ def resampled_scores(
 ) -> tuple[Floats, Floats]:
     """The main number of a metric for several predictions of the same rows: on all rows, and resampled.
 
-    Every resample draws as many rows as there are, with replacement, and the same ones for all runs.
-
-    Args:
-        metric: its examples that belong together (`Metric.examples_per_unit`) are drawn together.
-        runs: per run, prediction and truth of every row, in the same order.
-        resamples: how many.
-        rng: draws them.
+    Every resample draws as many rows as there are, with replacement, and the same ones for all runs; what
+    belongs together (`Metric.examples_per_unit`) is drawn together.
 
     Returns:
         float64[runs], and float64[resamples, runs].
@@ -50,17 +46,7 @@ def _scorer(metric: type[Metric], pairs: Sequence[Pair]) -> Callable[[Any], floa
     """A function from how often every unit was drawn, int64[units], to the metric's main number."""
     units = [pairs[k : k + metric.examples_per_unit] for k in range(0, len(pairs), metric.examples_per_unit)]
     if (counted := _counted(metric, units)) is not None:
-        names, table = counted
-
-        def from_sums(weights: Any) -> float:
-            restored = metric()
-            for (name, key), value in zip(names, (weights @ table).tolist(), strict=True):
-                if key is None:
-                    setattr(restored, name, value)
-                elif value:
-                    getattr(restored, name)[key] = int(value) if value.is_integer() else value
-            return restored.compute()[metric.main]
-
+        from_sums = partial(_from_sums, metric, *counted)
         if _agrees(metric, units, from_sums):
             return from_sums
 
@@ -76,6 +62,17 @@ def _scorer(metric: type[Metric], pairs: Sequence[Pair]) -> Callable[[Any], floa
 
 Key = tuple[str, Any]
 """An attribute of a metric, and of a counter its key; None for a plain number."""
+
+
+def _from_sums(metric: type[Metric], names: Sequence[Key], table: Floats, weights: Any) -> float:
+    """Compute the main number of a metric whose counters have the weighted sums of the units' ones."""
+    restored = metric()
+    for (name, key), value in zip(names, (weights @ table).tolist(), strict=True):
+        if key is None:
+            setattr(restored, name, value)
+        elif value:
+            getattr(restored, name)[key] = int(value) if value.is_integer() else value
+    return restored.compute()[metric.main]
 
 
 def _counted(metric: type[Metric], units: Sequence[Sequence[Pair]]) -> tuple[list[Key], Floats] | None:

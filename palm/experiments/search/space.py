@@ -52,10 +52,7 @@ Space = Mapping[str, Sequence[Any] | Range]
 
 
 def space_of(given: Mapping[str, Any]) -> Space:
-    """Check a search space as YAML or Python has it.
-
-    Args:
-        given: setting -> a list of values, or `{low: …, high: …, log: …, step: …}`.
+    """Check a search space: setting -> a list of values, or `{low: …, high: …, log: …, step: …}`.
 
     Raises:
         ConfigError: what is neither, all of it.

@@ -93,8 +93,8 @@ def sweep(
 ) -> Sweep:
     """Train with different settings, and find those with the best dev scores.
 
-    A run's score is the mean over targets (or `best_by`) of their first metric at its best evaluation. Every
-    run is a process with a folder of its own. The same call resumes a sweep that was killed, and adds trials.
+    A run's score is the mean over targets (or `best_by`) of their first metric at its best evaluation. The
+    same call resumes a sweep that was killed, and adds trials. The result is also in the folder.
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
@@ -107,9 +107,6 @@ def sweep(
         overwrite: remove the runs of another sweep there.
         keep_models: keep the models and checkpoints of runs that are done.
         argv: command-line arguments that override settings.
-
-    Returns:
-        All trials and the best; also in `sweep.json`, `sweep.txt` and `best.yaml` of the folder.
 
     Raises:
         ConfigError: everything that is wrong with the configuration or the space, in one report.
@@ -231,13 +228,13 @@ def best_of(result: Result) -> tuple[int, float | None]:
     return step, score
 
 
+def _trial(name: str, values: Values, result: Result) -> Trial:
+    step, score = best_of(result)
+    return Trial(name, values, result["state"], score, step, result.get("seconds"), result.get("why", ""))
+
+
 def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source: _Source) -> Sweep:
-    trials = []
-    for name, (values, result) in sorted(results.items()):
-        step, score = best_of(result)
-        trials.append(
-            Trial(name, values, result["state"], score, step, result.get("seconds"), result.get("why", ""))
-        )
+    trials = [_trial(name, *found) for name, found in sorted(results.items())]
     whole = [trial for trial in trials if trial.state == "done" and trial.score is not None]
     if not whole:
         raise PalmError(f"no run under {folder} has a dev score: {trials[0].why or trials[0].state}")
@@ -249,6 +246,6 @@ def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source:
     write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(document)}")
     found = Sweep(trials, best, folder / BEST_CONFIG)
     written = {"format": SWEEP_FORMAT, "version": SWEEP_VERSION, "best": best.run}
-    write_json(folder / SWEEP_JSON, {**written, "trials": [asdict(trial) for trial in trials]})
+    write_json(folder / SWEEP_JSON, {**written, "trials": list(map(asdict, trials))})
     write_text(folder / SWEEP_TABLE, f"{found}\n")
     return found

@@ -141,10 +141,9 @@ def _block(data: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes]]:
     if masked_crc32c(np.frombuffer(data, np.uint8, size + 1, start)) != found:
         raise ValueError("a block of its table differs from its checksum")
     block = data[start : start + size]
-    restarts = struct.unpack("<I", block[-4:])[0]
+    end = len(block) - 4 * (struct.unpack("<I", block[-4:])[0] + 1)
     key = b""
     at = 0
-    end = len(block) - 4 * (restarts + 1)
     while at < end:
         shared, at = varint(block, at)
         own, at = varint(block, at)

@@ -18,6 +18,7 @@ from typing import IO, Any, Literal
 from palm.core.errors import DataError
 from palm.core.files.checksum import checksum
 from palm.core.files.untrusted import read_object
+from palm.reader.tables.remote import copies_of, is_address
 
 TableFormat = Literal["tsv", "csv", "jsonl", "parquet", "arrow"]
 
@@ -46,7 +47,8 @@ def files_of(path: Path) -> list[Path]:
     """The local files of a table: of a folder or a pattern in the order of their names.
 
     Args:
-        path: a file, a folder, a pattern such as `part-*.csv`, or several of these with commas between.
+        path: a file, a folder, a pattern such as `part-*.csv`, an address, which is copied first, or several
+            of these with commas between.
 
     Raises:
         DataError: there are none.
@@ -57,6 +59,8 @@ def files_of(path: Path) -> list[Path]:
         found = _files_in(path)
     elif "," in str(path):
         found = [file for part in str(path).split(",") for file in files_of(Path(part.strip()))]
+    elif is_address(path):
+        found = list(copies_of(path))
     else:
         found = [Path(name) for name in sorted(glob.glob(str(path))) if Path(name).is_file()]  # noqa: PTH207
     if not found:
@@ -75,9 +79,9 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def is_data(path: Path) -> bool:
-    """Tell whether a path leads to a table, or to any other data file."""
+    """Tell whether a path leads to a table, or to any other data file; an address is not asked."""
     try:
-        return bool(files_of(path))
+        return is_address(path) or bool(files_of(path))
     except DataError:
         return False
 

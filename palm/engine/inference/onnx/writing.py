@@ -89,18 +89,11 @@ def _exported(graph: Graph) -> torch.onnx.ONNXProgram | None:
         dynamic[name] = {place: dimensions[size] for place, size in enumerate(shape) if size in dimensions}
     if "mask_pos" in example:
         example["mask_pos"] = torch.arange(len(example["mask_pos"]))
+    names = {"input_names": list(graph.shapes), "output_names": list(graph.outputs)}
+    options: dict[str, Any] = {"dynamo": True, "opset_version": OPSET, "verbose": False, **names}
+    inputs: dict[str, Any] = {"kwargs": {"inputs": example}, "dynamic_shapes": {"inputs": dynamic}}
     with quiet(), torch.no_grad():
-        return torch.onnx.export(
-            graph,
-            (),
-            kwargs={"inputs": example},
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=list(graph.shapes),
-            output_names=list(graph.outputs),
-            dynamic_shapes={"inputs": dynamic},
-            verbose=False,
-        )
+        return torch.onnx.export(graph, (), **inputs, **options)
 
 
 def session_of(file: Path, threads: int = 0) -> Any:

@@ -1,0 +1,121 @@
+"""The tasks that a table has, as far as its first rows show: one for every column that looks like labels."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from palm.core.errors import ConfigError
+from palm.reader.tables.columns import USUAL
+from palm.reader.tables.reading import raw_rows
+from palm.reader.tables.record import cell_text, is_missing
+
+ROWS = 2000
+"""Rows that are looked at."""
+
+MOST_LABELS = 100
+LONGEST_LABEL = 60
+
+_NUMBER = re.compile(r"[-+]?[0-9]*\.[0-9]+([eE][-+]?[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class TableTasks:
+    """The tasks of a table.
+
+    Args:
+        kinds: name -> kind.
+        files: name -> the content of the task's file.
+        texts: of the first rows.
+    """
+
+    kinds: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+
+
+def tasks_in(path: Path) -> TableTasks:
+    """Look at a table.
+
+    Raises:
+        DataError: it cannot be read.
+        ConfigError: it has no column of texts, or none that looks like labels.
+    """
+    rows = [row.cells for row in islice(raw_rows(path), ROWS)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    values = {name: [row[name] for row in rows if not is_missing(row.get(name))] for name in names}
+    texts = [name for name in names if _is_text(values[name])]
+    words = [name for name in names if _is_words(values[name]) and len(_labels(values[name])) > MOST_LABELS]
+    words = words or [name for name in names if _is_words(values[name]) and name in USUAL["text_a"]]
+    found = TableTasks()
+    for name in names:
+        if name in (*texts, *words):
+            continue
+        settings = _settings(values[name], bool(words))
+        source = words if settings.get("reader") == "seq_label" else texts or words
+        if not settings or not source:
+            continue
+        columns = {"text_a": source[0], "label": name}
+        pair = [each for each in USUAL["text_b"] if each in texts and each != source[0]]
+        columns |= {"text_b": pair[0]} if pair and settings["reader"] == "cls" else {}
+        task = re.sub(r"\W+", "_", name).strip("_0123456789") or "task"
+        found.kinds[task] = settings["reader"]
+        found.files[task] = _yaml({**settings, "train_file": str(path.absolute()), "columns": columns})
+    if not found.files:
+        there = ", ".join(names)
+        raise ConfigError([f"--from {path}: no column of texts with one of labels beside it among {there}"])
+    found.texts.extend(cell_text(value) for name in texts for value in values[name])
+    found.texts.extend(" ".join(value) for name in words for value in values[name])
+    return found
+
+
+def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
+    """The settings of a task with these labels; nothing where they do not look like labels."""
+    if has_words and values and all(isinstance(value, list) for value in values):
+        return {"reader": "seq_label", "paradigm": "seq_label", "label_map": _label_map(_labels(values))}
+    if not values or any(isinstance(value, (list, Mapping)) for value in values):
+        return {}
+    told = [cell_text(value) for value in values]
+    labels = sorted(set(told))
+    if all(_NUMBER.fullmatch(text) or text.lstrip("-").isdigit() for text in told) and any(
+        map(_NUMBER.fullmatch, told)
+    ):
+        return {"reader": "cls", "paradigm": "regression"}
+    few = 2 <= len(labels) <= min(MOST_LABELS, max(2, len(values) // 2))
+    if not few or max(map(len, labels)) > LONGEST_LABEL:
+        return {}
+    settings: dict[str, Any] = {"reader": "cls", "paradigm": "cls", "metrics": "accuracy, macro_f1"}
+    if {*labels} == {*map(str, range(len(labels)))}:
+        return settings | {"n_classes": len(labels)}
+    return settings | {"label_map": _label_map(labels)}
+
+
+def _labels(values: Sequence[Sequence[Any]]) -> list[str]:
+    return sorted({cell_text(item) for value in values for item in value})
+
+
+def _label_map(labels: Sequence[str]) -> dict[str, int]:
+    return {label: number for number, label in enumerate(labels)}
+
+
+def _is_words(values: Sequence[Any]) -> bool:
+    return bool(values) and all(isinstance(v, list) and all(isinstance(w, str) for w in v) for v in values)
+
+
+def _is_text(values: Sequence[Any]) -> bool:
+    """Tell whether these are texts: strings of several words, and not a few that come again and again."""
+    if not values or not all(isinstance(value, str) for value in values):
+        return False
+    words = sum(len(value.split()) for value in values) / len(values)
+    return words >= 2 and len({*values}) > min(MOST_LABELS, len(values) / 2)
+
+
+def _yaml(settings: Mapping[str, Any]) -> str:
+    head = "# Found in the first rows of the table; look whether it is what you want.\n"
+    lines = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items())
+    return head + "\n".join(lines) + "\nsplit: {dev: 0.1}   # a tenth of the rows is the dev_file\n"
