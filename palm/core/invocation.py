@@ -15,7 +15,12 @@ def is_program() -> bool:
     """Tell whether this is a script or module: not a notebook, an interactive session or a test."""
     in_test = "pytest" in sys.modules and bool({"PYTEST_VERSION", "PYTEST_CURRENT_TEST"} & os.environ.keys())
     is_script = hasattr(sys.modules["__main__"], "__file__")
-    return is_script and not in_test and "ipykernel" not in sys.modules
+    return is_script and not in_test and not is_notebook()
+
+
+def is_notebook() -> bool:
+    """Tell whether a kernel of Jupyter runs this."""
+    return "ipykernel" in sys.modules
 
 
 def command_of_program(*more: str) -> str:

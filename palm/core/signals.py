@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from palm.core.invocation import is_program
+from palm.core.invocation import is_notebook, is_program
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 """A terminal, a system that shuts down, a connection that is lost, and Slurm before its time limit."""
@@ -60,14 +60,15 @@ def ending_on_signals() -> Iterator[None]:
 def stop_request() -> Iterator[StopRequest]:
     """Record the first signal only; a second one ends the program at once.
 
-    Nothing is installed in notebooks and tests, in other threads than the first, and for signals for
-    which somebody else has a handler or which are ignored, as SIGHUP is under `nohup`.
+    In notebooks only SIGINT is recorded, which interrupts a cell; a second one interrupts it at once.
+    Nothing is installed in tests, in other threads than the first, and for signals for which somebody
+    else has a handler or which are ignored, as SIGHUP is under `nohup`.
     """
     request = StopRequest()
 
     def note(number: int, _: FrameType | None) -> None:
         if request.number is not None:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, signal.default_int_handler if is_notebook() else signal.SIG_DFL)
             os.kill(os.getpid(), number)
         request.number = number
         # Whatever was interrupted may be writing to the same stream; only this is safe here.
@@ -81,7 +82,8 @@ def stop_request() -> Iterator[StopRequest]:
 @contextmanager
 def _handling(handler: Any, names: Any) -> Iterator[None]:
     before: dict[signal.Signals, Any] = {}
-    if is_program() and threading.current_thread() is threading.main_thread():
+    names = names if is_program() else [name for name in names if name == "SIGINT" and is_notebook()]
+    if threading.current_thread() is threading.main_thread():
         for number in [getattr(signal, name) for name in names if hasattr(signal, name)]:
             now = signal.getsignal(number)
             ours = getattr(now, "__module__", None) == __name__

@@ -14,6 +14,7 @@ from palm.core.files.manifest import verify
 from palm.core.files.serialization import rebuild
 from palm.core.files.tensors import load_into, load_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.limits import explain_limits
 from palm.core.logging import logger
 from palm.engine.inference.inference import DESCRIPTION, FORMAT, VERSION, WEIGHTS, InferenceModel
 from palm.engine.inference.model_paths import chosen_model
@@ -23,6 +24,7 @@ from palm.reader import READERS
 from palm.reader.rows.cache import DataCache
 
 
+@explain_limits()
 def load_model(
     folder: str | Path,
     *,
