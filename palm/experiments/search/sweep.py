@@ -110,8 +110,7 @@ def sweep(
 
     Raises:
         ConfigError: everything that is wrong with the configuration or the space, in one report.
-        StorageError: the folder holds another sweep; says what differs.
-        PalmError: a run ended with an error, or none has a score; or optuna is missing.
+        PalmError: the folder holds another sweep, a run ended with an error, or none has a score.
     """
     show_on_console()
     found = space_of(space)
