@@ -1,6 +1,7 @@
 """Damage everything that palm reads, in every way, and see what becomes of it.
 
     python benchmarks/faults/mutations.py --count 100000 --keep bad
+    python benchmarks/faults/mutations.py --count 100000 --written
     python benchmarks/faults/mutations.py --flips
 
 Each mutation is read in another process, with 10 seconds and 1 GB of memory above the file's size. What may
@@ -29,6 +30,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+import written
 from samples import Sample, fingerprint, samples
 
 from palm.core.errors import PalmError
@@ -169,7 +171,9 @@ def work(connection: Connection, sample: Sample, seed: int) -> None:
         sample.file.write_bytes(mutation(sample, whole, seed, number))
         start = time.perf_counter()
         found = outcome(sample, right)
-        connection.send((*found, time.perf_counter() - start))
+        seconds = time.perf_counter() - start
+        sample.clean()
+        connection.send((*found, seconds))
 
 
 def mutation(sample: Sample, whole: bytes, seed: int, number: int) -> bytes:
@@ -276,6 +280,7 @@ def main() -> int:
     )
     parser.add_argument("--count", type=int, default=2000, help="mutations of all formats together")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--written", action="store_true", help="of the files that palm's commands leave")
     parser.add_argument("--only", action="append", help="a format; may be repeated")
     parser.add_argument("--keep", type=Path, help="the folder for the bytes of faults")
     parser.add_argument(
@@ -286,7 +291,7 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
         with contextlib.redirect_stdout(nowhere):
-            made = samples(Path(folder))
+            made = (written.samples if args.written else samples)(Path(folder))
         made = [one for one in made if args.only is None or one.name in args.only]
         if args.flips:
             made = [one for one in made if one.is_covered and one.file.suffix == ".json"]

@@ -53,6 +53,7 @@ class Sample:
         read: reads the file, or the directory that it lies in, and gives what came out as values.
         mend: makes checksums match the damaged file again, as somebody does who writes one.
         is_covered: whether a checksum covers all that the file says, so that nothing else may come out.
+        clean: undoes what reading the damaged file has changed around it.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Sample:
     read: Callable[[], Any]
     mend: Callable[[], None] = lambda: None
     is_covered: bool = False
+    clean: Callable[[], None] = lambda: None
 
 
 def fingerprint(value: Any) -> str:

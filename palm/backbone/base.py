@@ -21,10 +21,13 @@ class Backbone(Component, nn.Module):
         inputs_attr: tensors it takes from the reader.
         outputs_attr: features it gives.
         max_tokens: the longest sequence it takes; None for any.
-        is_packed: whether it computes real tokens only, so that padding costs nothing.
+        is_packed: True if it computes real tokens only, and takes the layout of `packing.layout_of`.
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"is_pairwise": unused, "phase": checked_phase}
+    not_called: ClassVar[Mapping[str, str]] = {
+        "build": "override forward(inputs, wanted), or derive from palm.backbone.base_backbone.Backbone"
+    }
     inputs_attr: Specs
     outputs_attr: Specs
     max_tokens: int | None = None

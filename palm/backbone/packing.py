@@ -6,7 +6,7 @@ in bfloat16 on a CPU 1.4 to 1.6 times as fast, with the same results to 7e-7 in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -95,7 +95,7 @@ class Packing:
         """
         if POSITIONS in layout:
             positions = layout[POSITIONS]
-            return cls(mask, positions, Sequences(layout[OFFSETS], mask.shape[1]))
+            return cls(mask, positions, Sequences(layout[OFFSETS], min(mask.shape[1], len(positions))))
         # On a GPU the host would wait here at every batch, so padding on the left is not refused there.
         if not mask.is_cuda and not bool(mask[:, 0].all()):
             row = int(mask[:, 0].int().argmin())
@@ -103,7 +103,7 @@ class Packing:
         lengths = mask.sum(dim=1, dtype=torch.int32)
         offsets = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
         positions = mask.flatten().nonzero().squeeze(1)
-        return cls(mask, positions, Sequences(offsets, mask.shape[1]))
+        return cls(mask, positions, Sequences(offsets, min(mask.shape[1], len(positions))))
 
     def in_few_sizes(self) -> Packing:
         """The layout with up to 3 % of spare tokens, which make 32 sizes from each power of two to the next.
@@ -160,16 +160,38 @@ OFFSETS = "packed_offsets"
 def layout_of(mask: Tensor) -> dict[str, Tensor]:
     """The places of the real tokens of `input_mask`, for `Packing.of` on another device.
 
-    The host needs their number to continue; reading it from a GPU would wait for the GPU.
+    The host needs their number to continue; reading it from a GPU waits for the GPU.
 
     Args:
-        mask: bool[batch, seq], on the CPU.
+        mask: bool[batch, seq].
 
     Raises:
         WiringError: as `Packing.of`.
     """
     packing = Packing.of(mask)
     return {POSITIONS: packing.positions, OFFSETS: packing.sequences.offsets}
+
+
+def joined_layout(batches: Sequence[Tensors], columns: int) -> dict[str, Tensor]:
+    """The layout of several batches below each other, as `layout_of`, without a wait for a GPU.
+
+    Args:
+        batches: with the tensors of `layout_of`; without them, it is computed.
+        columns: of the rows that they are padded to.
+    """
+    positions = []
+    offsets = [torch.zeros(1, dtype=torch.int32, device=batches[0]["input_mask"].device)]
+    rows = 0
+    tokens = 0
+    for batch in batches:
+        mask = batch["input_mask"]
+        layout = batch if POSITIONS in batch else layout_of(mask)
+        row = layout[POSITIONS] // mask.shape[1]
+        positions.append(layout[POSITIONS] + row * (columns - mask.shape[1]) + rows * columns)
+        offsets.append(layout[OFFSETS][1:] + tokens)
+        rows += len(mask)
+        tokens += len(layout[POSITIONS])
+    return {POSITIONS: torch.cat(positions), OFFSETS: torch.cat(offsets)}
 
 
 def checked_layout(inputs: Tensors, specs: Specs, max_tokens: int | None, words: Tensor) -> Packing:

@@ -79,12 +79,8 @@ class Cost:
 def measured(training: Training, plan: RunPlan, saving: Saving, every: int, every_epoch: bool) -> Cost:
     """Train a few steps of each task, predict some of its dev rows, save a model; the run is spoilt by it.
 
-    Args:
-        training: a run before its first step.
-        plan: its plan.
-        saving: what it writes.
-        every: it is evaluated every so many steps; 0 or less: not for their sake.
-        every_epoch: it is evaluated at the end of every epoch of the main task.
+    `training` is before its first step. It is evaluated `every` so many steps (0 or less: not for their sake)
+    and, with `every_epoch`, at the end of every epoch of the main task.
 
     Raises:
         DataError: dev data that cannot be used, with its file and line.

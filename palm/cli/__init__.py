@@ -7,11 +7,13 @@ import platform
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
-from palm.cli.command import COMMANDS, Command, Settings
+from palm.cli.command import COMMANDS, Command, Settings, find_components
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
 from palm.core.files.untrusted import printable
+from palm.core.limits import explain_limits
 from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.core.signals import Stopped, ending_on_signals
 from palm.core.version import __version__
@@ -33,12 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = COMMANDS[words[0]]
     options, settings = _parsed(command, words[1:])
     try:
-        with ending_on_signals():
+        with ending_on_signals(), explain_limits():
+            if getattr(options, "trust", None):
+                find_components("config.yaml")  # a module that `palm train` found in the working directory
             command.run(options, settings)
     except PalmError as error:
-        from palm.distributed import record_failure
+        with suppress(OSError, MemoryError):  # where files or memory are what is missing
+            from palm.distributed import record_failure
 
-        record_failure(error)
+            record_failure(error)
         sys.stdout.flush()
         logger.debug("where the error came from", exc_info=error)
         sys.stderr.write(f"error: {printable(str(error))}\n")

@@ -9,7 +9,18 @@ import shutil
 import sys
 from pathlib import Path
 
-from palm.cli.command import JSON, TRUST, Settings, command, flag, json_text, option, write_line
+from palm.cli.command import (
+    JSON,
+    TRUST,
+    Settings,
+    command,
+    flag,
+    json_text,
+    option,
+    pairs_of,
+    repeated,
+    write_line,
+)
 
 A_RUN = "the folder of a run, its save_path"
 
@@ -54,18 +65,24 @@ def plot_runs(options: argparse.Namespace, settings: Settings) -> None:  # noqa:
             help="the page; report.html in the run's folder where absent",
         ),
         flag("--no-predict", "use only what the run wrote down, and predict nothing"),
+        repeated("--dev_file", "TASK=FILE", "the data to predict, in place of what the run names"),
         TRUST,
     ],
 )
 def report(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """Write one HTML file that shows what a run was trained on, how it went, and where its models are wrong:
-    for the latter, the best model of every task (or its last) predicts its dev_file. It needs no network
-    and runs no script, so it can be sent to others; it has rows of the dev data in it.
+    for the latter, the best model of every task (or its last) predicts its dev_file, if that is still what
+    the run was evaluated on, or lies in its folder. The page needs no network and runs no script, so it can
+    be sent to others; it has rows of the dev data in it.
     """
     from palm.report.page import write_report
 
     predict = not options.no_predict
-    write_line(write_report(options.run, options.output, predict=predict, trust=options.trust))
+    dev_files = dict(pairs_of(options.dev_file, "--dev_file", "TASK=FILE"))
+    page = write_report(
+        options.run, options.output, predict=predict, dev_files=dev_files, trust=options.trust
+    )
+    write_line(page)
 
 
 @command(

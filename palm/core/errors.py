@@ -35,3 +35,7 @@ class StorageError(PalmError):
 
 class TrainingError(PalmError):
     """Training that cannot go on: a loss that is not a number, a task that can never finish."""
+
+
+class ResourceError(PalmError):
+    """Memory or open files that the system does not give."""

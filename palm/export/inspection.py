@@ -11,6 +11,7 @@ from torch import Tensor
 from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.fs import numbered
+from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.tensors import weights_under
 from palm.core.files.untrusted import read_object, resolve_inside, wrap_read_errors
 from palm.engine.inference import inference
@@ -51,6 +52,8 @@ def inspect_directory(path: str | Path) -> Facts:
     folder = Path(path)
     if not folder.exists():
         raise StorageError(f"there is no directory {folder}")
+    if is_sealed(folder):
+        verify(folder)
     with wrap_read_errors(folder):
         finders = (_exported, _model, _checkpoint, _run, _pretrained)
         facts = next(facts for find in finders if (facts := find(folder)))

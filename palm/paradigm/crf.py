@@ -59,7 +59,7 @@ class LinearChainCRF(nn.Module):
         Returns:
             int64 [batch, words]; where `mask` is False, it repeats the last label.
         """
-        start, end, transitions = self._weights()
+        start, end, transitions = (weight.to(emissions.device) for weight in self._weights())
         score = start + emissions[:, 0].float()  # [batch, n_classes], of the best way to every label
         stay = torch.arange(len(start), device=score.device)
         steps = []

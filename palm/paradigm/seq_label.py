@@ -117,7 +117,8 @@ class SequenceLabel(Head):
         known = (labels != NO_LABEL).any(1)
         emissions, words = words_first(outputs["logits"], mask)
         labels = words_first(labels.clamp(min=0), mask)[0]
-        return self.crf.negative_log_likelihood(emissions, labels, words)[known].mean()
+        # Not selected by `known`, for which a GPU would be waited for.
+        return (self.crf.negative_log_likelihood(emissions, labels, words) * known).sum() / known.sum()
 
     def num_terms(self, batch: Tensors) -> int:
         """The words, or with the CRF the rows, that have labels; all of them where nothing has any."""

@@ -13,7 +13,9 @@ import torch
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.transformers import Transformers
 from palm.core.errors import StorageError
+from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.untrusted import resolve_inside, wrap_read_errors
+from palm.core.limits import explain_limits
 from palm.core.numerics.allocation_limit import within_weights
 from palm.core.numerics.skip_init import skip_init
 from palm.pretrained.configs import CONFIG_FILES, described, find_config, placed, read_config, sizes_of
@@ -130,6 +132,7 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
     }
 
 
+@explain_limits()
 def load_backbone(path: str | Path) -> Backbone:
     """Load the encoder of a model directory, ready to compute (in `eval()` mode).
 
@@ -145,6 +148,8 @@ def load_backbone(path: str | Path) -> Backbone:
         StorageError: files are missing or damaged, or of another kind of model.
         ConfigError: the JSON file's sizes are missing or wrong.
     """
+    if is_sealed(Path(path)):
+        verify(Path(path))
     directory = read_directory(path)
     backbone = directory.build()
     fill_backbone(backbone, directory.given, directory.path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias, overload
 
 from palm.core.files.fs import wrap_write_errors, write_atomically
+from palm.core.files.untrusted import wrap_read_errors
 
 Record: TypeAlias = dict[str, Any]
 """One prediction as a user sees it: JSON-ready."""
@@ -58,16 +59,18 @@ class SavedRecords(Sequence[Record]):
         if not places:
             return []
         first = min(places)
-        with self.path.open("rb") as file:
+        with wrap_read_errors(self.path), self.path.open("rb") as file:
             file.seek(self._offsets[first // STRIDE])
             lines = islice(file, first % STRIDE, first % STRIDE + max(places) + 1 - first)
             records = {place: json.loads(line) for place, line in enumerate(lines, first) if place in places}
-        return [records[place] for place in places]
+            return [records[place] for place in places]
 
     def __iter__(self) -> Iterator[Record]:
         with self.path.open("rb") as file:
             for line in file:
-                yield json.loads(line)
+                with wrap_read_errors(self.path):
+                    record = json.loads(line)
+                yield record
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -88,8 +91,8 @@ class SavedAnswers(Mapping[str, str]):
 
     @cached_property
     def _answers(self) -> dict[str, str]:
-        answers: dict[str, str] = json.loads(self.path.read_text(encoding="utf-8"))
-        return answers
+        with wrap_read_errors(self.path):
+            return {**json.loads(self.path.read_bytes())}
 
     def __getitem__(self, question_id: str) -> str:
         return self._answers[question_id]

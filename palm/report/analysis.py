@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, repeat, tee
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
 
-from palm.core.errors import PalmError
+from palm.core.errors import DataError, PalmError
 from palm.core.files.checksum import checksum
 from palm.core.files.fs import write_json
-from palm.core.files.manifest import MANIFEST
-from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.files.manifest import MANIFEST, verified_object
+from palm.core.files.records import build, read_record
+from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
-from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.metrics import Metric, metrics_of
 from palm.reader import Reader
@@ -113,7 +115,19 @@ class Analysis:
     groups: Sequence[tuple[str, Sequence[tuple[str, int, float]]]] = ()
 
 
-def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ()) -> dict[str, Analysis | str]:
+class Analyses(TypedDict):
+    """The content of `report_data.json`."""
+
+    version: int
+    tasks: Mapping[str, Mapping[str, Any]]
+
+
+def analyses_of(
+    run: Run,
+    predict: bool = True,
+    trust: str | Sequence[str] = (),
+    dev_files: Mapping[str, str | Path] = MappingProxyType({}),
+) -> dict[str, Analysis | str]:
     """Task -> what its best or last saved model does on its dev data, or why nobody knows.
 
     What was found before, of the same model and data, is read from the run's folder.
@@ -122,19 +136,23 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
         run: is read, and gets the file `report_data.json`.
         predict: load models and predict where nothing is known yet.
         trust: as for `palm.load_model`.
+        dev_files: task -> the data to predict, in place of what the run names.
+
+    Raises:
+        PalmError: `dev_files` names a task or a file that is not there.
     """
+    for task, given in dev_files.items():
+        if task not in run.history.tasks or not Path(given).is_file():
+            tasks = ", ".join(run.history.tasks)
+            raise PalmError(f"dev_file {task}={given}: name one of the run's tasks ({tasks}) and a file")
     file = run.folder / ANALYSIS_FILE
     known: dict[str, Analysis] = {}
-    stored = read_object(file) if file.is_file() else {}
-    if stored.get("version") == ANALYSIS_VERSION:
-        kinds = {"data": DataFile, "hardest": Row, "label_scores": LabelScore, "confused": Confused}
+    if file.exists() and (stored := read_record(file, Analyses))["version"] == ANALYSIS_VERSION:
         with wrap_read_errors(file):
-            for task, values in stored["tasks"].items():
-                parts = {name: [kind(**value) for value in values[name]] for name, kind in kinds.items()}
-                known[task] = Analysis(**{**values, **parts})
+            known = {task: build(Analysis, values) for task, values in stored["tasks"].items()}
     found: dict[str, Analysis | str] = {}
     for task in run.history.tasks:
-        found[task] = _analysis(run, task, known.get(task), predict, trust)
+        found[task] = _analysis(run, task, known.get(task), predict, trust, dev_files.get(task))
     fresh = {task: each for task, each in found.items() if isinstance(each, Analysis)}
     if any(each is not known.get(task) for task, each in fresh.items()):
         write_json(
@@ -144,11 +162,16 @@ def analyses_of(run: Run, predict: bool = True, trust: str | Sequence[str] = ())
 
 
 def _analysis(
-    run: Run, task: str, known: Analysis | None, predict: bool, trust: str | Sequence[str]
+    run: Run,
+    task: str,
+    known: Analysis | None,
+    predict: bool,
+    trust: str | Sequence[str],
+    given: str | Path | None,
 ) -> Analysis | str:
     model = run.model(task)
     chosen = run.folder / f"{task}.dev{ENDING}"
-    dev_file = str(chosen) if chosen.is_file() else run.setting(task, "dev_file")
+    dev_file = given or (str(chosen) if chosen.is_file() else run.setting(task, "dev_file"))
     if model is None:
         return "No model of this task is saved, so nothing was predicted."
     if dev_file is None:
@@ -157,6 +180,11 @@ def _analysis(
     path = Path(str(dev_file))
     if not is_data(path):
         return f"The dev data is no longer at {path}, so nothing was predicted."
+    if given is None and not _is_of_run(run, model, "dev_file", path):
+        return (
+            f"{path} lies outside of the run's folder, and is not what the run was evaluated on, so nothing "
+            f"was predicted. To predict it all the same: --dev_file {task}={path}"
+        )
     names = run.setting(task, "metrics")
     metrics = names.split(",") if isinstance(names, str) else names
     key = f"{ANALYSIS_VERSION}-{metrics}-{checksum(model.folder / MANIFEST)[:16]}-{data_checksum(path)[:16]}"
@@ -164,14 +192,29 @@ def _analysis(
         return known
     if not predict:
         return "Nothing was predicted (--no-predict)."
-    train_file = run.setting(task, "train_file")
+    trained_on = Path(str(run.setting(task, "train_file")))
+    is_of_run = trained_on.is_file() and _is_of_run(run, model, "train_file", trained_on)
+    if not is_of_run:
+        logger.info("%s: without statistics of %s, which is not what it was trained on", task, trained_on)
     logger.info("%s: predicting %s with %s", task, path, model.folder)
     try:
-        train_path = None if train_file is None else Path(str(train_file))
-        return analyse(model, path, key, train_path, trust, metrics)
+        return analyse(model, path, key, trained_on if is_of_run else None, trust, metrics)
     except PalmError as error:  # the rest of the page is worth having
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"
+
+
+def _is_of_run(run: Run, model: Model, setting: str, path: Path) -> bool:
+    """Tell whether a file may be shown: it lies in the run's folder, or the model has its SHA-256.
+
+    Who has made the folder knows what they sent with it, and knows the digest only of what they have.
+    """
+    if not path.name.endswith(ENDING) and path.resolve().is_relative_to(run.folder.resolve()):
+        return True
+    description = verified_object(model.folder, DESCRIPTION)
+    with wrap_read_errors(model.folder / DESCRIPTION):
+        told = ((description.get("training") or {}).get("data") or {}).get(setting) or {}
+        return bool(told) and told["sha256"] == data_checksum(path)
 
 
 def analyse(
@@ -189,6 +232,8 @@ def analyse(
         DataError: a row that cannot be used, with its file and line.
     """
     loaded = load_model(model.folder, trust=trust).to(device_of(torch.cuda.is_available(), "auto"))
+    if told := loaded.other_data(dev_file):
+        raise DataError(told)
     reader = loaded.reader
     counts = counts_of(reader)
     metrics = [metric() for metric in metrics_of(metric_names or loaded.head.metrics)]

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from palm.core.errors import StorageError
-from palm.core.files.untrusted import read_object
+from palm.core.files.records import check_unchanged
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.version import __version__
 
 if TYPE_CHECKING:
@@ -26,17 +27,20 @@ def comparison_page(folder: Path, templates: Environment) -> str:
     Raises:
         StorageError: what the folder holds is no comparison of this version.
     """
-    found = read_object(folder / COMPARISON)
+    file = folder / COMPARISON
+    check_unchanged(file)
+    found = read_object(file)
     if found.get("format") != COMPARISON_FORMAT or found.get("version") != 1:
-        raise StorageError(f"{folder / COMPARISON} is no comparison of this palm; make it anew: palm compare")
-    widest: dict[str, float] = {}
-    for answer in found["answers"]:
-        ends = (abs(answer["difference"][end]) for end in ("low", "high"))
-        widest[answer["unit"]] = max(widest.get(answer["unit"], 0.0), *ends)
-    return templates.get_template("comparison.html").render(
-        name=folder.resolve().name,
-        folder=folder,
-        found=found,
-        widest=widest,
-        version=__version__,
-    )
+        raise StorageError(f"{file} is no comparison of this palm; make it anew: palm compare")
+    with wrap_read_errors(file):
+        widest: dict[str, float] = {}
+        for answer in found["answers"]:
+            ends = (abs(answer["difference"][end]) for end in ("low", "high"))
+            widest[answer["unit"]] = max(widest.get(answer["unit"], 0.0), *ends)
+        return templates.get_template("comparison.html").render(
+            name=folder.resolve().name,
+            folder=folder,
+            found=found,
+            widest=widest,
+            version=__version__,
+        )

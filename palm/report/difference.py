@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from palm.core.differences import ABSENT, changes
-from palm.core.errors import StorageError
-from palm.core.files.untrusted import read_json
+from palm.core.files.manifest import verified_object
+from palm.core.files.records import read_record
 from palm.engine.inference.inference import DESCRIPTION
 from palm.engine.run.evaluation import aligned, shown_score
-from palm.engine.run.run_directory import RECORD
+from palm.engine.run.run_directory import RECORD, RunRecord
 from palm.report.page import shown_value, versions_of
 from palm.report.run import Run, Value, read_run
 
@@ -98,14 +97,12 @@ def data_of(run: Run) -> FactsByPlace:
     found: FactsByPlace = {}
     for task, plan in run.history.start.tasks.items():
         found[task, "training rows"] = plan.rows
-    identity: Any = None  # of a run that was not made from a configuration
-    with suppress(StorageError, AttributeError):
-        identity = read_json(run.folder / RECORD).get("identity")
-    for task, facts in (identity.get("tasks", {}) if isinstance(identity, dict) else {}).items():
+    file = run.folder / RECORD  # of a run that a configuration made
+    for task, facts in (read_record(file, RunRecord)["identity"]["tasks"] if file.exists() else {}).items():
         if isinstance(train := facts.get("train_file"), Mapping):
             found[task, "digest of the encoded rows"] = train.get("digest")
     for model in run.models:
-        training = read_json(model.folder / DESCRIPTION).get("training") or {}
+        training = verified_object(model.folder, DESCRIPTION).get("training") or {}
         for name, file in (training.get("data") or {}).items():
             found[model.task, f"rows of {name}"] = file.get("rows")
             found[model.task, f"SHA-256 of {name}"] = file.get("sha256")

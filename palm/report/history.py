@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from palm.core.files.records import check_plain
 from palm.engine.training.events import (
     Drawn,
     Ended,
@@ -67,7 +68,10 @@ def read_history(run: str | Path) -> History:
         StorageError: there is none, or a line that is not an event of this version.
     """
     path = Path(run)
-    events = read_events(path / HISTORY_FILE if path.is_dir() else path)
+    if path.is_dir():
+        path = path / HISTORY_FILE
+        check_plain(path)
+    events = read_events(path)
 
     def of_kind(kind: type[E]) -> list[E]:
         return [event for event in events if isinstance(event, kind)]

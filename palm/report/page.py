@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ import torch
 from palm.core.durations import duration
 from palm.core.errors import PalmError
 from palm.core.files.fs import write_text
-from palm.core.files.untrusted import read_json
+from palm.core.files.manifest import verified_object
 from palm.core.logging import logger
 from palm.core.version import __version__
 from palm.engine.inference.inference import DESCRIPTION
@@ -49,6 +50,7 @@ def write_report(
     output: str | Path | None = None,
     predict: bool = True,
     *,
+    dev_files: Mapping[str, str | Path] = MappingProxyType({}),
     trust: str | Sequence[str] = (),
 ) -> Path:
     """Write a page that shows what a run was trained on, how it went, and where its models are wrong.
@@ -61,6 +63,8 @@ def write_report(
         predict: load the best model of every task (or its last) and predict its `dev_file`, unless that
             was done before; without, the page says nothing of single rows. What cannot be predicted is told
             on the page.
+        dev_files: task -> the data to predict. Without, it is the run's `dev_file`, if that lies in the run's
+            folder or is still what the run was evaluated on: a folder of somebody else's may name any file.
         trust: as for `palm.load_model`.
 
     Returns:
@@ -76,7 +80,7 @@ def write_report(
         text = comparison_page(folder, environment())
     else:
         found = read_run(folder)
-        text = page(found, analyses_of(found, predict, trust))
+        text = page(found, analyses_of(found, predict, trust, dev_files))
     write_text(file, text)
     logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
     return file
@@ -347,7 +351,7 @@ def versions_of(run: Run) -> dict[str, str]:
     """Return the versions of the programs that made the run, as far as its history and its models tell."""
     told = {"palm": "unknown"}
     for model in run.models[:1]:
-        description = read_json(model.folder / DESCRIPTION)
+        description = verified_object(model.folder, DESCRIPTION)
         told |= (description.get("training") or {}).get("versions", {})
     return told | ({"palm": run.history.start.palm} if run.history.start.palm else {})
 

@@ -11,10 +11,11 @@ from palm.config.files import ORIGIN, Lines, read_yaml
 from palm.config.problems import Problems
 from palm.config.values import guessed
 from palm.core.errors import StorageError
-from palm.core.files.fs import numbered
+from palm.core.files.fs import has_link, numbered
 from palm.core.files.manifest import is_sealed
+from palm.core.files.records import check_plain
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run.run_directory import CONFIGURATION, RECIPE
+from palm.engine.run.run_directory import CONFIGURATION, RECIPE, name_problem
 from palm.report.history import History, read_history
 
 
@@ -96,7 +97,7 @@ def read_run(folder: str | Path) -> Run:
     if not folder.is_dir():
         raise StorageError(f"{folder} is a file; name the folder of the run, its save_path")
     models = []
-    for task in history.tasks:
+    for task in (task for task in history.tasks if name_problem(task) is None):
         on_the_way = sorted(numbered(folder / task, ON_THE_WAY).items(), reverse=True)
         places = {
             "best": folder / task / BEST,
@@ -104,7 +105,11 @@ def read_run(folder: str | Path) -> Run:
             "best of the run": folder / BEST_OF_RUN / task,
             **{f"after step {number}": path for number, path in on_the_way},
         }
-        models += [Model(task, kind, path) for kind, path in places.items() if is_sealed(path)]
+        models += [
+            Model(task, kind, path)
+            for kind, path in places.items()
+            if is_sealed(path) and not has_link(path, folder)
+        ]
     file = folder / CONFIGURATION
     is_configured = file.is_file()
     sections = _sections(file if is_configured else folder / RECIPE)
@@ -113,6 +118,7 @@ def read_run(folder: str | Path) -> Run:
 
 def _sections(file: Path) -> dict[str, list[Value]]:
     """The sections of a resolved configuration, each value with the comment behind it."""
+    check_plain(file)
     if not file.is_file():
         return {}
     found = read_yaml(file, Problems())

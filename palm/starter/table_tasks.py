@@ -46,32 +46,40 @@ def tasks_in(path: Path) -> TableTasks:
         DataError: it cannot be read.
         ConfigError: it has no column of texts, or none that looks like labels.
     """
-    rows = [row.cells for row in islice(raw_rows(path), ROWS)]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    values = {name: [row[name] for row in rows if not is_missing(row.get(name))] for name in names}
-    texts = [name for name in names if _is_text(values[name])]
-    words = [name for name in names if _is_words(values[name]) and len(_labels(values[name])) > MOST_LABELS]
-    words = words or [name for name in names if _is_words(values[name]) and name in USUAL["text_a"]]
+    values = _values(path)
+    texts = [name for name in values if _is_text(values[name])]
+    lists = [name for name in values if _is_words(values[name])]
+    words = [name for name in lists if name in USUAL["text_a"] or len(_labels(values[name])) > MOST_LABELS]
     found = TableTasks()
-    for name in names:
-        if name in (*texts, *words):
-            continue
+    for name in (name for name in values if name not in texts and name not in words):
         settings = _settings(values[name], bool(words))
-        source = words if settings.get("reader") == "seq_label" else texts or words
-        if not settings or not source:
-            continue
-        columns = {"text_a": source[0], "label": name}
-        pair = [each for each in USUAL["text_b"] if each in texts and each != source[0]]
-        columns |= {"text_b": pair[0]} if pair and settings["reader"] == "cls" else {}
-        task = re.sub(r"\W+", "_", name).strip("_0123456789") or "task"
-        found.kinds[task] = settings["reader"]
-        found.files[task] = _yaml({**settings, "train_file": str(path.absolute()), "columns": columns})
+        sources = words if settings.get("reader") == "seq_label" else texts or words
+        if settings and sources:
+            columns = {"text_a": sources[0], "label": name, **_second(sources, settings["reader"])}
+            task = re.sub(r"\W+", "_", name).strip("_0123456789") or "task"
+            found.kinds[task] = settings["reader"]
+            found.files[task] = _yaml({**settings, "train_file": str(path.absolute()), "columns": columns})
     if not found.files:
-        there = ", ".join(names)
+        there = ", ".join(values)
         raise ConfigError([f"--from {path}: no column of texts with one of labels beside it among {there}"])
-    found.texts.extend(cell_text(value) for name in texts for value in values[name])
-    found.texts.extend(" ".join(value) for name in words for value in values[name])
+    for name in (*texts, *words):
+        found.texts.extend(" ".join(cell) if isinstance(cell, list) else cell for cell in values[name])
     return found
+
+
+def _values(path: Path) -> dict[str, list[Any]]:
+    """The values of each column in the first rows."""
+    values: dict[str, list[Any]] = {}
+    for row in islice(raw_rows(path), ROWS):
+        for name, cell in row.cells.items():
+            values.setdefault(name, []).extend([] if is_missing(cell) else [cell])
+    return values
+
+
+def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
+    """The second text, where a column has a usual name of it."""
+    pair = [name for name in USUAL["text_b"] if name in sources[1:]]
+    return {"text_b": pair[0]} if pair and reader == "cls" else {}
 
 
 def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterat
 def predicted(backbone: Backbone, head: Head, batch: Tensors, precision: str) -> Tensors:
     """The head's outputs for a batch, on the CPU."""
     device = next(backbone.parameters()).device
-    outputs = outputs_of(backbone, head, placed(batch, device), resolved(precision, device))
+    outputs = outputs_of(backbone, head, placed(batch, device, backbone), resolved(precision, device))
     return {name: value.cpu() for name, value in outputs.items()}
 
 

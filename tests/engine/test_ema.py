@@ -103,3 +103,15 @@ def test_averages_of_another_model_are_refused() -> None:
 def test_decay_is_below_one(decay: float) -> None:
     with pytest.raises(ConfigError, match=f"ema_decay should be at least 0 and below 1, not {decay}"):
         ExponentialMovingAverage([], decay)
+
+
+def test_where_the_device_refuses_a_step_the_averages_stay() -> None:
+    layer = weights(8.0)
+    averages = ExponentialMovingAverage(layer.named_parameters(), decay=0.5)
+    averages.update(torch.tensor(0.0))
+    layer.weight.data.fill_(2.0)
+    averages.update(torch.tensor(1.0))
+    assert averages.average["weight"].item() == 8.0
+    averages.num_updates = 1
+    averages.update(torch.tensor(0.0))
+    assert averages.average["weight"].item() == pytest.approx(8 + (2 - 8) * 0.5 / 0.75)

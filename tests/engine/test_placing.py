@@ -30,7 +30,7 @@ def test_a_batch_with_its_layout_gives_the_outputs_of_one_without() -> None:
     }
     expected, given = encoder(batch), encoder({**batch, **layout_of(MASK)})
     assert all(torch.equal(expected[name], given[name]) for name in expected)
-    assert placed(batch, torch.device("cpu")).keys() == batch.keys()
+    assert placed(batch, torch.device("cpu"), encoder).keys() == batch.keys()
 
 
 def test_a_row_that_begins_with_padding_is_refused_before_it_goes_anywhere() -> None:

@@ -22,7 +22,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = importlib.import_module("mutations")
     yield module
     logging.disable(logging.NOTSET)
-    for name in ("mutations", "samples"):
+    for name in ("mutations", "samples", "written", "tiny_run"):
         del sys.modules[name]
 
 

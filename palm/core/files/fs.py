@@ -162,6 +162,12 @@ def is_written(path: Path) -> bool:
     )
 
 
+def has_changed(path: Path) -> bool:
+    """Tell whether palm wrote a file under this name as a whole, and it is no longer what palm wrote."""
+    digests = [line["sha256"] for line in _written(path) if "sha256" in line and not line.get("grows")]
+    return bool(digests) and checksum(path) not in digests
+
+
 def check_replaceable(path: Path) -> None:
     """Check that a file may be written, and replaced where there is one.
 

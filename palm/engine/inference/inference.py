@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice, tee
 from pathlib import Path
@@ -21,6 +21,7 @@ from palm.core.files.atomic_dir import new_directory
 from palm.core.files.fs import write_json, write_text
 from palm.core.files.serialization import describe
 from palm.core.files.tensors import save_tensors, tensor_digests
+from palm.core.limits import explain_limits
 from palm.core.numerics.precision import checked, resolved
 from palm.core.numerics.rng import generator
 from palm.core.numerics.weight_cache import WeightCache
@@ -38,7 +39,7 @@ from palm.distributed import (
 from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.engine.inference.prediction_resume import PredictionLog
-from palm.engine.training.device_transfer import placed
+from palm.engine.training.device_transfer import fetched, placed
 from palm.engine.training.model import outputs_of
 from palm.engine.training.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
@@ -74,7 +75,8 @@ class InferenceModel:
 
     Attributes:
         engine: computes in the place of torch, see `loading.load_model`; None for torch.
-        trained: of a best model, the global `step` after which it was saved, and its `scores` there.
+        trained: the checksum of the `dev_file` that the run was scored on; of a best model also the global
+            `step` after which it was saved, and its `scores` there.
 
     Raises:
         ConfigError: another `precision`.
@@ -116,6 +118,14 @@ class InferenceModel:
         self.head.to(device)
         return self
 
+    def other_data(self, dev_file: Path) -> str | None:
+        """Return the message where a dev file is not the one that the run was scored on."""
+        known = self.trained.get("dev_file")
+        if known is None or known == data_checksum(dev_file):
+            return None
+        return f"{dev_file}: not the file that the run was scored on, whose SHA-256 is {known[:12]}…"
+
+    @explain_limits()
     def predict(self, texts: Iterable[Any]) -> list[Record]:
         """Predict Python values: texts, pairs, or dicts with the data file's columns.
 
@@ -136,6 +146,7 @@ class InferenceModel:
             )
         return list(self.records(self.reader.parse(texts)))
 
+    @explain_limits()
     def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to a folder or a table.
 
@@ -197,6 +208,7 @@ class InferenceModel:
         """One record per example, in order, read and predicted by the chunk."""
         return chain.from_iterable(self.steps(examples))
 
+    @explain_limits()
     def evaluate(self, path: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
         """Score the predictions of a file with labels; every example counts once.
 
@@ -257,12 +269,15 @@ class InferenceModel:
             labelled = None if losses is None else self._labelled(chunk, rows)
             batches = even_batches(rows.lengths, self.batch_size)
             decoded: dict[int, dict[str, Any]] = {}
+            # A batch is read when the next one is on its way, so that a GPU does not wait for the host.
+            unread: list[Callable[[], None]] = []
             for indices in split_among_ranks(batches) if together else batches:
-                values, loss = self._decoded(rows, indices, first, losses is not None, labelled)
-                decoded.update(zip(indices, values, strict=True))
-                if losses is not None and loss is not None:
-                    losses[first, indices[0]] = loss
+                unread.append(self._computed(rows, indices, first, labelled, decoded, losses))
+                if len(unread) > 1:
+                    unread.pop(0)()
                 yield []
+            for read in unread:
+                read()
             # Rank 0 alone gets the parts of all; no parts, no records.
             parts = gather_objects(decoded) if together else [decoded]
             whole = {row: value for part in parts for row, value in part.items()}
@@ -283,25 +298,35 @@ class InferenceModel:
         return labelled if same else None
 
     @torch.inference_mode()
-    def _decoded(
+    def _computed(
         self,
         rows: Rows,
         indices: Sequence[int],
         first: int,
-        with_eval_outputs: bool,
         labelled: Rows | None,
-    ) -> tuple[list[dict[str, Any]], tuple[float, int] | None]:
+        decoded: dict[int, dict[str, Any]],
+        losses: Losses | None,
+    ) -> Callable[[], None]:
+        """Compute a batch; return a function that waits for it, and fills `decoded` and `losses`."""
         batch = self._batch(rows, indices, first)
         outputs = self._outputs(batch)
-        decoded = self.head.decode(outputs)
-        if with_eval_outputs:
-            for value, extra in zip(decoded, self.head.eval_outputs(outputs, batch), strict=False):
-                value.update(extra)
-        if labelled is None:
-            return decoded, None
-        targets = self._batch(labelled, indices, first)
-        terms = self.head.num_terms(targets)  # 0 where no row of the batch has a word to guess
-        return decoded, (float(self.head.loss(outputs, targets)), terms) if terms else None
+        computed = fetched(outputs)
+        targets = {} if labelled is None else self._batch(labelled, indices, first)
+        terms = self.head.num_terms(targets) if targets else 0  # 0 where no row has a word to guess
+        loss = self.head.loss(outputs, self._placed(targets)) if terms else torch.zeros(())
+        computed_loss = fetched({"loss": loss})
+
+        @torch.inference_mode()
+        def read() -> None:
+            values = self.head.decode(computed())
+            if losses is not None:
+                for value, extra in zip(values, self.head.eval_outputs(computed(), batch), strict=False):
+                    value.update(extra)
+                if terms:
+                    losses[first, indices[0]] = (float(computed_loss()["loss"]), terms)
+            decoded.update(zip(indices, values, strict=True))
+
+        return read
 
     def _batch(self, rows: Rows, indices: Sequence[int], first: int) -> Tensors:
         """Collate some rows; what is masked in them depends on the chunk's first example, and on the row."""
@@ -309,9 +334,14 @@ class InferenceModel:
         def draw(k: int) -> np.random.Generator:
             return generator(0, "mask", self.task, "predict", first, indices[k])
 
-        return placed(self.reader.collate(rows, indices, draw), next(self.backbone.parameters()).device)
+        return self.reader.collate(rows, indices, draw)
+
+    def _placed(self, batch: Tensors) -> Tensors:
+        return placed(batch, next(self.backbone.parameters()).device, self.backbone)
 
     def _outputs(self, batch: Tensors) -> Tensors:
+        """Compute the head's outputs for a batch on the host."""
+        batch = self._placed(batch)
         for module in (self.backbone, self.head):
             if module.training:  # going through all its parts takes 1 ms
                 module.eval()

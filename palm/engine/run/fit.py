@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from palm.core.limits import explain_limits
 from palm.core.logging import collected_warnings
 from palm.core.numerics.precision import tf32
 from palm.distributed import is_first
@@ -55,6 +56,7 @@ def _events(training: Training, watch: Watch) -> Iterator[Event]:
     yield Completed(training.step)
 
 
+@explain_limits()
 def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -> TrainingResult:
     """Train to the end, and call all observers with every event.
 

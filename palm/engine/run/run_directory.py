@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from palm.core.differences import shortened
-from palm.core.errors import StorageError, TrainingError
+from palm.core.errors import ResourceError, StorageError, TrainingError
 from palm.core.files.atomic_dir import check_target, move_foreign_aside, remove_directory, remove_stale
 from palm.core.files.fs import check_replaceable, has_link, numbered, remove_written, write_json
 from palm.core.files.manifest import MANIFEST, is_sealed
+from palm.core.files.records import read_record
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
@@ -59,14 +60,31 @@ RESERVED = re.compile(
 )
 
 
-def name_problem(task: str) -> str | None:
+def name_problem(task: object) -> str | None:
     """Return the reason why a task cannot have a folder of its name beside those of the run, or None."""
+    if not isinstance(task, str) or not task.strip() or "\0" in task:
+        return f"the name of a task should be a text, not {task!r}"
     if RESERVED.fullmatch(task) or task.startswith(".") or "/" in task or "\\" in task:
         return (
             f"task {task!r}: its folder under save_path would be one that the run needs (step_N, best, "
             f"{RECORD}, hidden files, paths); give the task another name"
         )
     return None
+
+
+class Identity(TypedDict):
+    """What makes a run this run."""
+
+    tasks: Mapping[str, Mapping[str, Any]]
+
+
+class RunRecord(TypedDict):
+    """The content of `run.json`."""
+
+    id: str
+    since: str
+    launch: str | None
+    identity: Identity
 
 
 @dataclass(frozen=True)
@@ -173,11 +191,11 @@ class RunDirectory:
         """Within it, an error that ends the run also says what is whole, and how to go on.
 
         Raises:
-            StorageError, TrainingError: with these words at their end.
+            ResourceError, StorageError, TrainingError: with these words at their end.
         """
         try:
             yield
-        except (StorageError, TrainingError) as error:
+        except (ResourceError, StorageError, TrainingError) as error:
             raise type(error)(f"{error}\n{self.how_to_go_on()}") from error
 
     def how_to_go_on(self) -> str:
@@ -226,18 +244,17 @@ class RunDirectory:
         if not (self.path / RECORD).is_file():
             return {}
         try:
-            record = read_json(self.path / RECORD)
+            return {**read_record(self.path / RECORD, RunRecord)}
         except StorageError as error:
             logger.warning("passed over: %s", error)
             return {}
-        return record if isinstance(record, dict) else {}
 
     def _is_here(self, checkpoint: str | Path | None) -> bool:
         return checkpoint is not None and Path(checkpoint).resolve().parent == self.path.resolve()
 
     def _earlier_tasks(self) -> list[str]:
         identity = self._record().get("identity")
-        tasks = identity.get("tasks", {}) if isinstance(identity, dict) else {}
+        tasks = identity["tasks"] if identity else {}
         return [name for name in tasks if name_problem(name) is None]
 
     def _checkpoints(self) -> list[Path]:

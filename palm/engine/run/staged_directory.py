@@ -6,14 +6,15 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from palm.core.differences import changes
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import linked_copy
 from palm.core.files.fs import has_link, write_json
 from palm.core.files.manifest import is_sealed
-from palm.core.files.untrusted import read_object
+from palm.core.files.records import read_record
+from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.result import TrainingResult, result_of
@@ -26,6 +27,13 @@ VERSION = 1
 
 Settings = Mapping[str, Any]
 """What the weights at the end of a stage depend on, JSON-ready."""
+
+
+class StagesRecord(TypedDict):
+    """The content of `stages.json`."""
+
+    launch: str | None
+    stages: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -75,8 +83,8 @@ class StagedDirectory:
             if has_link(self.folder(stage), self.path):
                 raise StorageError(f"{self.folder(stage)} is a link; remove it, or give another save_path")
         file = self.path / STAGES_RECORD
-        saved = read_object(file) if file.is_file() else {}
-        goes_on = self.run.resume == "auto" or (restarted and saved.get("launch") == launch)
+        saved = read_record(file, StagesRecord) if file.exists() else None
+        goes_on = self.run.resume == "auto" or (restarted and saved is not None and saved["launch"] == launch)
         record = {"format": FORMAT, "version": VERSION, "launch": launch, "stages": dict(self.stages)}
         if saved and goes_on:
             lines = list(self._changed(saved))
@@ -94,9 +102,9 @@ class StagedDirectory:
         fresh.begin(RunStart(uuid.uuid4().hex, None), identity, launch)
         write_json(file, record)
 
-    def _changed(self, saved: Mapping[str, Any]) -> Iterator[str]:
+    def _changed(self, saved: StagesRecord) -> Iterator[str]:
         """Stages that have begun and would now be others, a line each."""
-        for label, before in saved.get("stages", {}).items():
+        for label, before in saved["stages"].items():
             now = self.stages.get(label)
             if now == before or not self.has_begun(label):
                 continue
@@ -119,7 +127,8 @@ class StagedDirectory:
     def write_history(self) -> list[Line]:
         """Write the lines of all stages so far, as those of one run, to its `history.jsonl`; return them."""
         told = ((stage, read_lines(self.folder(stage) / HISTORY_FILE)) for stage in self.stages)
-        lines = combined([(stage, lines) for stage, lines in told if lines])
+        with wrap_read_errors(self.path / STAGES, " the histories of"):
+            lines = combined([(stage, lines) for stage, lines in told if lines])
         write_lines(self.path / HISTORY_FILE, lines)
         return lines
 

@@ -41,11 +41,20 @@ class ExponentialMovingAverage:
         self._values = [local_shard(value) for value in self.average.values()]
         self._parameters = [local_shard(parameter.detach()) for parameter in named.values()]
 
-    def update(self) -> None:
-        """Take the parameters' present values in; to be called after every optimizer step."""
+    def update(self, refuses: Tensor | None = None) -> None:
+        """Take the parameters' present values in; to be called after every optimizer step.
+
+        Args:
+            refuses: 1 on the device where that step was refused, and the averages stay as they are.
+        """
         self.num_updates += 1
         weight = (1 - self.decay) / (1 - self.decay**self.num_updates)
-        torch._foreach_lerp_(self._values, self._parameters, weight)
+        if refuses is None:
+            torch._foreach_lerp_(self._values, self._parameters, weight)
+            return
+        changes = torch._foreach_sub(self._parameters, self._values)
+        torch._foreach_mul_(changes, weight * (1 - refuses))
+        torch._foreach_add_(self._values, changes)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

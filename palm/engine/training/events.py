@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from functools import cache, partial
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from palm.core.files.records import build
 
 if TYPE_CHECKING:
     from palm.engine.training.loop import Training
@@ -72,73 +72,10 @@ def event_of(line: Mapping[str, Any]) -> Event | None:
         ValueError: a field is missing or has another type, and which.
     """
     kind = RECORDED.get(str(line.get("event")))
-    return None if kind is None else _built(kind, line)
-
-
-def _built(kind: type[Any], line: Any) -> Any:
-    if not isinstance(line, Mapping):
-        raise TypeError
-    needed, readers = _fields_of(kind)  # type: ignore[arg-type]
-    if missing := [name for name in needed if name not in line]:
-        raise ValueError(f"it has no {' and no '.join(missing)}")
-    values = {}
-    for name, read in readers.items():
-        if name in line:
-            try:
-                values[name] = read(line[name])
-            except TypeError:
-                raise ValueError(f"its {name} is {line[name]!r}") from None
-    return kind(**values)
-
-
-@cache
-def _fields_of(kind: type[Any]) -> tuple[list[str], dict[str, Callable[[Any], Any]]]:
-    """Return the fields that lines of a kind must have, and the reader of each; histories are long."""
-    hints = get_type_hints(kind)
-    needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
-    return needed, {each.name: _reader_of(hints[each.name]) for each in fields(kind)}
-
-
-def _reader_of(hint: Any) -> Callable[[Any], Any]:
-    """Return a function that makes a field's value of its JSON, and raises TypeError for another type."""
-    origin = get_origin(hint)
-    if origin is UnionType:  # None is not recorded
-        return _reader_of(get_args(hint)[0])
-    if hint is Path:
-        return Path
-    if isinstance(hint, type) and is_dataclass(hint):
-        return partial(_built, hint)
-    if origin is Mapping:
-        return partial(_read_mapping, _reader_of(get_args(hint)[1]))
-    if origin is Sequence:
-        return partial(_read_list, _reader_of(get_args(hint)[0]))
-    return _read_number if hint is float else partial(_read_plain, hint)
-
-
-def _read_number(value: Any) -> float:
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError
-    return value
-
-
-def _read_plain(kind: type[Any], value: Any) -> Any:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError
-    return value
-
-
-def _read_mapping(read: Callable[[Any], Any], value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError
-    return {name: read(item) for name, item in value.items()}
-
-
-def _read_list(read: Callable[[Any], Any], value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError
-    return [read(item) for item in value]
+    if kind is None:
+        return None
+    # What is None is not recorded, so null is a number that is not finite.
+    return build(kind, {name: math.nan if value is None else value for name, value in line.items()})
 
 
 Observer = Callable[[Any], object]

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from palm.backbone.base import Backbone
+from palm.backbone.packing import joined_layout
 from palm.core.numerics.precision import Precision, computing
 from palm.core.tensor_specs import Tensors, as_declared
 from palm.paradigm.base import Head
@@ -93,6 +94,8 @@ def _encoded_together(
         name: torch.cat([F.pad(batches[k][name], (0, longest - sizes[k][1])) for k in distinct])
         for name in backbone.inputs_attr
     }
+    if backbone.is_packed:
+        joined |= joined_layout([batches[k] for k in distinct], longest)
     ends = dict(zip(distinct, accumulate(rows for rows, _ in sizes.values()), strict=True))
     rows = [slice(ends[k] - sizes[k][0], ends[k]) for k in rows_of]
     encoded = backbone(joined, sorted({name for names in wanted for name in names}))

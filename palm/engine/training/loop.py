@@ -145,7 +145,7 @@ class Training:
         self._counts = (0, 0)  # rows and tokens of the step that is being made, of all ranks
         self.stop_request: StopRequest | None = None
         self._ranks_stop = False
-        self._guard = NanGuard(optimizer, late=can_read_late(recipe, optimizer, ema))
+        self._guard = NanGuard(optimizer, late=can_read_late(recipe, optimizer))
         # Averaging over ranks and balancing compute with whole gradients, and a GPU passes over them at once.
         self._sparse_gradients = (
             takes_sparse_gradients(optimizer)
@@ -153,7 +153,7 @@ class Training:
             and num_ranks() == 1
             and not (recipe.balance is not None and recipe.balance.needs_gradients)
         )
-        self._prefetcher = Prefetcher(recipe.device) if prefetches(recipe.device) else None
+        self._prefetcher = Prefetcher(recipe.device, model.backbone) if prefetches(recipe.device) else None
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, Any] = {}
 
@@ -209,7 +209,12 @@ class Training:
         Where their learning-rate factors differ, the step has the mean.
         """
         rate = self._set_rates(drawn)
-        self.model.train()
+        for module in (
+            self.model.backbone,
+            self.model.private,
+            *(task.head for task, _ in drawn),
+        ):  # the other heads rest
+            module.train()
         # Dropout too is a function of position: a resumed run repeats it, and nothing else disturbs it.
         place = (self.step, rank()) if rank() else (self.step,)
         torch.manual_seed(int(generator(self.recipe.seed, "dropout", *place).integers(2**63)))
@@ -225,7 +230,7 @@ class Training:
         except NotFinite as error:
             raise self._refused(error) from None
         if self.ema is not None:
-            self.ema.update()
+            self.ema.update(self._guard.refuses)
         self.rows += self._counts[0]
         self.tokens += self._counts[1]
         self.step += 1
@@ -272,7 +277,7 @@ class Training:
         self._ranks_stop = stops > 0
         made = []
         for (task, own), of_task in zip(drawn, factors, strict=True):
-            on_device = [placed(batch, self.recipe.device) for batch in own]
+            on_device = [placed(batch, self.recipe.device, self.model.backbone) for batch in own]
             weight = task.loss_weight * loss_scale(task, self.recipe.loss_scale)
             made.append(TaskBatches(task.name, list(zip(on_device, of_task, strict=True)), weight))
         return made
@@ -291,6 +296,8 @@ class Training:
     def _refused(self, error: NotFinite) -> TrainingError:
         """Go back to before a step that was not made, and describe the error."""
         refused = error.attempt
+        if self.ema is not None:
+            self.ema.num_updates -= self.step - refused.step
         self.step = refused.step
         self.rows = refused.rows
         self.tokens = refused.tokens

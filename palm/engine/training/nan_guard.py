@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from palm.core.tensor_specs import Tensors
 from palm.distributed import num_ranks
-from palm.engine.training.ema import ExponentialMovingAverage
+from palm.engine.training.device_transfer import fetched
 from palm.engine.training.recipe import Recipe
 
 
@@ -41,17 +42,15 @@ class NotFinite(FloatingPointError):  # noqa: N818 - it is an answer, and what t
         self.attempt = attempt
 
 
-def can_read_late(
-    recipe: Recipe, optimizer: torch.optim.Optimizer, ema: ExponentialMovingAverage | None
-) -> bool:
+def can_read_late(recipe: Recipe, optimizer: torch.optim.Optimizer) -> bool:
     """Decide whether the values of a step may be read after the next one has begun.
 
     On a GPU, where reading waits until all work is done; with an optimizer whose kernel can decide by itself
-    whether it updates; and where nothing else moves with a step, as averages of weights do.
+    whether it updates; and without a balance, which weighs the next step by the losses of this one.
     """
     fused = isinstance(optimizer, torch.optim.AdamW) and all(g["fused"] for g in optimizer.param_groups)
     whole = num_ranks() == 1 or recipe.parallel == "ddp"
-    return recipe.device.type == "cuda" and fused and whole and ema is None and recipe.balance is None
+    return recipe.device.type == "cuda" and fused and whole and recipe.balance is None
 
 
 class NanGuard:
@@ -61,13 +60,16 @@ class NanGuard:
         optimizer: where values are read late, a fused AdamW of torch's.
         late: read the values of a step when the next one is on its way, so that a GPU never waits for the
             host. Until then, the device decides: a step that is not finite, and all after it, move nothing.
+
+    Attributes:
+        refuses: 1 where the device refuses the last step, a scalar; None where values are not read late.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, late: bool) -> None:
         self._optimizer = optimizer
         self._late = late
-        self._refuses: Tensor | None = None
-        self._unread: list[tuple[Attempt, Sequence[str], Callable[[], list[float]]]] = []
+        self.refuses: Tensor | None = None
+        self._unread: list[tuple[Attempt, Sequence[str], Callable[[], Tensors]]] = []
 
     def update(self, attempt: Attempt, values: Mapping[str, Tensor]) -> list[float] | None:
         """Make a step if all values are finite.
@@ -90,12 +92,12 @@ class NanGuard:
             return numbers
         refuses = (~stacked.isfinite().all()).float()
         # It stays 1: a step after a bad one would otherwise be made before anybody knows of that.
-        self._refuses = refuses if self._refuses is None else torch.maximum(self._refuses, refuses)
+        self.refuses = refuses if self.refuses is None else torch.maximum(self.refuses, refuses)
         # As torch's GradScaler does it: the kernel leaves weights, moments and counters alone where it is 1.
-        self._optimizer.found_inf = self._refuses  # type: ignore[attr-defined]
+        self._optimizer.found_inf = self.refuses  # type: ignore[attr-defined]
         self._optimizer.step()
         del self._optimizer.found_inf  # type: ignore[attr-defined]
-        self._unread.append((attempt, list(values), sent(stacked)))
+        self._unread.append((attempt, list(values), fetched({"values": stacked})))
         self.read(but=1)
         return None
 
@@ -108,10 +110,10 @@ class NanGuard:
         try:
             while len(self._unread) > but:
                 attempt, names, numbers = self._unread.pop(0)
-                _check(attempt, names, numbers())
+                _check(attempt, names, numbers()["values"].tolist())
         except NotFinite:
             self._unread.clear()
-            self._refuses = None
+            self.refuses = None
             raise
 
 
@@ -119,20 +121,3 @@ def _check(attempt: Attempt, names: Sequence[str], numbers: Sequence[float]) -> 
     for name, value in zip(names, numbers, strict=True):
         if not math.isfinite(value):
             raise NotFinite(f"the {name} is {value}", attempt)
-
-
-def sent(values: Tensor) -> Callable[[], list[float]]:
-    """Numbers on their way to the host; called, it waits for them, and for no work that came later."""
-    if not values.is_cuda:
-        return values.tolist
-    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-    host.copy_(values, non_blocking=True)
-    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record()
-
-    def read() -> list[float]:
-        arrived.synchronize()
-        numbers: list[float] = host.tolist()
-        return numbers
-
-    return read

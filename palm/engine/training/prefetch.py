@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
+from palm.backbone.base import Backbone
 from palm.core.tensor_specs import Tensors
 from palm.engine.training.device_transfer import prepared
 from palm.engine.training.task import Task
@@ -28,10 +29,12 @@ class Prefetcher:
 
     Args:
         device: where batches are computed; they are prepared for it.
+        backbone: what they are computed by.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, backbone: Backbone) -> None:
         self._device = device
+        self._backbone = backbone
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="palm-prefetch")
         self._coming: tuple[list[tuple[str, int]], Future[Batches]] | None = None
 
@@ -55,7 +58,10 @@ class Prefetcher:
         return self._made([(task, task.step) for task in tasks])
 
     def _made(self, wanted: Sequence[tuple[Task, int]]) -> Batches:
-        return [[prepared(batch, self._device) for batch in task.batches(step)] for task, step in wanted]
+        return [
+            [prepared(batch, self._device, self._backbone) for batch in task.batches(step)]
+            for task, step in wanted
+        ]
 
 
 def _names(tasks: Sequence[Task]) -> list[tuple[str, int]]:

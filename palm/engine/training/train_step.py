@@ -72,7 +72,7 @@ def train_step(
         factors = [1.0] * len(drawn) if balance is None else balance.of_losses(names)
         weighted = [replace(each, weight=each.weight * f) for each, f in zip(drawn, factors, strict=True)]
         losses = sum_of_losses(replica, weighted)
-    norm = clip(replica.parameters(), clipping.grad_clip, clipping.grad_clip_type)
+    norm = clip(replica.parameters, clipping.grad_clip, clipping.grad_clip_type)
     titles = ["loss"] if len(drawn) == 1 else [f"loss of task {name!r}" for name in names]
     values = update({**dict(zip(titles, losses, strict=True)), "gradient's norm": norm})
     if balance is not None:
@@ -137,7 +137,7 @@ def balanced_gradients(
         for grad, weight in zip(by_parameter[k], weights, strict=True):
             if grad is not None:
                 grad.mul_(weight)
-    for parameter, own in zip(replica.parameters(), by_parameter, strict=True):
+    for parameter, own in zip(replica.parameters, by_parameter, strict=True):
         present = [grad for grad in own if grad is not None]
         parameter.grad = present[0] if present else None
         for other in present[1:]:
@@ -148,7 +148,7 @@ def balanced_gradients(
 def taken_gradients(replica: Replica) -> list[Tensor | None]:
     """Take the gradients away from a model's parameters."""
     taken = []
-    for parameter in replica.parameters():
+    for parameter in replica.parameters:
         grad = parameter.grad
         taken.append(grad.clone() if replica.reuses_gradients and grad is not None else grad)
         parameter.grad = None

@@ -117,7 +117,10 @@ class TransferProbe:
             parts = list(islice(_upcoming(task), num_batches(task)))
             counts = [training.model.num_terms(task.name, part) for part in parts]
             (factors,), _ = training.replica.loss_factors([counts])
-            found[task.name] = [(placed(part, device), own) for part, own in zip(parts, factors, strict=True)]
+            found[task.name] = [
+                (placed(part, device, training.model.backbone), own)
+                for part, own in zip(parts, factors, strict=True)
+            ]
         return found
 
     def _layers(self) -> Iterator[tuple[str, list[int]]]:

@@ -21,8 +21,8 @@ from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, re
 from palm.experiments.comparison.setup import Setup, setup_of
 from palm.experiments.comparison.statistics import smallest_differences
 from palm.experiments.comparison.variants import Budget, Length, Variant
-from palm.experiments.grid.folder import ROWS, Grid, GridRun, word_of
-from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
+from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result, word_of
+from palm.experiments.grid.pool import Pool, Progress, slots_of
 
 COMPARE_JSON = "compare.json"
 COMPARE_TABLE = "compare.txt"
@@ -161,7 +161,7 @@ def _trained(pool: Pool, runs: Sequence[GridRun]) -> dict[str, Result]:
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
         if result["state"] != "done":
-            raise PalmError(f"the run {run.name} has no result to compare: {result.get('why')}")
+            raise PalmError(f"the run {run.name} has no result to compare: {result['why']}")
         shown = []
         for task, scored in result["test"].items():
             name, value = next(iter(scored["scores"].items()))

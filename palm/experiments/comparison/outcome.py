@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from palm.core.errors import PalmError
+from palm.core.files.records import check_unchanged
+from palm.core.files.untrusted import parse_json, wrap_read_errors
 from palm.engine.run.evaluation import aligned
 from palm.experiments.comparison.resampling import Pair, resampled_scores
 from palm.experiments.comparison.statistics import (
@@ -370,6 +372,11 @@ def _helpers(
 
 
 def read_rows(path: Path) -> list[Pair]:
-    """Prediction and truth of every row that a run was scored on."""
-    with path.open(encoding="utf-8") as file:
-        return [(line["prediction"], line["truth"]) for line in map(json.loads, file)]
+    """Prediction and truth of every row that a run was scored on.
+
+    Raises:
+        StorageError: the file is missing, or not as palm wrote it.
+    """
+    check_unchanged(path)
+    with wrap_read_errors(path), path.open("rb") as file:
+        return [(line["prediction"], line["truth"]) for line in map(parse_json, file)]

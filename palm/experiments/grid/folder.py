@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from palm.config import yaml_text
 from palm.controller.document import Document
@@ -15,7 +15,7 @@ from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import remove_directory
 from palm.core.files.fs import has_link, remove_written, write_json, write_text
 from palm.core.files.manifest import MANIFEST
-from palm.core.files.untrusted import read_object
+from palm.core.files.records import read_record
 from palm.engine.run.run_directory import CONFIGURATION as RESOLVED
 from palm.engine.run.run_directory import RECORD, STAGES_RECORD
 from palm.engine.watching.history import HISTORY_FILE
@@ -37,6 +37,49 @@ RUN_PATTERNS += [f"{OUT}/{place}{name}" for place in ("", "stages/*/") for name 
 
 MOST_DIFFERENCES = 8
 """Differences that a message names."""
+
+
+class Description(TypedDict):
+    """The content of `grid.json`."""
+
+    kind: str
+    about: Mapping[str, Any]
+
+
+class Job(TypedDict):
+    """The content of `job.json`: what the process of a run needs beside the configuration."""
+
+    test: Mapping[str, str]
+    model: str
+    point: Mapping[str, Any]
+    keep_models: bool
+
+
+class Tested(TypedDict):
+    """The scores of a task's model on the file that it is compared on, the deciding metric first."""
+
+    metric: str
+    model: str
+    scores: Mapping[str, float | None]
+
+
+class Result(TypedDict):
+    """The content of `result.json`.
+
+    Attributes:
+        state: `done` or `failed`.
+        why: it failed.
+        dev: global step and score of every evaluation.
+        seconds: of a run that is done; 0 of others.
+        test: task -> its scores.
+    """
+
+    state: str
+    why: str
+    dev: Sequence[tuple[int, float]]
+    steps: Mapping[str, int]
+    seconds: float
+    test: Mapping[str, Tested]
 
 
 @dataclass(frozen=True)
@@ -90,16 +133,16 @@ class Grid:
         """
         file = self.path / DESCRIPTION
         if file.is_file():
-            saved = read_object(file)
-            old = saved.get("about", {})
+            saved = read_record(file, Description)
+            old = saved["about"]
             about = {**about, **{name: {**old.get(name, {}), **about[name]} for name in grows}}
             kept = {name: {key: about[name][key] for key in old.get(name, {})} for name in grows}
             lines = [
                 f"{'.'.join(path)} was {before!r} and is now {now!r}"
                 for path, before, now in changes(old, {**about, **kept})
             ]
-            if saved.get("kind") != kind:
-                lines = [f"it was made by palm {saved.get('kind')}, not by palm {kind}"]
+            if saved["kind"] != kind:
+                lines = [f"it was made by palm {saved['kind']}, not by palm {kind}"]
             if not lines:
                 write_json(file, {**saved, "about": about})
                 return False
@@ -117,8 +160,17 @@ class Grid:
         return True
 
     def folder(self, name: str) -> Path:
-        """Of one run."""
-        return self.path / "runs" / name
+        """Of one run.
+
+        Raises:
+            StorageError: it is a link, or in one.
+        """
+        folder = self.path / "runs" / name
+        if has_link(folder / OUT, self.path):
+            raise StorageError(
+                f"{folder / OUT} is a link, or in one; remove it, or give another folder (--output)"
+            )
+        return folder
 
     def folders(self) -> list[Path]:
         """Of all runs that were begun."""
@@ -128,10 +180,6 @@ class Grid:
     def prepare(self, run: GridRun, keep_models: bool) -> Path:
         """Write what the process of a run reads; returns its folder."""
         folder = self.folder(run.name)
-        if has_link(folder / OUT, self.path):
-            raise StorageError(
-                f"{folder / OUT} is a link, or in one; remove it, or give another folder (--output)"
-            )
         folder.mkdir(parents=True, exist_ok=True)
         own = {"save_path": str((folder / OUT).absolute()), "resume": "auto", "overwrite": False}
         settings = {**run.settings, "global": {**run.settings["global"], **own}}
@@ -143,12 +191,12 @@ class Grid:
     def point(self, name: str) -> dict[str, Any] | None:
         """Return the point of a run that was begun; None if it was not."""
         file = self.folder(name) / JOB
-        return dict(read_object(file)["point"]) if file.is_file() else None
+        return dict(read_record(file, Job)["point"]) if file.exists() else None
 
-    def result(self, name: str) -> dict[str, Any] | None:
+    def result(self, name: str) -> Result | None:
         """The result of a run; None until it is done."""
         file = self.folder(name) / RESULT
-        return read_object(file) if file.is_file() else None
+        return read_record(file, Result) if file.exists() else None
 
 
 def word_of(value: Any) -> str:

@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -21,7 +20,7 @@ from palm.core.logging import logger
 from palm.core.signals import Stopped
 from palm.engine.training.events import Logged
 from palm.engine.watching.history import HISTORY_FILE, read_lines
-from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun
+from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun, Result
 
 POLL_SECONDS = 0.1
 REPORT_SECONDS = 60.0
@@ -29,8 +28,6 @@ REPORT_SECONDS = 60.0
 
 KILL_SECONDS = 120.0
 """Time that a run which is to end has for the step at hand and its checkpoint."""
-
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True)

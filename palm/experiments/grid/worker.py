@@ -11,14 +11,13 @@ import threading
 from collections.abc import Sequence
 from itertools import chain, tee
 from pathlib import Path
-from typing import Any
 
 from palm.controller import Controller
 from palm.core.errors import TrainingError
 from palm.core.files.fs import write_json, write_text
 from palm.core.files.locking import locked
 from palm.core.files.manifest import is_sealed
-from palm.core.files.untrusted import read_object
+from palm.core.files.records import read_record
 from palm.core.numerics.device import device_of
 from palm.distributed import is_first
 from palm.engine.inference.loading import load_model
@@ -26,7 +25,17 @@ from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.evaluation import Evaluator, json_ready, normalized_score
 from palm.engine.training.events import Event, Started
 from palm.engine.training.loop import Training
-from palm.experiments.grid.folder import CONFIGURATION, JOB, OUT, RESULT, ROWS, remove_models
+from palm.experiments.grid.folder import (
+    CONFIGURATION,
+    JOB,
+    OUT,
+    RESULT,
+    ROWS,
+    Job,
+    Result,
+    Tested,
+    remove_models,
+)
 from palm.metrics import metrics_of, scores_of
 
 
@@ -52,7 +61,7 @@ def work(folder: Path) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     with locked(folder / ".worker.lock", f"ending the run in {folder}"):
         if not (folder / RESULT).is_file():
-            job = read_object(folder / JOB)
+            job = read_record(folder / JOB, Job)
             result = _trained(folder, job)
             if is_first():
                 write_json(folder / RESULT, result)
@@ -60,15 +69,17 @@ def work(folder: Path) -> None:
                     remove_models(folder)
 
 
-def _trained(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+def _trained(folder: Path, job: Job) -> Result:
     listener = _Listener()
     controller = Controller(folder / CONFIGURATION, argv=[])
     try:
         trained = controller.train([listener])
     except TrainingError as error:  # such as a loss that is no number: a result, not a fault of the grid
-        return {"state": "failed", "why": str(error).splitlines()[0]}
+        why = str(error).splitlines()[0]
+        return {"state": "failed", "why": why, "dev": [], "steps": {}, "seconds": 0.0, "test": {}}
     return {
         "state": "done",
+        "why": "",
         "dev": dev_scores(listener.training),
         "steps": trained.steps,
         "seconds": round(trained.seconds, 3),
@@ -76,7 +87,7 @@ def _trained(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _scored(folder: Path, controller: Controller, task: str, job: dict[str, Any]) -> dict[str, Any]:
+def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested:
     """Predict a file with labels and keep every row with its truth; the scores, and the deciding metric."""
     settings = controller.plan.settings
     saved = folder / OUT / task

@@ -19,8 +19,8 @@ from palm.core.files.fs import check_replaceable, remove_written, write_json, wr
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
-from palm.experiments.grid.folder import Grid, GridRun, word_of
-from palm.experiments.grid.pool import Pool, Progress, Result, slots_of
+from palm.experiments.grid.folder import Grid, GridRun, Result, word_of
+from palm.experiments.grid.pool import Pool, Progress, slots_of
 from palm.experiments.search.space import Space, Values, first_point, grid_points, json_of_space, space_of
 from palm.experiments.search.study import Study
 
@@ -110,8 +110,7 @@ def sweep(
 
     Raises:
         ConfigError: everything that is wrong with the configuration or the space, in one report.
-        StorageError: the folder holds another sweep; says what differs.
-        PalmError: a run ended with an error, or none has a score; or optuna is missing.
+        PalmError: the folder holds another sweep, a run ended with an error, or none has a score.
     """
     show_on_console()
     found = space_of(space)
@@ -208,7 +207,7 @@ def _trained(
         if study is not None:
             study.tell(int(run.name), score if result["state"] == "done" else None)
         told = _told(run.point)
-        shown = result.get("why") or ("no dev score" if score is None else f"dev score {score:.4f}")
+        shown = result["why"] or ("no dev score" if score is None else f"dev score {score:.4f}")
         progress.tell(run.name, result, is_old, f"{told}: {shown}")
         results[run.name] = dict(run.point), result
 
@@ -222,7 +221,7 @@ def _told(point: Mapping[str, Any]) -> str:
 
 def best_of(result: Result) -> tuple[int, float | None]:
     """Global step and score of the best evaluation of a run."""
-    if not result.get("dev"):
+    if not result["dev"]:
         return 0, None
     step, score = max(result["dev"], key=lambda each: (each[1], -each[0]))
     return step, score
@@ -230,7 +229,7 @@ def best_of(result: Result) -> tuple[int, float | None]:
 
 def _trial(name: str, values: Values, result: Result) -> Trial:
     step, score = best_of(result)
-    return Trial(name, values, result["state"], score, step, result.get("seconds"), result.get("why", ""))
+    return Trial(name, values, result["state"], score, step, result["seconds"] or None, result["why"])
 
 
 def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source: _Source) -> Sweep:

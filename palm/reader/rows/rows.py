@@ -144,7 +144,7 @@ def array_info(array: Ints) -> ArrayInfo:
     return {"dtype": array.dtype.str, "count": len(array), "blake2b": content.hexdigest()}
 
 
-def digest_of(columns: Mapping[str, Mapping[str, ArrayInfo | None]]) -> str:
+def digest_of(columns: Mapping[str, Any]) -> str:
     """A short hash of columns, from the descriptions of their `values` and `offsets`."""
     header = json.dumps(columns, sort_keys=True).encode()
     return hashlib.blake2b(header, digest_size=8).hexdigest()

@@ -13,6 +13,7 @@ import numpy as np
 
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.checksum import checksum
+from palm.core.files.untrusted import parse_json, wrap_read_errors
 from palm.reader.rows.rows import ArrayInfo, Column, Ints, Rows, digest_of
 
 MANIFEST = "rows.json"
@@ -104,6 +105,7 @@ def write_manifest(
         OSError: the folder cannot be written.
     """
     manifest = {"digest": digest_of(columns), "columns": columns, "messages": list(messages), "bad": bad}
+    manifest["checksum"] = digest_of(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
 
 
@@ -123,8 +125,10 @@ def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
     Raises:
         StorageError: something is missing, cut short or changed.
     """
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    with wrap_read_errors(folder / MANIFEST):
+        manifest = parse_json((folder / MANIFEST).read_bytes())
+        if manifest.pop("checksum") != digest_of(manifest):
+            raise StorageError(f"{MANIFEST} differs from its checksum")
         columns = {
             name: Column(
                 _mapped(folder / f"{number}.values", info["values"]),
@@ -132,14 +136,10 @@ def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
             )
             for number, (name, info) in enumerate(manifest["columns"].items())
         }
-        if manifest["digest"] != digest_of(manifest["columns"]):
-            raise StorageError(f"{MANIFEST} does not fit its own digest")
         rows = Rows(columns, manifest["digest"])
         records, count = manifest["bad"]
         rows.bad = (list(records), int(count))
         return rows, [str(message) for message in manifest["messages"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageError(f"{MANIFEST} or a file that it lists cannot be read ({error})") from error
 
 
 def _mapped(path: Path, info: ArrayInfo) -> Ints:

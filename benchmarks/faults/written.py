@@ -1,0 +1,359 @@
+"""Samples of every file that palm writes: what its commands leave on the disk, and all that reads it.
+
+No list of files stands here: the commands run, their folders are searched, and an audit hook tells which of
+the readings opens which file. A file that a command writes anew joins by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tiny_run
+from jinja2 import Environment
+from samples import Sample
+
+import palm
+from palm.config import read_config
+from palm.controller import Controller
+from palm.core.files.fs import is_written
+from palm.core.files.manifest import is_sealed
+from palm.core.files.records import read_record
+from palm.engine.inference.prediction_resume import PREDICTION_LOG, PredictionLog
+from palm.engine.run.checkpoint import newest_checkpoint
+from palm.engine.run.run_directory import RunDirectory
+from palm.engine.run.staged_directory import StagedDirectory
+from palm.engine.watching.history import read_lines
+from palm.experiments.comparison import compare as comparing
+from palm.experiments.comparison.setup import setup_of
+from palm.experiments.grid.folder import JOB, Grid, Job
+from palm.experiments.search import sweep as sweeping
+from palm.experiments.search.study import Study
+from palm.export.hugging_face import to_hugging_face
+from palm.export.inspection import inspect_directory
+from palm.export.onnx_model import to_onnx
+from palm.export.sources import tasks_of_run
+from palm.reader.predictions import SavedAnswers, SavedRecords
+from palm.reader.rows.cache import DataCache, key_of
+from palm.report.analysis import analyses_of
+from palm.report.comparison_page import comparison_page
+from palm.report.difference import differences
+from palm.report.page import environment, page
+from palm.report.plot import terminal_plot
+from palm.report.run import read_run
+
+TASKS = ("colour", "words")
+TEXTS = ["a red door", "a blue lamp"]
+
+
+@dataclass
+class Written:
+    """A folder that a command has left, and what palm does with it later.
+
+    Args:
+        command: what left it.
+        folder: the folder.
+        readings: name -> a reading of all of it, whose results must not change.
+    """
+
+    command: str
+    folder: Path
+    readings: Mapping[str, Callable[[], Any]]
+    opened: dict[str, set[str]] = field(default_factory=dict)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield every file that a reading opens; of equal ones (`step_5`, `step_10`), the last."""
+        whole = self.folder.with_name(f"{self.folder.name}.whole")
+        shutil.copytree(self.folder, whole, symlinks=True)
+        for name, read in self.readings.items():
+            with opened_files(self.folder) as opened:
+                read()
+            restore(self.folder, whole)
+            self.opened[name] = opened
+        files = (file for file in sorted(self.folder.rglob("*")) if file.is_file())
+        kinds = {kind_of(file.relative_to(self.folder)): file for file in files}
+        for kind, file in kinds.items():
+            of_file = [read for name, read in self.readings.items() if str(file) in self.opened[name]]
+            if of_file and file.stat().st_size:
+                yield Sample(
+                    f"{self.command}: {kind}",
+                    file,
+                    functools.partial(all_of, of_file),
+                    is_covered=has_checksum(file),
+                    clean=functools.partial(restore, self.folder, whole),
+                )
+
+    def unread(self) -> list[str]:
+        """The kinds of files that no reading opens; call it after `samples`."""
+        opened = set().union(*self.opened.values())
+        files = [file for file in self.folder.rglob("*") if file.is_file() and str(file) not in opened]
+        return sorted({kind_of(file.relative_to(self.folder)) for file in files})
+
+
+def all_of(readings: Sequence[Callable[[], Any]]) -> list[Any]:
+    """The results of several readings."""
+    return [read() for read in readings]
+
+
+def kind_of(name: Path) -> str:
+    """The name of a file without numbers and digests."""
+    name_of_run = re.sub(r"(?<=runs/)[^/]+", "RUN", name.as_posix())
+    return re.sub(r"\d+", "N", re.sub(r"[0-9a-f]{32}", "KEY", name_of_run))
+
+
+UNCHECKED = re.compile(r".*predictions\.json|null_odds\.json|report\.html|.*\.yaml")
+"""What users read, and may change; palm takes it as it is."""
+
+
+def has_checksum(file: Path) -> bool:
+    """Whether palm keeps a checksum of all of a file: no other values may come out of it."""
+    if UNCHECKED.fullmatch(file.name):
+        return False
+    if file.name in (PREDICTION_LOG, "rows.json") or any(map(is_sealed, file.parents)):
+        return True
+    record = file.with_name(".palm-files.jsonl")
+    lines = map(json.loads, record.read_text(encoding="utf-8").splitlines()) if record.is_file() else ()
+    grows = [line["grows"] for line in lines if line["name"] == file.name and "sha256" in line]
+    return is_written(file) and not any(grows)
+
+
+def restore(folder: Path, whole: Path) -> None:
+    """Make a folder what it was: a reading may repair, move aside or write."""
+    now, before = ({each.relative_to(top): each for each in walk(top)} for top in (folder, whole))
+    for name in now.keys() - before.keys():
+        now[name].unlink()
+    for name, file in before.items():
+        copy = folder / name
+        if name not in now or changed(copy, file):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, copy)
+
+
+def walk(top: Path) -> Iterator[Path]:
+    """All files below a folder."""
+    for place, _, names in os.walk(top):
+        yield from (Path(place, name) for name in names)
+
+
+def changed(copy: Path, file: Path) -> bool:
+    """Whether size or time of a file differ from those of its original."""
+    one, other = copy.stat(), file.stat()
+    return (one.st_size, one.st_mtime_ns) != (other.st_size, other.st_mtime_ns)
+
+
+_OPENED: list[set[str]] = []
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if _OPENED and event in ("open", "sqlite3.connect"):
+        with suppress(TypeError, ValueError):
+            _OPENED[-1].add(str(Path(os.fsdecode(arguments[0])).absolute()))
+
+
+@contextmanager
+def opened_files(folder: Path) -> Iterator[set[str]]:
+    """Within it, collect the names of files below a folder that are opened."""
+    if not getattr(sys, "_palm_hears", False):
+        sys.addaudithook(_hear)
+        sys._palm_hears = True  # type: ignore[attr-defined]
+    _OPENED.append(set())
+    found: set[str] = set()
+    try:
+        yield found
+    finally:
+        found |= {name for name in _OPENED.pop() if name.startswith(str(folder))}
+
+
+# ---- The commands ----
+
+
+def written(folder: Path, with_grids: bool = True) -> list[Written]:
+    """Run palm's commands below a folder; those of many processes may be left out."""
+    data = folder / "data"
+    tiny_run.write_files(data)
+    tiny_run.write_many(data, 40)
+    os.environ["PALM_DATA_CACHE"] = str(folder / "cache")
+    found = [_run(folder, data), _staged(folder, data), *_of_model(folder, data), _cache(folder, data)]
+    return found + ([_comparison(folder, data), _sweep(folder, data)] if with_grids else [])
+
+
+def _run(folder: Path, data: Path) -> Written:
+    out = folder / "run"
+    settings = tiny_run.settings(data, out, use_data_cache=True, data_cache=str(folder / "cache"))
+    (folder / "run.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    Controller(folder / "run.yaml", argv=[]).train()
+    shutil.copytree(out, folder / "other")
+    palm.write_report(out)
+    palm.plot(out)
+
+    newest = newest_checkpoint(out)
+
+    def tasks() -> Any:
+        if newest_checkpoint(out) != newest:
+            raise palm.PalmError("passed over, with a warning")
+        return [task.head.state_dict() for task in tasks_of_run(newest or out)]
+
+    return Written(
+        "train", out, {**_readings_of_run(out), "start": lambda: _start(out, str(newest)), "tasks": tasks}
+    )
+
+
+def _start(out: Path, newest: str) -> Any:
+    run = RunDirectory(out, TASKS, TASKS[:1], resume="auto")
+    start = run.check()
+    if str(start.checkpoint) != newest:
+        raise palm.PalmError("passed over, with a warning")
+    return [str(start.checkpoint), run.results()]
+
+
+def _readings_of_run(out: Path) -> dict[str, Callable[[], Any]]:
+    def report() -> Any:
+        run = read_run(out)
+        return page(run, analyses_of(run, predict=False))
+
+    return {
+        "report": report,
+        "plot": lambda: terminal_plot(out),
+        "diff": lambda: differences(str(out), str(out.with_name("other"))),
+        "inspect": lambda: inspect_directory(out),
+        "load": lambda: palm.load_model(out / "colour", precision="fp32").predict(TEXTS),
+        "history": lambda: read_lines(out / "history.jsonl"),
+    }
+
+
+def _staged(folder: Path, data: Path) -> Written:
+    out = folder / "staged"
+    tiny_run.train(data, out, stages=tiny_run.STAGES[:2])
+    record = json.loads((out / "stages.json").read_text(encoding="utf-8"))
+    run = RunDirectory(out, TASKS, TASKS[:1], resume="auto")
+
+    def resume() -> Any:
+        staged = StagedDirectory(run, record["stages"])
+        staged.open()
+        return staged.write_history()
+
+    return Written("train in stages", out, {**_readings_of_run(out), "resume": resume})
+
+
+def _of_model(folder: Path, data: Path) -> Iterator[Written]:
+    model = palm.load_model(folder / "run" / "colour" / "infer_model")
+    out = folder / "predicted"
+    model.predict_file(data / "many.tsv", out)
+    yield Written("predict", out, {"records": lambda: list(SavedRecords(out / "predictions.json", 40, [0]))})
+    stopped = folder / "stopped"
+    with suppress(KeyboardInterrupt), PredictionLog(stopped, lambda: {"data": "x"}) as log:
+        for k in range(3):
+            log.append([{"label": k, "probs": [0.25, 0.75]}, {"label": 0}])
+        raise KeyboardInterrupt
+    yield Written("predict, stopped", stopped, {"resume": lambda: _resumed(stopped)})
+    answers = folder / "answers"
+    answers.mkdir()
+    records = ({"id": f"q{k}", "text": "red", "nbest": [], "null_odds": 0.5} for k in range(3))
+    palm.reader.predictions.write_answers(records, answers)
+    yield Written("answers", answers, {"answers": lambda: dict(SavedAnswers(answers / "predictions.json"))})
+    for kind, exporter in (("hf", to_hugging_face), ("onnx", to_onnx)):
+        target = folder / f"export_{kind}"
+        exporter(folder / "run" / "colour" / "infer_model", target)
+        readings = {"inspect": functools.partial(inspect_directory, target)}
+        if kind == "hf":
+            readings["load"] = functools.partial(_backbone, target)
+        yield Written(f"export --to {kind}", target, readings)
+    target = folder / "converted"
+    palm.convert(folder / "run" / "colour" / "infer_model", target, to="palm")
+    load = functools.partial(_backbone, target)
+    yield Written("convert", target, {"inspect": functools.partial(inspect_directory, target), "load": load})
+
+
+def _backbone(folder: Path) -> Any:
+    return palm.load_backbone(folder).state_dict()
+
+
+def _resumed(folder: Path) -> Any:
+    log = PredictionLog(folder, lambda: {"data": "x"})
+    log.resume()
+    # What a damaged line begins is predicted again.
+    found = list(log.chunks())
+    return [*found, *([{"label": k, "probs": [0.25, 0.75]}, {"label": 0}] for k in range(len(found), 3))]
+
+
+def _cache(folder: Path, data: Path) -> Written:
+    reader = palm.load_model(folder / "run" / "colour" / "infer_model").reader
+    cache, key = DataCache(folder / "rows"), key_of(reader, data / "colour.tsv")
+    assert key is not None
+
+    def read() -> Any:
+        rows = cache.rows(reader, data / "colour.tsv", key)
+        return [rows.digest, rows.lengths, {n: (c.values, c.offsets) for n, c in rows.columns.items()}]
+
+    read()
+    return Written("the data cache", cache.folder, {"rows": read})
+
+
+def _grid_config(folder: Path, data: Path, name: str) -> Path:
+    settings = tiny_run.settings(data, folder / name, num_epochs=1, save_every_n_steps=None)
+    del settings["save_every_n_steps"]
+    settings["target_tag"] = [1, 0]
+    file = folder / f"{name}.yaml"
+    file.write_text(json.dumps(settings), encoding="utf-8")
+    return file
+
+
+def _comparison(folder: Path, data: Path) -> Written:
+    config = _grid_config(folder, data, "compared")
+    out = folder / "comparison"
+    palm.compare(config, seeds=2, output=out, keep_models=True)
+    comparing.outcome_of = functools.partial(comparing.outcome_of, resamples=20)
+    setup = setup_of(read_config(config, argv=[]), "target", {}, None, {})
+    templates: Environment = environment()
+    return Written(
+        "compare",
+        out,
+        {
+            "again": lambda: comparing._compared(setup, Grid(out), str(config), 2, 1, False, True).as_json(),
+            "report": lambda: comparison_page(out, templates),
+            "jobs": lambda: [read_record(folder / JOB, Job) for folder in Grid(out).folders()],
+        },
+    )
+
+
+def _sweep(folder: Path, data: Path) -> Written:
+    config = _grid_config(folder, data, "swept")
+    out = folder / "sweep"
+    space = {"learning_rate": {"low": 1e-4, "high": 1e-2}, "batch_size": [8, 16]}
+    palm.sweep(config, space, trials=2, output=out)
+    found = sweeping.space_of(space)
+    source = sweeping._Source(str(config), ".", [])
+
+    def again() -> Any:
+        study = sweeping._opened(out, found, source, 2, overwrite=False)
+        assert isinstance(study, Study)
+        pool = sweeping.Pool(Grid(out), ["no such command"], [{}])
+        results = sweeping._trained(pool, source, found, study, 2)
+        return str(sweeping._written(out, results, source))
+
+    return Written(
+        "sweep",
+        out,
+        {"again": again, "jobs": lambda: [read_record(folder / JOB, Job) for folder in Grid(out).folders()]},
+    )
+
+
+def samples(folder: Path, with_grids: bool = True) -> list[Sample]:
+    """All samples, written below `folder`."""
+    logging.disable(logging.CRITICAL)
+    made = written(folder, with_grids)
+    found = list(itertools.chain.from_iterable(each.samples() for each in made))
+    for each in made:
+        print(f"{each.command}: nothing reads {', '.join(each.unread()) or '-'}", file=sys.stderr)
+    return found

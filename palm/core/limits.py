@@ -1,0 +1,40 @@
+"""The limits of the machine, memory and open files, as errors of palm with a remedy."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from palm.core.errors import ResourceError
+
+_LESS = "lower batch_size and set gradient_accumulation_steps, or set max_tokens_per_batch"
+
+
+@contextmanager
+def explain_limits() -> Iterator[None]:
+    """Turn what the system does not give into an error that says what to do; also a decorator.
+
+    Raises:
+        ResourceError: in place of `MemoryError`, PyTorch's errors for the memory of host and GPU, and what
+            the system says of too many open files.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError, OSError, ImportError) as error:
+        if (told := _limit(error)) is None:
+            raise
+        raise ResourceError(told) from error
+
+
+def _limit(error: BaseException) -> str | None:
+    """Return what an error says of a limit, and the remedy; None if it is of something else."""
+    text = str(error)
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be imported here
+        return f"the memory of the GPU is used up ({text.splitlines()[0][:200]}); {_LESS}"
+    is_allocator = "DefaultCPUAllocator" in text or "can't start new thread" in text
+    if isinstance(error, MemoryError) or is_allocator or getattr(error, "errno", None) == errno.ENOMEM:
+        return f"the memory is used up; {_LESS}, end other programs, or raise the limit (ulimit -v)"
+    if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or "Too many open files" in text:
+        return "too many open files; raise the limit of this process (ulimit -n)"
+    return None

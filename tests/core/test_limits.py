@@ -1,0 +1,46 @@
+"""What the system does not give, in palm's words."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from palm.core.errors import ResourceError
+from palm.core.limits import explain_limits
+
+HUGE = 1 << 55
+
+
+@pytest.mark.parametrize("take", [lambda: bytearray(HUGE), lambda: torch.empty(HUGE)])
+def test_memory_that_is_not_there_has_a_remedy(take: object) -> None:
+    with pytest.raises(ResourceError, match="batch_size"), explain_limits():
+        take()  # type: ignore[operator]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is set as Linux does it")
+def test_open_files_that_are_used_up_have_a_remedy(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 8, hard))
+    files = []
+    try:
+        with pytest.raises(ResourceError, match="ulimit -n"), explain_limits():
+            files.extend((tmp_path / str(k)).open("w") for k in range(99))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for file in files:
+            file.close()
+
+
+def test_the_memory_of_a_gpu_has_a_remedy() -> None:
+    with pytest.raises(ResourceError, match="max_tokens_per_batch"), explain_limits():
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 has")
+
+
+def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), explain_limits():
+        (tmp_path / "none").open()

@@ -1,0 +1,59 @@
+"""Training and evaluation on a pretend CUDA device: losses as on a CPU, and no wait of the host in a step."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import pretend_modes
+
+TESTS = Path(__file__).parents[1]
+WAITING = {"lamb", "adamwdl", "balance"}
+"""Modes that read a step's loss before its update: docs/speed.md says why."""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    if shutil.which("g++") is None or not sys.platform.startswith("linux"):
+        pytest.skip("the pretend device is compiled by g++, on Linux")
+    folder = tmp_path_factory.mktemp("pretend")
+    program = TESTS / "helpers" / "pretend_runs.py"
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(program), str(folder), str(folder / "seen.json")],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads((folder / "seen.json").read_text("utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("mode", pretend_modes.MODES)
+def test_losses_are_those_of_the_cpu(seen: dict[str, Any], mode: str) -> None:
+    expected = seen["modes"][mode]["cpu"]["losses"]
+    within = 3e-3 if "bf16" in mode else 2e-6
+    assert seen["modes"][mode]["cuda"]["losses"] == pytest.approx(expected, rel=within)
+
+
+@pytest.mark.parametrize("mode", pretend_modes.MODES)
+def test_the_host_waits_in_no_step(seen: dict[str, Any], mode: str) -> None:
+    waits = [sum(step.values()) for step in seen["modes"][mode]["cuda"]["waits"]]
+    assert waits == [int(mode in WAITING)] * len(waits), seen["modes"][mode]["cuda"]["waits"]
+
+
+@pytest.mark.parametrize("task", ["cls", "match", "mlm", "mrc", "tags"])
+def test_evaluations_are_those_of_the_cpu_without_a_wait(seen: dict[str, Any], task: str) -> None:
+    cpu = seen["predictions"][task]["cpu"]
+    cuda = seen["predictions"][task]["cuda"]
+    assert cuda["scores"] == pytest.approx(cpu["scores"], rel=1e-5)
+    assert cuda["waits"] == {}

@@ -1,0 +1,152 @@
+"""A folder that somebody else made shows nothing of the reader's files; damage is said as damage."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import palm
+from helpers import tiny
+from palm.controller import Controller
+from palm.core.errors import StorageError
+from palm.core.files.fs import write_json
+from palm.experiments.comparison.outcome import read_rows
+from palm.experiments.grid.folder import RESULT, Grid
+from palm.report.difference import differences
+from palm.report.plot import terminal_plot
+
+CANARY = "a red secret door"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with dev data beside its folder."""
+    folder = tmp_path_factory.mktemp("trained")
+    tiny.write_files(folder)
+    given = tiny.config(folder, "cls", num_hidden_layers=1, num_epochs=0.2)
+    given["tasks"]["cls"]["dev_file"] = given["tasks"]["cls"]["train_file"]
+    Controller(given, argv=[]).train()
+    return folder
+
+
+@pytest.fixture
+def foreign(trained: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of its folder, and a file of the reader's beside it."""
+    lines = ["label\ttext_a", *(f"{k % 2}\t{CANARY}" for k in range(8))]
+    (tmp_path / "mine.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    shutil.copytree(trained / "out", tmp_path / "out")
+    yield tmp_path / "out"
+    for file in ("report.html", "report_data.json"):
+        place = tmp_path / "out" / file
+        assert not place.is_file() or place.is_symlink() or CANARY not in place.read_text(encoding="utf-8")
+
+
+def names(run: Path, setting: str, file: str) -> None:
+    """Let the configuration of a run name another file."""
+    config = run / "resolved_config.yaml"
+    text = config.read_text(encoding="utf-8")
+    lines = [
+        f"{line.partition(':')[0]}: {file}" if line.strip().startswith(f"{setting}:") else line
+        for line in text.splitlines()
+    ]
+    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert file in config.read_text(encoding="utf-8")
+
+
+def test_a_run_of_ones_own_is_predicted_as_before(trained: Path) -> None:
+    text = palm.write_report(trained / "out").read_text(encoding="utf-8")
+    assert "confus" in text.lower()
+    stored = json.loads((trained / "out" / "report_data.json").read_text(encoding="utf-8"))
+    assert [file["role"] for file in stored["tasks"]["cls"]["data"]] == ["train", "dev"]
+
+
+@pytest.mark.parametrize("setting", ["dev_file", "train_file"])
+def test_a_report_opens_no_file_that_a_foreign_configuration_names(foreign: Path, setting: str) -> None:
+    mine = foreign.parent / "mine.tsv"
+    names(foreign, setting, str(mine))
+    text = palm.write_report(foreign).read_text(encoding="utf-8")
+    assert ("--dev_file" in text) == (setting == "dev_file")
+
+
+def test_the_users_own_argument_names_any_file(foreign: Path) -> None:
+    mine = foreign.parent / "mine.tsv"
+    names(foreign, "dev_file", str(mine))
+    text = palm.write_report(foreign, dev_files={"cls": mine}).read_text(encoding="utf-8")
+    assert CANARY in text
+    for file in ("report.html", "report_data.json"):
+        (foreign / file).unlink()
+
+
+def linked(run: Path, name: str) -> None:
+    """Put a link to the reader's file in the place of one of the run's."""
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(run.parent / "mine.tsv")
+
+
+DOORS: dict[str, Callable[[Path], object]] = {
+    "report": palm.write_report,
+    "plot": lambda run: terminal_plot(run),
+    "diff": lambda run: differences(str(run), str(run)),
+}
+
+
+@pytest.mark.parametrize(
+    ("door", "file"),
+    [
+        *(("report", name) for name in ("history.jsonl", "resolved_config.yaml", "report_data.json")),
+        ("report", "compare.json"),
+        ("plot", "history.jsonl"),
+        *(("diff", name) for name in ("history.jsonl", "resolved_config.yaml", "run.json")),
+        ("diff", "cls/infer_model/config.json"),
+    ],
+)
+def test_a_link_in_a_foreign_folder_shows_nothing(foreign: Path, door: str, file: str) -> None:
+    linked(foreign, file)
+    with pytest.raises(StorageError) as caught:
+        DOORS[door](foreign)
+    assert CANARY not in str(caught.value)
+
+
+def grid_with(folder: Path, result: dict[str, object]) -> Grid:
+    grid = Grid(folder)
+    grid.folder("0000").mkdir(parents=True)
+    write_json(grid.folder("0000") / RESULT, result)
+    return grid
+
+
+RIGHT = {"state": "done", "why": "", "dev": [[1, 0.5]], "steps": {"a": 1}, "seconds": 1.0, "test": {}}
+
+
+def test_a_changed_result_is_damage_and_not_another_number(tmp_path: Path) -> None:
+    grid = grid_with(tmp_path, RIGHT)
+    assert grid.result("0000") == {**RIGHT, "dev": [(1, 0.5)]}
+    file = grid.folder("0000") / RESULT
+    file.write_text(file.read_text(encoding="utf-8").replace("0.5", "0.9"), encoding="utf-8")
+    with pytest.raises(StorageError, match=RESULT):
+        grid.result("0000")
+
+
+@pytest.mark.parametrize("wrong", [{"dev": [[1]]}, {"state": []}, {"test": {"a": 3}}, {"seconds": "x"}])
+def test_a_result_of_another_form_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    grid = grid_with(tmp_path, {**RIGHT, **wrong})
+    with pytest.raises(StorageError) as caught:
+        grid.result("0000")
+    assert next(iter(wrong)) in str(caught.value)
+
+
+def test_changed_rows_of_a_comparison_are_damage(tmp_path: Path) -> None:
+    write_json(tmp_path / "rows.jsonl", 1)  # of any form
+    (tmp_path / "rows.jsonl").write_text('{"prediction": 1, "truth": 2}\n', encoding="utf-8")
+    with pytest.raises(StorageError, match=r"rows\.jsonl"):
+        read_rows(tmp_path / "rows.jsonl")
+
+
+def test_a_run_that_is_a_link_is_no_run_of_a_grid(tmp_path: Path) -> None:
+    (tmp_path / "grid" / "runs").mkdir(parents=True)
+    (tmp_path / "grid" / "runs" / "0000").symlink_to(tmp_path)
+    with pytest.raises(StorageError, match="0000"):
+        Grid(tmp_path / "grid").result("0000")
