@@ -25,6 +25,9 @@ class Backbone(Component, nn.Module):
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"is_pairwise": unused, "phase": checked_phase}
+    not_called: ClassVar[Mapping[str, str]] = {
+        "build": "override forward(inputs, wanted), or derive from palm.backbone.base_backbone.Backbone"
+    }
     inputs_attr: Specs
     outputs_attr: Specs
     max_tokens: int | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import ClassVar
 
 from palm.backbone import base
 from palm.core.component import checked_phase
@@ -19,6 +20,8 @@ class Backbone(base.Backbone):
     Args:
         phase: 'train' or 'predict'.
     """
+
+    not_called: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, phase: str = "train") -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from palm.backbone.packing import Packing, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.shape import Shape, Table
 from palm.backbone.single_sequence import encode_single
-from palm.core.checks import choice_problems, raise_any
+from palm.core.checks import choice_problems, raise_any, type_problems
 from palm.core.constructor import constructor_of
 from palm.core.errors import ConfigError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
@@ -167,6 +167,7 @@ class Encoder(Backbone):
         Raises:
             ConfigError: if settings are missing or wrong, with all of them.
         """
+        raise_any(type_problems(Mapping, "the content of a JSON file, a mapping", config=config))
         return cls(**cls.settings_in(config), phase=phase)
 
     @classmethod

@@ -22,6 +22,7 @@ from palm.controller.plan import TaskPlan
 from palm.controller.settings import RunSettings
 from palm.controller.stage_planning import steps_of
 from palm.controller.startup import configured
+from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.logging import only_collected
 from palm.core.numerics.precision import choice
@@ -55,6 +56,7 @@ def check(
         tasks: likewise.
         measure: whether to measure time and memory.
     """
+    raise_any(type_problems((str, Path, Mapping), "a file or a mapping", config=config))
     began = time.perf_counter()
     name = str(config) if isinstance(config, (str, Path)) else "configuration"
     with only_collected() as warned:

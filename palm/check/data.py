@@ -41,7 +41,7 @@ class Leak:
 
     Args:
         role: of the other file.
-        exact: examples of it whose texts stand in the training file, letter by letter.
+        exact: examples of it whose texts the model cannot tell from some of the training file.
         normalised: the same, letter case, punctuation and blanks not counted.
     """
 
@@ -197,8 +197,12 @@ class DataCheck:
     def _look_at_labels(self, reading: FileReading) -> None:
         counts = reading.counts.labels
         name = reading.path.name
+        if reading.role == "dev" and len(counts) == 1 and OUTSIDE not in counts:
+            told = f"{name}: all {sum(counts.values())} rows have the label {next(iter(counts))!r}"
+            self.add("warning", "one_label", told, "add rows of other labels, or scores say little")
         if reading.role != "train" or not counts:
             return
+        self._look_at_head(reading, counts)
         if once := sorted(label for label, count in counts.items() if count == 1):
             told = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
             self.add("warning", "rare_label", told, "add rows of such a label, or merge it with another")
@@ -220,6 +224,19 @@ class DataCheck:
             told = f"{name}: {common!r} is the label of {_part(most, total)}, the rarest has {least}"
             remedy = "a model that always predicts it scores as much: look at macro_f1 beside accuracy"
             self.add("note", "imbalance", told, remedy)
+
+    def _look_at_head(self, reading: FileReading, counts: Mapping[str, int]) -> None:
+        """Enter classes of the head that no row has, where no label_map names them."""
+        classes = reading.reader.settings.get("n_classes")
+        if isinstance(classes, int) and not reading.counts.names and len(counts) < classes:
+            without = [str(number) for number in range(classes) if str(number) not in counts]
+            told = f"{reading.path.name}: n_classes is {classes}, and no row has the {_several(without)[4:]}"
+            self.add(
+                "warning",
+                "missing_label",
+                told.removesuffix(" is").removesuffix(" are"),
+                "lower n_classes, or add rows",
+            )
 
     def compare(self) -> None:
         """Enter what is wrong between the training file and the others."""
@@ -248,8 +265,12 @@ class DataCheck:
         seconds = other.examples_at({number for _, number in seen.pairs})
         part = _part(exact.count, len(other.digests))
         told = f"{other.path.name} ({other.role}): {part} rows also stand in {train.path.name}"
+        more = (
+            f"{nearly.count - exact.count} more" if exact.count else _part(nearly.count, len(other.digests))
+        )
         if nearly.count > exact.count:
-            told += f", {nearly.count - exact.count} more but for case and punctuation"
+            told = f"{told}, {more}" if exact.count else told.replace(part, more)
+            told += " but for case and punctuation"
         self.add("warning", "leak", told, LEAK_REMEDY[other.role], _lines_of(seen, firsts, seconds))
 
 

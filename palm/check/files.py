@@ -129,6 +129,7 @@ class FileReading:
         self.first_rows: list[str] = []
         self.unknown_words: Counter[str] = Counter()
         self._tokenizer = tokenizer_of(reader)
+        self._normalizer = self._tokenizer and self._tokenizer.to_library().normalizer
 
     def run(self) -> None:
         """Read the file; rows that cannot be used go to `bad`.
@@ -144,12 +145,17 @@ class FileReading:
             for chunk, rows in encoded_chunks(self.reader, examples, with_targets=self.role == "train"):
                 truths = list(truths_of(self.reader, chunk, self.role))
                 for example, truth in zip(chunk, truths, strict=True):
-                    self.digests.add(texts_of(example), tuple(map(str, truth.values())) or None)
+                    texts = [self._seen(text) for text in texts_of(example)]
+                    self.digests.add(texts, tuple(map(str, truth.values())) or None)
                 self.counts.add(rows, truths)
                 self._show_first(chunk, rows, truths)
                 self._look_for_unknown(chunk, rows)
         finally:
             self.reader.facts = self.reader.bad_rows = None
+
+    def _seen(self, text: str) -> str:
+        """Return the text as the model gets it: blanks alike, one case and no accents if it lower-cases."""
+        return " ".join((self._normalizer.normalize_str(text) if self._normalizer else text).split())
 
     def _show_first(self, chunk: Sequence[Any], rows: Rows, truths: Sequence[Mapping[str, Any]]) -> None:
         if self._tokenizer is None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from palm.cli.command import COMMANDS, Command, Settings
+from palm.cli.command import COMMANDS, Command, Settings, find_components
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
 from palm.core.files.untrusted import printable
@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, settings = _parsed(command, words[1:])
     try:
         with ending_on_signals(), explain_limits():
+            if getattr(options, "trust", None):
+                find_components("config.yaml")  # a module that `palm train` found in the working directory
             command.run(options, settings)
     except PalmError as error:
         with suppress(OSError, MemoryError):  # where files or memory are what is missing

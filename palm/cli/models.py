@@ -67,6 +67,13 @@ def _open_controller(options: argparse.Namespace, settings: Settings) -> Control
     return Controller(options.config, options.task_dir, for_train=False, argv=settings)
 
 
+def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -> list[str]:
+    """Return the tasks that are named, or else the targets that have this file."""
+    from palm.controller.saved_model import with_data
+
+    return options.task or with_data(controller.plan, setting)
+
+
 @command(
     "predict",
     "predict with trained tasks",
@@ -83,8 +90,8 @@ def _open_controller(options: argparse.Namespace, settings: Settings) -> Control
     takes_settings=True,
 )
 def predict(options: argparse.Namespace, settings: Settings) -> None:
-    """Predict the pred_file of tasks of a configuration (all of them where none is named); or, without any
-    configuration, a file with a saved model: --model DIR --input FILE --output DIR.
+    """Predict the pred_file of tasks of a configuration (the targets that have one where none is named); or,
+    without any configuration, a file with a saved model: --model DIR --input FILE --output DIR.
     """
     if _names_model(options, settings, "palm predict", "model", "input", "output"):
         from palm.core.numerics.device import device_of
@@ -97,7 +104,7 @@ def predict(options: argparse.Namespace, settings: Settings) -> None:
         model.predict_file(options.input, options.output, resume=options.resume)
         return
     controller = _open_controller(options, settings)
-    for task in options.task or controller.config.tasks:
+    for task in _chosen(options, controller, "pred_file"):
         controller.pred(task, options.inference_model_dir, resume=options.resume)
 
 
@@ -114,8 +121,8 @@ def predict(options: argparse.Namespace, settings: Settings) -> None:
     takes_settings=True,
 )
 def evaluate(options: argparse.Namespace, settings: Settings) -> None:
-    """Score tasks of a configuration on their dev_file (all that have one where none is named), or a saved
-    model on a file with labels (--model DIR --input FILE). The last line is JSON: the numbers, with a
+    """Score tasks of a configuration on their dev_file (the targets that have one where none is named), or a
+    saved model on a file with labels (--model DIR --input FILE). The last line is JSON: the numbers, with a
     configuration by task.
     """
     from palm.engine.run.evaluation import json_ready
@@ -125,12 +132,7 @@ def evaluate(options: argparse.Namespace, settings: Settings) -> None:
         scores = json_ready(_load_model(options).evaluate(options.input, options.metric))
     else:
         controller = _open_controller(options, settings)
-        with_data = [task.name for task in controller.plan.tasks if task.task.get("dev_file") is not None]
-        tasks = options.task or with_data
-        if not tasks:
-            raise PalmError(
-                "no task has a dev_file; name the data in a task's file, or with --TASK.dev_file FILE"
-            )
+        tasks = _chosen(options, controller, "dev_file")
         scores = {task: json_ready(controller.evaluate(task, options.inference_model_dir)) for task in tasks}
     write_line(json.dumps(scores, ensure_ascii=False))
 

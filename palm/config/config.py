@@ -12,7 +12,7 @@ from palm.config.conversion import Mismatch, complaint, convert_value
 from palm.config.layers import SettingsLayer, json_ready
 from palm.config.printing import printed
 from palm.config.problems import Problems
-from palm.config.removed import removal
+from palm.config.removed import foreign, removal
 from palm.config.schema import REQUIRED, Consumer, Parameter, settings_of
 from palm.config.values import Setting, guessed, shown
 from palm.core.registry import did_you_mean
@@ -294,8 +294,8 @@ class Config:
 
     def _reason(self, name: str, task: str | None, excused: bool) -> str | None:
         """Say what is wrong with a setting that nothing used, if anything."""
-        if gone := removal(name):
-            return gone
+        if told := removal(name) or foreign(name):
+            return told
         if task is not None and name in self._known[None]:
             return f"{name!r} is a setting of the whole run; it belongs in {self._titles[None]}"
         known = set().union(*self._known.values())

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from palm.config.files import parsed_yaml
 from palm.config.model_names import names_model
 from palm.config.removed import removal
+from palm.config.schema import MAY_BE_FILE
 from palm.config.values import (
     FALSE_WORDS,
     NULL_WORDS,
@@ -103,6 +104,9 @@ def _converted(value: Any, annotation: Any, base: Path) -> Any:
         if MAY_BE_NAME in marks:
             return str(value) if names_model(str(value), base) else _path(value, Path, base)
         result = _converted(value, kind, base)
+        if MAY_BE_FILE in marks and isinstance(result, str) and result:
+            path = base / Path(result).expanduser()
+            return path.absolute() if path.is_file() else result
         if MUST_BE_FILE in marks and not result.is_file():
             raise Mismatch(result)
         return result

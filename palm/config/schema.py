@@ -9,9 +9,13 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
+from palm.core.checks import FILE_NAMES
 from palm.core.errors import PalmError
+
+MAY_BE_FILE = "may be a file"
+"""Marks a text that is made an absolute path where there is such a file."""
 
 Consumer = type | Callable[..., Any]
 
@@ -81,13 +85,19 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
     return {
         name: Parameter(
             name=name,
-            annotation=hints.get(name, Any),
+            annotation=_may_name_file(name, hints.get(name, Any)),
             default=made.get(name, REQUIRED if parameter.default is parameter.empty else parameter.default),
             doc=docs.get(name, ""),
             aliases=tuple(other for other, own in aliases.items() if own == name),
         )
         for name, parameter in parameters.items()
     }
+
+
+def _may_name_file(name: str, annotation: Any) -> Any:
+    """Mark the annotation of a text that may name a file, by the name of its setting."""
+    is_text = str in (annotation, *get_args(annotation)) and get_origin(annotation) is not Annotated
+    return Annotated[annotation, MAY_BE_FILE] if is_text and name.endswith(FILE_NAMES) else annotation
 
 
 def _docs(consumer: Consumer) -> dict[str, str]:

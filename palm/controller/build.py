@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from palm.optimizer import Optimizer, ParameterGroups
 from palm.paradigm import Head
 from palm.pretrained.library import directory_pooling
 from palm.reader.rows.cache import DataCache
+from palm.reader.text.labels import Labels, moved_labels
 
 T = TypeVar("T")
 
@@ -157,7 +158,21 @@ class _Builder:
                     f"heads differ: {_described(first[tag])} and {_described(task)}; give them other tags or "
                     "settings"
                 )
+            else:
+                self._check_shared_labels(first[tag], task, tag)
         return [heads[tag] for tag in tags]
+
+    def _check_shared_labels(self, one: TaskPlan, other: TaskPlan, tag: str) -> None:
+        """Report labels that have another id in two tasks with one head."""
+        maps = [task.reader[1].get("label_map") for task in (one, other)]
+        if None in maps:
+            return
+        with suppress(PalmError):  # of the mapping itself, which its reader reports
+            if moved := moved_labels(*(Labels(None, each).names for each in maps)):
+                self.problems.append(
+                    f"tasks {one.name!r} and {other.name!r} share task_reuse_tag {tag!r}, but not the ids of "
+                    f"labels: {moved}; give them one label_map, or other tags"
+                )
 
 
 def open_data(parts: Parts, devices: int | None = None) -> StepPlan:

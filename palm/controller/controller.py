@@ -13,7 +13,7 @@ from palm.config import yaml_text
 from palm.controller.build import Parts, build, open_data
 from palm.controller.plan import TaskPlan, plan
 from palm.controller.saved_model import save_path_of, saved_model
-from palm.controller.stage_planning import stages_of
+from palm.controller.stage_planning import stages_of, steps_of
 from palm.controller.stage_training import train_stages
 from palm.controller.startup import argument_problems, configured, joined
 from palm.controller.unused_settings import without_effect
@@ -53,7 +53,7 @@ from palm.engine.training.transfer import TransferProbe
 from palm.engine.watching.callbacks import callbacks_of
 from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
-from palm.pretrained import load_pretrain, vocabulary_differences
+from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
 from palm.reader import Predictions
 from palm.reader.tables.files import is_data
 
@@ -132,9 +132,10 @@ class Controller:
         folder = Path(pretrained_directory(self._found(path)))
         heads = [(task.name, task.head, label_names(task.reader, task.head)) for task in parts.tasks]
         load_pretrain(parts.backbone, folder, heads)
-        lines = (line for task in parts.tasks for line in vocabulary_differences(task.reader, folder))
-        for line in dict.fromkeys(lines):
-            logger.warning("%s", line)
+        theirs = find_vocabulary(folder)
+        for ours in dict.fromkeys(task.reader.vocab_path for task in parts.tasks):
+            for line in vocabulary_differences(ours, theirs):
+                logger.warning("%s", line)
         self._pretrained = path
 
     def train(self, callbacks: Sequence[Observer] = ()) -> TrainingResult:
@@ -158,6 +159,7 @@ class Controller:
         settings = self._fresh().settings
         directory = self._directory()
         if self.stages:
+            steps_of(self.stages)  # a later stage's mistake is told before the first trains
             return train_stages(
                 directory,
                 self.stages,
@@ -188,8 +190,7 @@ class Controller:
         parts = self._trainable()
         settings = parts.settings
         if begin.checkpoint is None and settings.start_from is not None:
-            heads = {task.name: task.head for task in parts.tasks}
-            start_from(parts.backbone, heads, settings.start_from, settings.reset or ())
+            start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
         elif begin.checkpoint is None and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
         training = self.training()
@@ -268,6 +269,8 @@ class Controller:
         plan = self._task_plan(task)
         path = self._data_file(plan, "dev_file", dev_file)
         model = self._model(plan, inference_model_dir)
+        if dev_file is None and (told := model.other_data(path)):
+            logger.warning("%s: %s", task, told)
         with tf32(self.plan.settings.get("tf32")):
             scores = model.evaluate(path, plan.task.get("metrics"))
         logger.info(

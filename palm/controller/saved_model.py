@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from palm.controller.plan import Plan, TaskPlan
 from palm.core.errors import ConfigError, StorageError
@@ -39,6 +41,33 @@ def saved_model(plan: Plan, task: TaskPlan, given: Path | None) -> InferenceMode
     return model
 
 
+def targets_of(settings: Mapping[str, Any]) -> list[str]:
+    """Return the tasks of a configuration that are targets: all if `target_tag` is not set."""
+    tasks = settings["task_instance"]
+    tags = settings.get("target_tag") or [1] * len(tasks)
+    return [task for task, tag in zip(tasks, tags, strict=False) if tag]
+
+
+def with_data(plan: Plan, setting: str) -> list[str]:
+    """Return the targets that have this file, and log what is left out.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    targets = [task for task in plan.tasks if task.name in targets_of(plan.settings)]
+    found = [task.name for task in targets if task.task.get(setting) is not None]
+    if not found:
+        raise ConfigError(
+            [f"no target has a {setting}; name the data in a task's file, or with --TASK.{setting} FILE"]
+        )
+    for task in plan.tasks:
+        if task not in targets:
+            logger.info("%s: left out: it is auxiliary, and models are saved of targets only", task.name)
+        elif task.name not in found:
+            logger.info("%s: left out: it has no %s", task.name, setting)
+    return found
+
+
 def save_path_of(plan: Plan) -> Path:
     """The folder of the run's models.
 
@@ -57,9 +86,8 @@ def _own_folder(plan: Plan, task: TaskPlan) -> Path:
     if task.task.get("dev_file") is not None and is_sealed(folder / BEST):
         return folder / BEST
     if not is_sealed(folder / LAST):
-        tags = plan.settings.get("target_tag") or ()
-        is_target = dict(zip(plan.settings["task_instance"], tags, strict=False)).get(task.name) != 0
-        raise StorageError(why_missing(task.name, folder / LAST, is_target))
+        helpers = {*plan.settings["task_instance"]} - {*targets_of(plan.settings)}
+        raise StorageError(why_missing(task.name, folder / LAST, task.name not in helpers))
     return folder / LAST
 
 

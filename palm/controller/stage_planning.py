@@ -13,9 +13,10 @@ from palm.config import Config, read_config, settings_of
 from palm.controller.build import Parts, build, open_data
 from palm.controller.document import Document, document, that_count
 from palm.controller.plan import Plan, place_of, plan
+from palm.controller.saved_model import targets_of
 from palm.controller.settings import OF_WHOLE_RUN, marked
 from palm.core.checks import raise_any
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import Registry, did_you_mean
 from palm.engine.run.run_directory import STAGE_WEIGHTS, STAGES
 from palm.engine.training.planning import StepPlan
@@ -87,7 +88,7 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
                 wrong = [INSIDE.sub("", line) for line in error.problems]
         problems += [f"{place}: stage {label}: {line}" for line in wrong]
     trained = {task for stage in found for task in stage.targets}
-    left = [task for task in _targets(config.tasks, planned.settings) if task not in trained]
+    left = [task for task in targets_of(planned.settings) if task not in trained]
     if left and not problems:
         problems.append(
             f"{place}: no stage trains {', '.join(left)}; leave it out of task_instance, or add one"
@@ -107,12 +108,6 @@ def _name_of(said: Mapping[str, Any], tasks: Sequence[str], known: Sequence[str]
     if given := said.get("name"):
         return str(given)
     return "all" if tasks == known else "+".join(map(str, tasks))
-
-
-def _targets(tasks: Sequence[str], settings: Mapping[str, Any]) -> list[str]:
-    """Return those of the tasks that are targets: all if `target_tag` is not set."""
-    tags = settings.get("target_tag") or [1] * len(tasks)
-    return [task for task, tag in zip(tasks, tags, strict=False) if tag]
 
 
 def _parts_of(stage: StagePlan) -> Parts:
@@ -141,7 +136,14 @@ def steps_of(stages: Sequence[StagePlan], devices: int | None = None) -> dict[st
     Raises:
         PalmError: data that cannot be used.
     """
-    return {stage.label: open_data(_parts_of(stage), devices) for stage in stages}
+    plans = {}
+    for stage in stages:
+        try:
+            plans[stage.label] = open_data(_parts_of(stage), devices)
+        except PalmError as error:
+            error.args = (f"stage {stage.label}: {error}",)
+            raise
+    return plans
 
 
 def _of_all(planned: Plan) -> Iterator[str]:
@@ -192,7 +194,7 @@ def _stage(
 ) -> StagePlan:
     """The plan of a stage that has nothing wrong with it so far."""
     changes = {name: value for name, value in said.items() if name not in OWN}
-    if not {*tasks} & {*_targets(config.tasks, planned.settings)}:
+    if not {*tasks} & {*targets_of(planned.settings)}:
         changes.setdefault("target_tag", [1] * len(tasks))  # somebody's epochs have to be counted
     folder = planned.settings["save_path"] / STAGES
     changes["save_path"] = folder / label
@@ -200,7 +202,7 @@ def _stage(
     if "reset" in said:
         start["reset"] = said["reset"]
     settings = _document(config, planned, tasks, {**changes, **start})
-    return StagePlan(label, tasks, _targets(tasks, settings["global"]), settings, source)
+    return StagePlan(label, tasks, targets_of(settings["global"]), settings, source)
 
 
 def _document(config: Config, planned: Plan, tasks: Sequence[str], changes: Mapping[str, Any]) -> Document:

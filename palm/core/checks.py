@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
+from os import PathLike
 
 from palm.core.errors import ConfigError
+
+FILE_NAMES = ("_path", "_file")
+"""Ends of names of settings: a text with such a name is a file, if there is one."""
 
 MAX_COUNT = 2**31 - 1
 """Of whatever is counted: an int32, as labels and ids are."""
@@ -38,6 +42,20 @@ def dropout_problems(**settings: object) -> list[str]:
 def positive_problems(expected: str = "a number above 0", /, **settings: object) -> list[str]:
     """Return a line for every setting that is not a finite number above 0."""
     return number_problems(expected, lambda value: 0 < value < math.inf, **settings)
+
+
+def type_problems(kind: type | tuple[type, ...], wanted: str, **settings: object) -> list[str]:
+    """Return a line for every setting that is no `kind`, which `wanted` words."""
+    return [
+        f"{name} should be {wanted}, not {value!r}"
+        for name, value in settings.items()
+        if not isinstance(value, kind) or isinstance(value, bool)
+    ]
+
+
+def path_problems(**settings: object) -> list[str]:
+    """Return a line for every setting that is no path."""
+    return type_problems((str, PathLike), "a path", **settings)
 
 
 def choice_problems(choices: Collection[str], **settings: object) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args, get_type_hints
 
+from palm.core.checks import FILE_NAMES
 from palm.core.errors import ConfigError
 from palm.core.files.door import copy
 from palm.core.tensor_specs import SPEC_NAMES, Specs, specs_of
@@ -50,7 +51,8 @@ class Component:
         given_2x: those of `only_2x` that the constructor was given.
         stands_for: the registered class that this one only gives other defaults; what is built by it is
             described and saved as that.
-        settings: every argument of the constructor by its own name, defaults included; paths as `Path`.
+        not_called: methods of 2.x that a subclass would override in vain -> what to do instead.
+        settings: every argument of the constructor by its own name, defaults included; files as `Path`.
     """
 
     aliases: ClassVar[dict[str, str]] = {}
@@ -58,6 +60,7 @@ class Component:
     order_2x: ClassVar[tuple[str, ...]] = ()
     given_2x: Mapping[str, Any] = MappingProxyType({})
     stands_for: ClassVar[type[Component] | None] = None
+    not_called: ClassVar[Mapping[str, str]] = {}
     settings: dict[str, Any]
 
     @classmethod
@@ -79,6 +82,10 @@ class Component:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if vain := cls.not_called.keys() & cls.__dict__.keys():
+            raise ConfigError(
+                f"{cls.__qualname__}.{n} is not called: {cls.not_called[n]}" for n in sorted(vain)
+            )
         for name in SPEC_NAMES & cls.__dict__.keys():
             declared = cls.__dict__[name]
             if isinstance(declared, property):
@@ -109,16 +116,17 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
             bound = signature.bind(self, *args, **_own_names(type(self), kwargs))
         except TypeError as error:
             raise TypeError(f"{type(self).__name__}(): {error}") from None
-        for name in paths() & bound.arguments.keys():
-            if isinstance(bound.arguments[name], str):
-                bound.arguments[name] = Path(bound.arguments[name])
+        for name, kind in paths().items():
+            if isinstance(bound.arguments.get(name), str | Path):
+                bound.arguments[name] = kind(bound.arguments[name])
         if outermost:
             others = type(self).defaults_2x(bound.arguments.keys())
             bound.arguments.update(others | dict(bound.arguments))
         original(*bound.args, **bound.kwargs)
         if outermost:
             bound.apply_defaults()
-            self.settings = dict(list(bound.arguments.items())[1:])
+            own = list(bound.arguments.items())[1:]
+            self.settings = {name: Path(v) if name in paths() and _is_file(v) else v for name, v in own}
             self.given_2x = given
 
     return init
@@ -133,6 +141,10 @@ def _without_2x(
     if only and args:
         positional = [name for name, p in own.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
         order = component.order_2x or (*positional, *only)
+        if (
+            isinstance(args[-1], str) and args[-1] in ("train", "predict") and "phase" in order
+        ):  # 2.0.2 has fewer arguments before it
+            order = (*order[: len(args) - 1], "phase", *order[len(args) :])
         caller = component.__name__
         if len(args) > len(order):
             raise TypeError(f"{caller}() takes {len(order)} positional arguments, not {len(args)}")
@@ -149,16 +161,22 @@ def _without_2x(
 
 def path_settings(component: type[Component]) -> set[str]:
     """The settings of a component that are paths of files, by own name."""
-    return _path_parameters(component.__init__)
+    return {name for name, kind in _path_parameters(component.__init__).items() if kind is Path}
 
 
-def _path_parameters(function: Callable[..., None]) -> set[str]:
-    """Parameters annotated as a path: callers may give them as text."""
+def _is_file(value: object) -> bool:
+    return isinstance(value, str) and Path(value).is_file()
+
+
+def _path_parameters(function: Callable[..., None]) -> dict[str, type[Path] | type[str]]:
+    """Parameters that may name files -> their type: Path, or text where a name as `vocab_path` tells it."""
     try:
         hints = get_type_hints(function)
     except NameError:  # an annotation that only a type checker can read: text stays text
-        return set()
-    return {name for name, hint in hints.items() if Path in (hint, *get_args(hint))}
+        return {}
+    kinds = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
+    text = {name: str for name, kind in kinds.items() if str in kind and name.endswith(FILE_NAMES)}
+    return text | {name: Path for name, kind in kinds.items() if Path in kind}
 
 
 def _own_names(component: type[Component], kwargs: dict[str, Any]) -> dict[str, Any]:

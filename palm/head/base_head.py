@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -25,6 +25,8 @@ class Head(base.Head):
     Args:
         phase: 'train' or 'predict'.
     """
+
+    not_called: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, phase: str = "train") -> None:
         super().__init__()

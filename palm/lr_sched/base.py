@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from palm.core.component import Component
 from palm.core.errors import ConfigError
@@ -14,6 +14,10 @@ from palm.core.registry import Registry
 
 class Schedule(Component, ABC):
     """A learning-rate schedule; it has no state, so a resumed run needs nothing but the step."""
+
+    not_called: ClassVar[Mapping[str, str]] = {
+        "_build": "override __call__(step), or derive from palm.lr_sched.base_schedualer.Schedualer"
+    }
 
     @abstractmethod
     def __call__(self, step: int) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from palm.lr_sched.base import Schedule
 
@@ -14,6 +15,8 @@ class Schedualer(Schedule):
     A subclass has the method `_build`. In Paddle it gave a variable made of operators on a step counter;
     here it gives a function from the number of the step, from 0, to the rate.
     """
+
+    not_called: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self) -> None:
         self._prog: object = None

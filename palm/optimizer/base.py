@@ -36,6 +36,10 @@ class Optimizer(Component, ABC):
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"lr_scheduler": unused}
+    not_called: ClassVar[Mapping[str, str]] = {
+        "_build": "override build(named_parameters), give grad_clip=… to clip, "
+        "or derive from palm.optimizer.base_optimizer.Optimizer"
+    }
     learning_rate: float
     grad_clip: float | None
     grad_clip_type: GradClipType = "global_norm"

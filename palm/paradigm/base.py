@@ -46,6 +46,10 @@ class Head(Component, Results, nn.Module):
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"phase": checked_phase}
+    not_called: ClassVar[Mapping[str, str]] = {
+        "build": "override forward(features) and loss(outputs, targets), or derive from "
+        "palm.head.base_head.Head"
+    }
     reader_settings: ClassVar[Mapping[str, Any]] = {}
     computes_in_bf16: ClassVar[bool] = False
     metrics: Sequence[str] = ()

@@ -4,11 +4,12 @@ from palm.pretrained.directory import ModelDirectory, load_backbone, read_direct
 from palm.pretrained.files import read_weights
 from palm.pretrained.loading import Report, load_pretrain
 from palm.pretrained.names import from_ours, to_ours
-from palm.pretrained.vocabularies import vocabulary_differences
+from palm.pretrained.vocabularies import find_vocabulary, vocabulary_differences
 
 __all__ = [
     "ModelDirectory",
     "Report",
+    "find_vocabulary",
     "from_ours",
     "load_backbone",
     "load_pretrain",

@@ -10,7 +10,7 @@ from torch import nn
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.transformers import Transformers
 from palm.core.errors import ConfigError, StorageError
-from palm.pretrained.configs import described, find_config
+from palm.pretrained.configs import check_computation, described, find_config, read_config
 from palm.pretrained.library import disagreements
 from palm.pretrained.names import Renamed
 
@@ -38,6 +38,7 @@ def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
     if isinstance(backbone, Transformers):
         problems = disagreements(backbone, file)
     else:
+        check_computation(read_config(file), file)
         problems = _disagreements(backbone, file, given)
     if lines := list(problems):
         told = f"the weights of {path} are not those of this encoder, says {file}:"

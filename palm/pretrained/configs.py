@@ -34,6 +34,16 @@ BACKBONE_OF = {
 }
 """`model_type` of Hugging Face -> our name of the encoder that it is."""
 
+COMPUTED_AS: dict[str, Any] = {
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "position_embedding_type": "absolute",
+    "normalize_before": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+}
+"""Setting of others that changes the computation -> the only value that palm's encoders have."""
+
 _SIZES = {
     "hidden_size": ("layers.0.attention.query.weight", 0),
     "intermediate_size": ("layers.0.ffn.inner.weight", 0),
@@ -92,6 +102,7 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
             return name, settings
         if is_library_family(config, BACKBONE_OF):
             return "transformers", {"encoder_config_path": file}
+        check_computation(config, file)
         name = _name(config, file, given)
         encoder = BACKBONES[name]
         assert issubclass(encoder, Encoder)
@@ -125,9 +136,23 @@ def sizes_of(given: Renamed) -> dict[str, int]:
     return {**sizes, "num_hidden_layers": len(layers)} if layers else sizes
 
 
+def check_computation(config: Mapping[str, Any], file: Path) -> None:
+    """Refuse settings of others with which the weights compute something that palm's encoders do not.
+
+    Raises:
+        StorageError: there are some; names them.
+    """
+    wrong = [
+        f"{file}: {name} is {config[name]!r}; palm's encoders compute as with {usual!r} only, and would give "
+        "other numbers; take other weights, or backbone: transformers"
+        for name, usual in COMPUTED_AS.items()
+        if config.get(name) is not None and config[name] != usual
+    ]
+    if wrong:
+        raise StorageError("\n".join(wrong))
+
+
 def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
-    if config.get("position_embedding_type", "absolute") != "absolute":
-        raise StorageError(f"{file}: position_embedding_type should be 'absolute'; palm has no other")
     kind = _declared_kind(config) or _inferred_kind(config, file, given)
     if kind not in BACKBONE_OF:
         known = ", ".join(sorted(BACKBONE_OF.keys() | PACKED | PADDED))

@@ -139,6 +139,10 @@ def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]
         yield f"missing, {len(missing)} of {len(parameters)}: {_listed(missing)}"
         if others := [*given.unused, *given.left_out]:
             yield f"in the file but unknown to the backbone: {_listed(others)}"
+    if whole := [
+        name for name, value in given.weights.items() if name in parameters and not value.is_floating_point()
+    ]:
+        yield f"whole numbers, as of quantized weights, {len(whole)} of {len(parameters)}: {_listed(whole)}"
     for name, parameter in parameters.items():
         theirs = tuple(given.weights.get(name, parameter).shape)
         if theirs != tuple(parameter.shape):

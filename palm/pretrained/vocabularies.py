@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from palm.core.files.untrusted import read_bytes, read_json, wrap_read_errors
-from palm.reader import Reader
 from palm.reader.text.tokenizer import MAX_VOCABULARY, load_vocabulary
 
 VOCABULARIES = ("vocab.txt", "vocab.json", "tokenizer.json")
@@ -20,15 +19,13 @@ def find_vocabulary(folder: Path) -> Path | None:
     return next((file for file in files if file.name != "vocab.json" or has_merges), None)
 
 
-def vocabulary_differences(reader: Reader, folder: Path) -> Iterator[str]:
-    """Compare a reader's vocabulary with that of a directory of weights, where both are lists of tokens.
+def vocabulary_differences(ours: Path, theirs: Path | None) -> Iterator[str]:
+    """Compare a reader's vocabulary with that of the weights, where both are lists of tokens.
 
     Args:
-        reader: whose tokens the encoder gets.
-        folder: the weights'.
+        ours: whose tokens the encoder gets.
+        theirs: whose tokens it was trained with; None where that is not known.
     """
-    theirs = find_vocabulary(folder) if folder.is_dir() else None
-    ours = reader.vocab_path
     if theirs is None or theirs.suffix == ".json" or ours.suffix == ".json":
         return
     known = load_vocabulary(theirs)

@@ -52,6 +52,9 @@ class Reader(Methods2x, ABC):
     """
 
     cacheable: ClassVar[bool] = False
+    not_called: ClassVar[Mapping[str, str]] = {
+        "_iterator": "override read, parse, encode or collate, or derive from palm.reader.base_reader.Reader"
+    }
     vocab_path: Path
     vocab_size: int
     companions: tuple[Path, ...] = ()

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,7 @@ class Reader(base.Reader):
         phase: 'train' or 'predict'.
     """
 
+    not_called: ClassVar[Mapping[str, str]] = {}
     vocab_path = Path()
     vocab_size = 0
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 
-from palm.core.checks import count_problems, raise_any
+from palm.core.checks import count_problems, path_problems, raise_any
 from palm.core.component import Component, Translate, checked_phase, unused
 from palm.core.errors import ConfigError, DataError, PalmError, WiringError
 from palm.core.tensor_specs import Specs, mismatches
@@ -138,6 +138,7 @@ class Methods2x(Component):
             ConfigError: a number out of its range.
             DataError: no such file, or a row that cannot be used, with its file and line.
         """
+        raise_any(path_problems(input_file=input_file))
         data = LoadedData(Path(input_file), batch_size, max_tokens_per_batch, num_epochs, shuffle_train)
         is_training = self.phase == "train"
         self.loaded_rows = training_rows(self, data.path, DataCache.of_user()) if is_training else None

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar, get_args
 import numpy as np
 import torch
 
-from palm.core.checks import choice_problems, raise_any
+from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
 from palm.core.files.fs import write_text
 from palm.core.tensor_specs import Tensors
 from palm.reader.base import Draw, Reader, Refuse
@@ -64,7 +64,11 @@ class TokenizingReader(Reader):
     def __init__(
         self, vocab_path: Path, max_seq_len: int, do_lower_case: bool, task_id: int, on_bad_row: OnBadRow
     ) -> None:
-        raise_any(choice_problems(get_args(OnBadRow), on_bad_row=on_bad_row))
+        problems = [
+            *choice_problems(get_args(OnBadRow), on_bad_row=on_bad_row),
+            *path_problems(vocab_path=vocab_path),
+        ]
+        raise_any([*problems, *type_problems(int, "a whole number", max_seq_len=max_seq_len)])
         self.vocab_path = Path(vocab_path)
         self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
         self.vocab_size = self.tokenizer.vocab_size

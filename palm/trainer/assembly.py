@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from palm.backbone import Backbone
-from palm.core.checks import count_problems, raise_any
+from palm.core.checks import count_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import show_on_console
 from palm.core.numerics.device import device_of
@@ -49,6 +49,10 @@ class Forward:
 
     backbone: Backbone
     head: Head
+
+    def __post_init__(self) -> None:
+        problems = type_problems(Backbone, "an encoder of palm.backbone", backbone=self.backbone)
+        raise_any([*problems, *type_problems(Head, "a head of palm.head", task_head=self.head)])
 
 
 def needed(value: T | None, name: str, call: str, caller: str) -> T:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from palm.config.files import yaml_text
-from palm.core.checks import choice_problems, raise_any
+from palm.core.checks import choice_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.door import make_folder
 from palm.core.files.fs import write_text
@@ -51,6 +51,7 @@ class TrainerBase(Assembly):
 
     def __init__(self, name: str, precision: str) -> None:
         super().__init__(name, precision)
+        self._is_training = False
         self._saver: PeriodicSaver | None = None
         self._save_path: Path | None = None
 
@@ -159,6 +160,9 @@ class TrainerBase(Assembly):
         Raises:
             PalmError: a call is missing, or a setting, dev data or a loss cannot be used.
         """
+        raise_any(_watch_problems(print_steps, progress, callbacks))
+        if self._is_training:
+            raise PalmError(f"trainer {self.name!r}: train() is under way already, in another thread")
         resumed_from = self._checkpoint
         self._chosen |= {"eval_every_n_steps": eval_every_n_steps, "eval_every_epoch": eval_every_epoch}
         raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
@@ -171,7 +175,15 @@ class TrainerBase(Assembly):
         probes = TransferProbe.wanted(run, transfer_every_n_steps)
         watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
         own = [] if self._saver is None else [self._saver]
-        return run_training(run, [*probes, self._tell_finish, *actors, *own], watch)
+        if run.step and all(task.done for task in run.tasks if task.is_target):
+            logger.warning(
+                "%s: had all its steps; to train anew, call build_forward and fit_reader", self.name
+            )
+        self._is_training = True
+        try:
+            return run_training(run, [*probes, self._tell_finish, *actors, *own], watch)
+        finally:
+            self._is_training = False
 
     def _evaluated(
         self, dev_file: DevFiles | None, metrics: Metrics | None
@@ -274,3 +286,12 @@ class TrainerBase(Assembly):
         if self._draws is None:
             self._draws = self._batches(self._tasks("get_one_batch"))
         return next(self._draws)
+
+
+def _watch_problems(print_steps: object, progress: object, callbacks: Any) -> list[str]:
+    """List what is wrong with the arguments of `train` that watch a run."""
+    problems = type_problems(int, "a whole number", print_steps=print_steps)
+    problems += choice_problems(get_args(Progress), progress=progress)
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        problems.append(f"callbacks should be a list of functions, not {callbacks!r}")
+    return problems

@@ -10,6 +10,7 @@ import torch
 
 from palm.backbone import Backbone
 from palm.balance import Balance
+from palm.core.checks import raise_any, type_problems
 from palm.core.component import checked_phase
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
@@ -60,6 +61,12 @@ class MultiHeadTrainer(TrainerBase):
         balance: Balance | None = None,
         precision: str = "auto",
     ) -> None:
+        raise_any(type_problems((list, tuple), "a list of palm.Trainer", trainers=trainers))
+        raise_any(
+            problem
+            for each in trainers
+            for problem in type_problems(Trainer, "a palm.Trainer", trainers=each)
+        )
         super().__init__(" + ".join(trainer.name for trainer in trainers), precision)
         self._planned |= {"mixing": mixing or MixRatio(), "tasks_per_step": tasks_per_step}
         self._chosen |= {"loss_scale": loss_scale, "balance": balance}

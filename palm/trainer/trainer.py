@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain, islice
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from palm.backbone import Backbone
+from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.component import checked_phase
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.logging import logger
@@ -20,6 +21,7 @@ from palm.distributed import exhaust, from_first, is_first
 from palm.downloader import pretrained_directory
 from palm.engine.inference.inference import WEIGHTS, InferenceModel
 from palm.engine.inference.loading import load_weights
+from palm.engine.run.run_directory import name_problem
 from palm.engine.training.events import Event, Logged
 from palm.engine.training.loop import Training
 from palm.engine.training.model import share_parameters
@@ -66,6 +68,8 @@ class Trainer(TrainerBase):
         private_layers: int = 0,
         precision: str = "auto",
     ) -> None:
+        wrong = [name_problem(name), *type_problems((int, float), "a number", mix_ratio=mix_ratio)]
+        raise_any(problem for problem in wrong if problem)
         super().__init__(name, precision)
         self.of_task: dict[str, Any] = {
             "mix_ratio": mix_ratio,
@@ -77,6 +81,7 @@ class Trainer(TrainerBase):
             "share_rows_with": share_rows_with,
             "private_layers": private_layers,
         }
+        self._is_loaded = False
         self.own_top: nn.ModuleDict | None = None
         self.reuse_head_with = reuse_head_with
         self.forward: Forward | None = None
@@ -179,6 +184,7 @@ class Trainer(TrainerBase):
             PalmError: a call is missing; names it.
             TrainingError: the loss is not a number.
         """
+        raise_any(type_problems(Mapping, "a batch of the reader", batch=batch or None))
         self._training("train_one_step")
         return self._train_on(self.fitted_task("train_one_step"), batch)
 
@@ -197,7 +203,9 @@ class Trainer(TrainerBase):
             StorageError: no weights there, or weights of another shape.
         """
         path = Path(model_path)
+        raise_any(path_problems(model_path=model_path))
         forward = self.tied("load_predict_model")
+        self._is_loaded = True
         if is_sealed(path):
             verify(path, (WEIGHTS,))
             load_weights(forward.backbone, forward.head, path)
@@ -223,6 +231,8 @@ class Trainer(TrainerBase):
             StorageError: `output_dir` cannot be written.
         """
         model = self.predictor("predict")
+        if self._run is None and self.run_of_all is None and self._checkpoint is None and not self._is_loaded:
+            logger.warning("%s: predicts with weights that were neither trained nor loaded here", self.name)
         if has_own_results(head := model.head):  # one that does as in PaddlePALM 2.x with what it gives
             head.reset()
             for batch in self.predict_batches():

@@ -130,6 +130,32 @@ def test_the_rows_of_a_finding_are_shown_with_their_places(tmp_path: Path) -> No
     )
 
 
+def test_rows_are_compared_as_the_model_sees_them(tmp_path: Path) -> None:
+    train = rows(0, 160)
+    again = [("2", "Ánna  has the RED door of anna"), ("0", "ANNA has the red door of anna")]
+    found = data(tmp_path, [*train, *again], rows(160, 200), do_lower_case=True)
+    assert [(file.repeated, file.contradictory) for file in found.files] == [(2, 3), (0, 0)]
+    found = data(
+        tmp_path, train, [*rows(160, 200), ("1", "Ànna has the red door of anna")], do_lower_case=True
+    )
+    assert [(leak.exact, leak.normalised) for leak in found.leaks] == [(1, 1)]
+
+
+def test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_told(tmp_path: Path) -> None:
+    one = [("0", text) for _, text in rows(160, 200)]
+    assert codes(data(tmp_path, rows(0, 160), one)) == [("warning", "one_label")]
+    found = data(tmp_path, rows(0, 160), rows(160, 200), n_classes=6)
+    assert codes(found) == [("warning", "missing_label")]
+    assert "'4', '5'" in found.problems[0].message
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    vocab = tmp_path / "letters.txt"
+    vocab.write_text(
+        "\n".join([*tiny.SPECIAL, *letters, *(f"##{letter}" for letter in letters), ""]), "utf-8"
+    )
+    found = data(tmp_path, rows(0, 160), rows(160, 200), vocab_path=vocab, max_seq_len=64)
+    assert codes(found) == [("warning", "pieces")] * 2
+
+
 def test_labels_without_rows_and_unknown_words_are_told(tmp_path: Path) -> None:
     train = [(label, text) for label, text in rows(0, 160) if label != "d"]
     named = [("abcd"[int(label)], text) for label, text in train if label != "3"]
@@ -139,6 +165,7 @@ def test_labels_without_rows_and_unknown_words_are_told(tmp_path: Path) -> None:
     assert codes(found) == [
         ("warning", "missing_label"),
         ("warning", "unknown"),
+        ("warning", "one_label"),
         ("warning", "unseen_label"),
     ]
     assert (found.missing_labels, found.unseen_labels) == (["d"], ["d"])

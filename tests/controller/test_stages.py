@@ -14,7 +14,7 @@ import torch
 import palm
 from helpers import tiny
 from palm.controller import Controller
-from palm.core.errors import ConfigError, StorageError
+from palm.core.errors import ConfigError, StorageError, TrainingError
 from palm.core.files.tensors import load_tensors
 from palm.core.signals import Stopped
 from palm.engine.run.checkpoint import load_checkpoint
@@ -287,3 +287,47 @@ def test_a_removed_setting_of_stages_is_refused_with_a_remedy(folder: Path, sett
     assert "stage 1-all" in problem
     assert setting in problem
     assert "`palm merge`" in problem
+
+
+LABELS = {"label_map": {"red": 0, "green": 1, "blue": 2, "grey": 3}}
+
+
+def names_for_numbers(folder: Path) -> None:
+    lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
+    names = [f"{list(LABELS['label_map'])[int(line[0])]}{line[1:]}" for line in lines[1:]]
+    (folder / "cls.tsv").write_text("\n".join([lines[0], *names, ""]), encoding="utf-8")
+
+
+@pytest.mark.parametrize("source", ["cls", "step_5"])
+def test_weights_of_other_labels_or_tokens_are_refused(folder: Path, source: str) -> None:
+    names_for_numbers(folder)
+    given = config(folder, "cls", num_epochs=0.5, save_every_n_steps=5, overwrite=True)
+    given["tasks"]["cls"] |= LABELS
+    Controller(given, argv=[]).train()
+    given |= {"start_from": str(folder / "out" / source), "save_path": str(folder / "new")}
+    Controller(given, argv=[]).train()
+    other = {**given["tasks"]["cls"], "label_map": {"green": 0, "red": 1, "blue": 2, "grey": 3}}
+    with pytest.raises(StorageError, match=r"'cls'.*label_map.*'green' is 0 and 1.*\n.*reset: \[cls\]"):
+        Controller({**given, "tasks": {"cls": other}}, argv=[]).train()
+    Controller({**given, "tasks": {"cls": other}, "reset": ["cls"]}, argv=[]).train()
+    words = (folder / "vocab.txt").read_text(encoding="utf-8").split()
+    (folder / "other.txt").write_text("\n".join([*words[:5], *words[:4:-1], ""]), encoding="utf-8")
+    with pytest.raises(StorageError, match=r"start_from: .*other\.txt.*vocab_path: .*pretrain_path"):
+        Controller({**given, "vocab_path": str(folder / "other.txt")}, argv=[]).train()
+
+
+def test_tasks_with_one_head_have_one_id_for_a_label(folder: Path) -> None:
+    given = config(folder, "cls", task_instance=["cls", "b"], task_reuse_tag=["x", "x"])
+    cls = given["tasks"]["cls"] | LABELS
+    given["tasks"] = {"cls": cls, "b": {**cls, "label_map": {"green": 0, "red": 1, "blue": 2, "grey": 3}}}
+    with pytest.raises(ConfigError, match=r"'cls' and 'b'.*'x'.*'red' is 0 and 1"):
+        Controller(given, argv=[])
+    given["tasks"]["b"] = {**cls, "label_map": {"rot": 0, "grün": 1, "blau": 2, "grau": 3}}
+    Controller(given, argv=[])
+
+
+def test_a_later_stage_without_a_step_is_told_before_the_first_trains(folder: Path) -> None:
+    stages = [{"name": "one"}, {"name": "two", "num_epochs": 0.01}]
+    with pytest.raises(TrainingError, match="2-two: "):
+        Controller(config(folder, "cls", stages=stages), argv=[]).train()
+    assert not list((folder / "out").rglob("*.safetensors"))

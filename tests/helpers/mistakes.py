@@ -12,11 +12,14 @@ import palm
 from helpers import tiny
 from palm.backbone import BACKBONES
 from palm.balance import BALANCES
+from palm.check import check
 from palm.cli import main
 from palm.config import Parameter, listed, type_name
+from palm.config.removed import FOREIGN
 from palm.controller import Controller
 from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.registry import Registry
+from palm.head import Classify
 from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS
 from palm.optimizer import OPTIMIZERS
@@ -146,6 +149,14 @@ def ranges() -> Iterator[Mistake]:
     kind = "a value out of its range"
     for change, *told in (
         ({"num_epochs": 0}, "num_epochs should be above 0, not 0"),
+        *(
+            ({name: value}, f"{name} should be 1 or more", f"not {value}")
+            for name in (
+                *("print_every_n_steps", "save_every_n_steps", "save_infermodel_every_n_steps"),
+                *("eval_every_n_steps", "early_stopping_patience", "transfer_every_n_steps", "keep_last_n"),
+            )
+            for value in (0, -5)
+        ),
         ({"num_epochs": -3}, "num_epochs should be above 0, not -3"),
         ({"num_epochs": ".inf"}, "num_epochs should be above 0, not inf"),
         ({"warmup_proportion": 1}, "warmup_proportion should be at least 0 and below 1, not 1.0"),
@@ -413,7 +424,7 @@ def data() -> Iterator[Mistake]:
         ('{"data": [{"paragraphs": [{"context": "a"}]}]}', "paragraph 1: no 'qas'; there is 'context'"),
         (
             '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": 1}]}]}]}',
-            "article 1, paragraph 1: ",
+            "mrc.bad: article 1, paragraph 1: ",
             "context",
             "empty",
         ),
@@ -521,7 +532,7 @@ def shell() -> Iterator[Mistake]:
         ["predict", "--model", "x", "--input", "y", "--output", "z"], "x is not a directory that palm saved"
     )
     yield said(["predict", "--modle", "x"], "palm predict needs CONFIG", "unknown: --modle=x")
-    yield said(["evaluate", *run], "no task has a dev_file; name the data")
+    yield said(["evaluate", *run], "no target has a dev_file; name the data")
     yield said(["evaluate", *run, "--task", "cls"], "task 'cls' needs a dev_file; it has none")
     yield said(["evaluate", *run, "--task", "clss"], "no task is called 'clss'; there are cls")
     yield said(["evaluate"], "palm evaluate needs CONFIG, or --model and --input; missing: --model, --input")
@@ -593,6 +604,62 @@ def calls_of_controllers() -> Iterator[Mistake]:
         )
     yield called("load_model(run)", lambda f: palm.load_model(f), "it has no manifest.json; give the folder")
     yield called("load_backbone('nowhere')", lambda _: palm.load_backbone("nowhere"), "no weights at nowhere")
+
+
+def foreign_names() -> Iterator[Mistake]:
+    """Settings as other programs call them."""
+    for name, ours in FOREIGN.items():
+        own = ours.split()[0].rstrip(",:")
+        yield in_config("a setting's name elsewhere", {name: 1}, f"'{name}'", own)
+
+
+def wrong_types() -> Iterator[Mistake]:
+    """Values of other types than a call takes."""
+    trainer = palm.Trainer
+    bert = palm.backbone.BERT
+    reader = palm.reader.ClassifyReader
+    for name in (None, 3, "", " ", "../../zz", "a/b", ".hidden", "best", "step_4"):
+        yield called(f"Trainer({name!r})", lambda _, n=name: trainer(n), repr(name))
+    for ratio in ("1.0", None, [1]):
+        act = lambda _, r=ratio: trainer("c", mix_ratio=r)  # noqa: E731
+        yield called(f"mix_ratio={ratio!r}", act, "mix_ratio", repr(ratio))
+    for trainers in (["a", "b"], "ab", None, [None], 3):
+        told = "trainers should be"
+        yield called(f"MultiHeadTrainer({trainers!r})", lambda _, t=trainers: palm.MultiHeadTrainer(t), told)
+    for vocab in (None, 3, [], {}):
+        yield called(
+            f"ClassifyReader({vocab!r}, 16)", lambda _, v=vocab: reader(v, 16), "vocab_path", repr(vocab)
+        )
+    for length in ("16", None, 2.5, True, [16]):
+        act = lambda f, n=length: reader(f / "vocab.txt", n)  # noqa: E731
+        yield called(f"ClassifyReader(…, {length!r})", act, "max_seq_len", repr(length))
+    for path in (None, 3, [], True):
+        yield called(
+            f"load_data({path!r})", lambda f, p=path: _reader(f).load_data(p, 4), "input_file", repr(path)
+        )
+        yield called(f"load_model({path!r})", lambda _, p=path: palm.load_model(p), "folder", repr(path))
+    for config in ("bert.json", None, 3, [1]):
+        told = ("config", repr(config))
+        yield called(f"BERT.from_config({config!r})", lambda _, c=config: bert.from_config(c), *told)
+    for config in (None, 3, [1], True):
+        yield called(f"check({config!r})", lambda _, c=config: check(c), "config", repr(config))
+    for pair in ((None, None), ("bert", "cls"), (Classify(2, 8), Classify(2, 8)), (3, {})):
+        act = lambda _, p=pair: trainer("t").build_forward(*p)  # noqa: E731
+        yield called(f"build_forward({type(pair[0]).__name__})", act, "backbone should be")
+
+
+def wrong_watching() -> Iterator[Mistake]:
+    """Arguments of the calls that train, of other types."""
+    trainer = palm.Trainer
+    for name, value in (
+        *(("print_steps", each) for each in ("5", None, 2.5, [5])),
+        *(("progress", each) for each in ("foo", None, 3)),
+        *(("callbacks", each) for each in (print, None, [3], "print")),
+    ):
+        act = lambda _, n=name, v=value: trainer("t").train(**{n: v})  # noqa: E731
+        yield called(f"train({name}={value!r})", act, name, repr(value))
+    for batch in (None, {}, [], "x", 3):
+        yield called(f"train_one_step({batch!r})", lambda _, b=batch: trainer("t").train_one_step(b), "batch")
 
 
 def parts() -> Iterator[Mistake]:
@@ -672,7 +739,16 @@ MISTAKES = [
     mistake
     for source in (
         *(types, misspellings, ranges, owners, components, data, files, shell),
-        *(controllers, calls_of_controllers, parts, readers, trainers),
+        *(
+            controllers,
+            calls_of_controllers,
+            parts,
+            readers,
+            trainers,
+            foreign_names,
+            wrong_types,
+            wrong_watching,
+        ),
     )
     for mistake in source()
 ]

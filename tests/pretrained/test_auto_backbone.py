@@ -22,6 +22,8 @@ from helpers.subword_files import (
 from palm import Controller, load_model
 from palm.core.errors import ConfigError, StorageError
 from palm.pretrained.directory import read_directory, settings_of_directory
+from palm.pretrained.loading import fill_backbone
+from palm.pretrained.names import Renamed
 
 transformers: Any = pytest.importorskip("transformers")
 
@@ -231,3 +233,26 @@ def test_xlnet_is_named(tmp_path: Path) -> None:
     write_text(model, "xlnet_config.json", json.dumps({**content, "model_type": "xlnet"}))
     with pytest.raises(StorageError, match=r"config\.json.*'xlnet'"):
         read_directory(model)
+
+
+@pytest.mark.parametrize("backbone", ["auto", "bert"])
+@pytest.mark.parametrize("name", ["is_decoder", "add_cross_attention", "normalize_before"])
+def test_a_setting_of_others_that_computes_otherwise_is_refused(
+    tmp_path: Path, backbone: str, name: str
+) -> None:
+    folder = tiny.write_files(tmp_path / "run")
+    model = write_model(tmp_path / "model", "bert")
+    file = model / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), name: True}), encoding="utf-8")
+    given = tiny.config(folder, "cls", pretrain_path=str(model), backbone=backbone)
+    with pytest.raises((ConfigError, StorageError), match=rf"config\.json: {name} is True"):
+        Controller(given, argv=[]).load_pretrain()
+
+
+def test_quantized_weights_are_refused(tmp_path: Path) -> None:
+    folder = tiny.write_files(tmp_path)
+    backbone = Controller(tiny.config(folder, "cls"), argv=[]).training().model.backbone
+    weights = backbone.state_dict()
+    weights["embeddings.word.weight"] = weights["embeddings.word.weight"].to(torch.int8)
+    with pytest.raises(StorageError, match=r"whole numbers.* 1 of .*embeddings\.word\.weight"):
+        fill_backbone(backbone, Renamed("palm", weights, [], [], weights), folder)

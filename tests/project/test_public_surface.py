@@ -211,7 +211,9 @@ PLACES = {
     palm.reader.MaskLMReader: "vocab_path max_seq_len tokenizer lang seed do_lower_case phase "
     "dev_count print_prefix",
     palm.backbone.BERT: f"{LAYERS}type_vocab_size {DROPOUT}",
-    palm.backbone.ERNIE: f"{LAYERS}sent_type_vocab_size task_type_vocab_size {DROPOUT}",
+    palm.backbone.ERNIE: f"{LAYERS}sent_type_vocab_size task_type_vocab_size {DROPOUT}".replace(
+        " phase", " use_task_id phase"
+    ),
     palm.head.Classify: "n_classes hidden_size dropout_prob initializer_range phase",
     palm.head.Match: "n_classes hidden_size dropout_prob initializer_range learning_strategy margin phase",
     palm.head.SequenceLabel: "n_classes hidden_size dropout_prob learning_rate initializer_range phase",

@@ -15,6 +15,7 @@ from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MatchReader
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.reading import read_table
+from palm.reader.text.labels import Labels
 from palm.reader.text.sequence import fitting_lengths
 
 
@@ -287,3 +288,9 @@ def test_a_value_that_is_no_example_is_told_by_its_number(
     good: Any = "fine" if kind is ClassifyReader else ("fine", "fine")
     with pytest.raises(DataError, match=message):
         list(kind(vocab, 16).parse([good, value]))
+
+
+def test_a_label_map_with_a_label_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "labels.json").write_text('{"a": 0, "b": 1, "a": 2}', encoding="utf-8")
+    with pytest.raises(DataError, match=r"labels\.json.*'a' twice"):
+        Labels(None, tmp_path / "labels.json")

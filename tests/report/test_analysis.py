@@ -107,6 +107,18 @@ def test_dev_data_that_is_gone_is_named(run: Path) -> None:
     assert "/gone/dev.tsv" in str(analyses_of(read_run(run))["cls"])
 
 
+def test_dev_data_that_the_run_was_not_scored_on_is_told(run: Path) -> None:
+    shown = read_run(run)
+    dev_file = Path(str(shown.setting("cls", "dev_file")))
+    lines = dev_file.read_text("utf-8").splitlines(keepends=True)
+    dev_file.write_text("".join([lines[0], *lines[:0:-1]]), encoding="utf-8")
+    told = analyses_of(shown)["cls"]
+    assert isinstance(told, str)
+    assert f"{dev_file}: " in told
+    dev_file.write_text("".join(lines), encoding="utf-8")
+    assert isinstance(analyses_of(shown)["cls"], Analysis)
+
+
 def test_a_model_that_cannot_be_loaded_leaves_the_rest_of_the_page(run: Path) -> None:
     forge(
         run / "cls" / "best_model",

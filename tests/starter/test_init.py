@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -28,6 +29,26 @@ def test_a_project_is_in_order_and_trains(tasks: list[str], tmp_path: Path) -> N
     targets = [task for task in tasks if task != "mlm"] or ["mlm"]
     assert [task for task in tasks if f"{task} (best)" in result.paths] == targets
     assert main(["predict", str(folder / "config.yaml"), "--task", targets[-1]]) == 0
+
+
+def test_the_script_of_a_project_with_a_helper_runs_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["init", str(tmp_path / "shop"), "--tasks", "intent=cls,slots=seq_label,mlm"])
+    project = tmp_path / "shop"
+    script = (project / "run.sh").read_text("utf-8").replace(' "$@"', "")
+    script = script.replace("config.yaml", str(project / "config.yaml"))
+    commands = [line.split()[1:] for line in script.splitlines() if line.startswith("palm ")]
+    settings = ["--max_steps", "30", "--batch_size", "16", "--eval_every_epoch", "no"]
+    for words in commands[1:]:
+        capsys.readouterr()
+        assert main([*words, *settings]) == 0
+        if words[0] == "evaluate":
+            scores = json.loads(capsys.readouterr().out)
+    assert (list(scores), len(commands)) == (["intent", "slots"], 5)
+    assert main(["predict", str(project / "config.yaml")]) == 0
+    written = {path.parent.name for path in (project / "output").rglob("predictions.json")}
+    assert written == {"intent", "slots"}
 
 
 def test_what_a_project_trains_can_be_learnt(tmp_path: Path) -> None:

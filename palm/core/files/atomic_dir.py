@@ -62,6 +62,7 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     Raises:
         StorageError: something else stands there, or the place cannot be written.
     """
+    path = path if path.name not in ("", "..") else path.resolve()
     check_target(path, overwrite)
     part = temporary_name(path)
     with wrap_write_errors(path):

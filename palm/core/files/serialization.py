@@ -99,6 +99,11 @@ def rebuild(
                 raise ConfigError(f"{place}: {problem}" for problem in error.problems) from None
 
 
+def file_settings(saved: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the settings of a description, with the files of the folder as paths."""
+    return {name: _setting(value, folder, False, name) for name, value in saved.items()}
+
+
 def _setting(value: Any, folder: Path, is_file: bool, place: str) -> Any:
     if isinstance(value, dict) and set(value) == {"file"}:
         return resolve_inside(folder, value["file"])

@@ -89,18 +89,26 @@ def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
     return data
 
 
-def parse_json(data: bytes) -> Any:
-    """The value of a JSON text in UTF-8.
+def parse_json(data: bytes, unique: bool = False) -> Any:
+    """The value of a JSON text in UTF-8; with `unique`, no object may have a key twice.
 
     Raises:
         ValueError: it is something else, has a number of more than `MAX_DIGITS` digits or half a character.
         RecursionError: it is nested deeper than Python's stack.
     """
     text = data.decode("utf-8-sig")
-    value = json.loads(text, parse_int=_integer)
+    value = json.loads(text, parse_int=_integer, object_pairs_hook=_unique if unique else None)
     if "\\u" in text:  # an escaped half of a surrogate pair could be read, but never written or printed
         json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"it has {', '.join(repr(key) for key in found if keys.count(key) > 1)} twice")
+    return found
 
 
 def _integer(digits: str) -> int:

@@ -75,7 +75,8 @@ class InferenceModel:
 
     Attributes:
         engine: computes in the place of torch, see `loading.load_model`; None for torch.
-        trained: of a best model, the global `step` after which it was saved, and its `scores` there.
+        trained: the checksum of the `dev_file` that the run was scored on; of a best model also the global
+            `step` after which it was saved, and its `scores` there.
 
     Raises:
         ConfigError: another `precision`.
@@ -116,6 +117,13 @@ class InferenceModel:
         self.backbone.to(device)
         self.head.to(device)
         return self
+
+    def other_data(self, dev_file: Path) -> str | None:
+        """Return the message where a dev file is not the one that the run was scored on."""
+        known = self.trained.get("dev_file")
+        if known is None or known == data_checksum(dev_file):
+            return None
+        return f"{dev_file}: not the file that the run was scored on, whose SHA-256 is {known[:12]}…"
 
     @explain_limits()
     def predict(self, texts: Iterable[Any]) -> list[Record]:

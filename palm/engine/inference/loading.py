@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.checks import choice_problems, count_problems, raise_any
+from palm.core.checks import choice_problems, count_problems, path_problems, raise_any
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.manifest import verify
 from palm.core.files.serialization import rebuild
@@ -52,7 +52,7 @@ def load_model(
         ConfigError: settings out of their range.
         PalmError: the extra `onnx` is not installed, or the model cannot be a graph.
     """
-    raise_any(choice_problems(("torch", "onnx"), engine=engine))
+    raise_any([*path_problems(folder=folder), *choice_problems(("torch", "onnx"), engine=engine)])
     if (engine, precision) == ("torch", "int8"):
         raise ConfigError(["precision 'int8' needs engine 'onnx', which needs the extra `onnx`"])
     given = Path(folder)
@@ -105,10 +105,12 @@ def _verified_description(folder: Path) -> dict[str, Any]:
 
 
 def _trained(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the step and the scores of a best model; nothing of another."""
+    """Return the checksum of the dev data, and of a best model its step and scores."""
+    dev_file = (training.get("data") or {}).get("dev_file") or {}
+    facts = {"dev_file": dev_file["sha256"]} if "sha256" in dev_file else {}
     if not training.get("best"):
-        return {}
-    return {"step": training["step"], "scores": (training["evaluation"] or {}).get("scores", {})}
+        return facts
+    return {**facts, "step": training["step"], "scores": (training["evaluation"] or {}).get("scores", {})}
 
 
 def said_of(trained: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import move_foreign_aside, new_directory
 from palm.core.files.fs import numbered, write_json
 from palm.core.files.manifest import verified_object, verify
-from palm.core.files.serialization import describe
+from palm.core.files.serialization import describe, file_settings
 from palm.core.files.tensors import load_tensors, save_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
@@ -207,16 +207,12 @@ class TrainedWeights:
     Args:
         backbone: of the encoder, by name.
         heads: task -> those of its head, by name.
+        readers: task -> the settings of its reader, with files of the folder.
     """
 
     backbone: dict[str, Tensor]
     heads: dict[str, dict[str, Tensor]]
-
-    @classmethod
-    def of(cls, weights: Mapping[str, Tensor], places: Mapping[str, str]) -> TrainedWeights:
-        """From those of a whole model; `places` tells where the head of each task is among them."""
-        heads = {task: weights_under(place, weights) for task, place in places.items()}
-        return cls(weights_under("backbone", weights), heads)
+    readers: dict[str, dict[str, Any]]
 
 
 def trained_weights(folder: Path) -> TrainedWeights:
@@ -237,7 +233,12 @@ def trained_weights(folder: Path) -> TrainedWeights:
         weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
     state = _of_this_version(read_object(folder / STATE), folder)
     with wrap_read_errors(folder / STATE):
-        return TrainedWeights.of(weights, state["heads"])
+        heads = {task: weights_under(place, weights) for task, place in state["heads"].items()}
+        readers = {
+            task: file_settings(parts["reader"]["settings"], folder)
+            for task, parts in state["components"]["tasks"].items()
+        }
+        return TrainedWeights(weights_under("backbone", weights), heads, readers)
 
 
 def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None:

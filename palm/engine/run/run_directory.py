@@ -61,8 +61,10 @@ RESERVED = re.compile(
 )
 
 
-def name_problem(task: str) -> str | None:
+def name_problem(task: object) -> str | None:
     """Return the reason why a task cannot have a folder of its name beside those of the run, or None."""
+    if not isinstance(task, str) or not task.strip() or "\0" in task:
+        return f"the name of a task should be a text, not {task!r}"
     if RESERVED.fullmatch(task) or task.startswith(".") or "/" in task or "\\" in task:
         return (
             f"task {task!r}: its folder under save_path would be one that the run needs (step_N, best, "

@@ -13,6 +13,10 @@ MAX_UNKNOWN = 0.1
 vocabulary's, or in capitals for a vocabulary of lower-case words, have several times as many."""
 
 
+MIN_LETTERS = 2.0
+"""Letters of a token, on average, below which the vocabulary is not one of the language: 4 are usual."""
+
+
 class Remark(NamedTuple):
     """A likely mistake of the user: its kind in one word, the finding, and the remedy."""
 
@@ -27,6 +31,7 @@ class TextFacts:
     Attributes:
         tokens: of all texts, special ones not counted.
         unknown: those that stand for what the vocabulary cannot write.
+        letters: of the texts in ASCII, and `pieces` their tokens.
         texts: how many there were.
         capitals: texts with a capital letter, where the vocabulary has none and texts keep theirs.
         empty: texts of which no token is left.
@@ -37,6 +42,8 @@ class TextFacts:
     def __init__(self) -> None:
         self.tokens = 0
         self.unknown = 0
+        self.letters = 0
+        self.pieces = 0
         self.texts = 0
         self.capitals = 0
         self.empty = 0
@@ -47,11 +54,15 @@ class TextFacts:
     def read(self, tokenizer: Tokenizer, texts: Sequence[str], ids: Iterable[Sequence[int]]) -> None:
         """Count texts and their tokens."""
         unknown = tokenizer.unk_id
+        before = self.tokens
         for tokens in ids:
             self.tokens += len(tokens)
             self.unknown += tokens.count(unknown)
             self.empty += not len(tokens)
         self.texts += len(texts)
+        if all(map(str.isascii, texts)):  # in other scripts a letter may be a word
+            self.letters += sum(len("".join(text.split())) for text in texts)
+            self.pieces += self.tokens - before
         if tokenizer.lacks_capitals:
             self.capitals += sum(text != text.lower() for text in texts)
 
@@ -75,6 +86,9 @@ class TextFacts:
                 f"{_fraction(self.unknown, self.tokens)} tokens are unknown to the vocabulary {vocab_path}",
                 "is it one for these texts, and do_lower_case what it needs?",
             )
+        elif self.letters < MIN_LETTERS * self.pieces:
+            told = f"a token has {self.letters / self.pieces:.1f} letters on average, so words are in pieces"
+            yield Remark("pieces", told, f"is {vocab_path} the vocabulary of these texts?")
         if self.empty:
             found = f"of {_fraction(self.empty, self.texts)} texts no token is left"
             yield Remark("empty", found, "look for stray characters in them")

@@ -82,6 +82,13 @@ class Labels:
         return " from 0 on" if self._n_classes is None else f" from 0 to {self._n_classes - 1}"
 
 
+def moved_labels(one: Mapping[int, str], other: Mapping[int, str]) -> str:
+    """Return "'no' is 0 and 1, …": the labels that two mappings from id to name give different ids."""
+    ids = {name: number for number, name in other.items()}
+    moved = [f"{n!r} is {k} and {ids[n]}" for k, n in one.items() if n in ids and ids[n] != k]
+    return ", ".join(moved[:_SHOWN])
+
+
 class RealLabels:
     """The labels of a task that predicts a number.
 
@@ -151,7 +158,7 @@ def _ids_of(label_map: Path | str | Mapping[str, int], n_classes: int | None) ->
         where = f"{label_map}"
         with wrap_read_errors(label_map, " the label_map", DataError):
             try:
-                mapping = parse_json(read_bytes(Path(label_map)))
+                mapping = parse_json(read_bytes(Path(label_map)), unique=True)
             except json.JSONDecodeError as error:
                 raise DataError(
                     f"{label_map}:{error.lineno}:{error.colno}: the label_map is not JSON: {error.msg}"
