@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shutil
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,6 @@ from typing import Any, ClassVar, get_args, get_type_hints
 
 from palm.core.checks import FILE_NAMES
 from palm.core.errors import ConfigError
-from palm.core.files.door import copy
 from palm.core.tensor_specs import SPEC_NAMES, Specs, specs_of
 
 Translate = Callable[[Any], dict[str, Any]]
@@ -70,7 +70,7 @@ class Component:
 
     def write_file(self, setting: str, target: Path) -> None:
         """Write a copy, complete in itself, of the file that a setting names."""
-        copy(self.settings[setting], target)
+        shutil.copyfile(self.settings[setting], target)
 
     @property
     def phase(self) -> str:
