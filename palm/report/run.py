@@ -11,8 +11,7 @@ from palm.config.files import ORIGIN, Lines, read_yaml
 from palm.config.problems import Problems
 from palm.config.values import guessed
 from palm.core.errors import StorageError
-from palm.core.files.door import has_link
-from palm.core.files.fs import numbered
+from palm.core.files.fs import has_link, numbered
 from palm.core.files.manifest import is_sealed
 from palm.core.files.records import check_plain
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
