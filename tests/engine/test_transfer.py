@@ -21,6 +21,7 @@ from palm.engine.training.events import Transferred
 from palm.engine.training.loop import Training
 from palm.engine.training.transfer import LEAST, TransferProbe, automatic_period, cosines, num_batches
 from palm.engine.watching.transfer_report import influences, matrix, median_interval
+from palm.report.charts import minus
 from palm.report.page import write_report
 
 
@@ -202,7 +203,7 @@ def test_a_run_records_and_reports_it(folder: Path) -> None:
     pytest.importorskip("jinja2")
     page = write_report(folder / "out", predict=False).read_text(encoding="utf-8")
     assert "Transfer between tasks" in page
-    assert result.transfer[0].shown in page
+    assert minus(result.transfer[0].shown) in page
 
 
 def test_a_run_too_short_for_a_verdict_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -120,7 +120,7 @@ def _read_any(value: Any) -> Any:
 
 
 def _read_optional(read: Callable[[Any], Any], value: Any) -> Any:
-    return None if value is None and read is not _read_number else read(value)
+    return None if value is None else read(value)
 
 
 def _read_number(value: Any) -> float:

@@ -72,7 +72,10 @@ def event_of(line: Mapping[str, Any]) -> Event | None:
         ValueError: a field is missing or has another type, and which.
     """
     kind = RECORDED.get(str(line.get("event")))
-    return None if kind is None else build(kind, line)
+    if kind is None:
+        return None
+    # What is None is not recorded, so null is a number that is not finite.
+    return build(kind, {name: math.nan if value is None else value for name, value in line.items()})
 
 
 Observer = Callable[[Any], object]
