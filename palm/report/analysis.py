@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import numpy as np
 import torch
 
-from palm.core.errors import DataError, PalmError
+from palm.core.errors import PalmError
 from palm.core.files.checksum import checksum
 from palm.core.files.fs import write_json
 from palm.core.files.manifest import MANIFEST, verified_object
@@ -232,8 +232,6 @@ def analyse(
         DataError: a row that cannot be used, with its file and line.
     """
     loaded = load_model(model.folder, trust=trust).to(device_of(torch.cuda.is_available(), "auto"))
-    if told := loaded.other_data(dev_file):
-        raise DataError(told)
     reader = loaded.reader
     counts = counts_of(reader)
     metrics = [metric() for metric in metrics_of(metric_names or loaded.head.metrics)]
