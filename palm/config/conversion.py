@@ -95,21 +95,25 @@ def type_name(annotation: Any) -> str:
     return f"list of {item if ' ' in item and item != 'whole number' else item + 's'}"
 
 
+def _marked(value: Any, kind: Any, marks: Sequence[object], base: Path) -> Any:
+    if MAY_BE_TABLE in marks:
+        return _data_path(value, base)
+    if MAY_BE_NAME in marks:
+        return str(value) if names_model(str(value), base) else _path(value, Path, base)
+    result = _converted(value, kind, base)
+    if MAY_BE_FILE in marks and isinstance(result, str) and result:
+        path = base / Path(result).expanduser()
+        return path.absolute() if path.is_file() else result
+    if MUST_BE_FILE in marks and not result.is_file():
+        raise Mismatch(result)
+    return result
+
+
 def _converted(value: Any, annotation: Any, base: Path) -> Any:
     whole = get_origin(annotation) or annotation
     if whole is Annotated:
         kind, *marks = get_args(annotation)
-        if MAY_BE_TABLE in marks:
-            return _data_path(value, base)
-        if MAY_BE_NAME in marks:
-            return str(value) if names_model(str(value), base) else _path(value, Path, base)
-        result = _converted(value, kind, base)
-        if MAY_BE_FILE in marks and isinstance(result, str) and result:
-            path = base / Path(result).expanduser()
-            return path.absolute() if path.is_file() else result
-        if MUST_BE_FILE in marks and not result.is_file():
-            raise Mismatch(result)
-        return result
+        return _marked(value, kind, marks, base)
     if whole in _CONVERTERS:
         return _CONVERTERS[whole](value, annotation, base)
     # To Python 3.10, `Callable[[str], bool]` is a type as well.

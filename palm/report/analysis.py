@@ -161,6 +161,20 @@ def analyses_of(
     return found
 
 
+def _metrics_of(run: Run, task: str) -> Any:
+    names = run.setting(task, "metrics")
+    return names.split(",") if isinstance(names, str) else names
+
+
+def _training_data(run: Run, model: Model) -> Path | None:
+    """Return the file that a model was trained on; None where it is another one now."""
+    path = Path(str(run.setting(model.task, "train_file")))
+    if path.is_file() and _is_of_run(run, model, "train_file", path):
+        return path
+    logger.info("%s: without statistics of %s, which is not what it was trained on", model.task, path)
+    return None
+
+
 def _analysis(
     run: Run,
     task: str,
@@ -185,20 +199,15 @@ def _analysis(
             f"{path} lies outside of the run's folder, and is not what the run was evaluated on, so nothing "
             f"was predicted. To predict it all the same: --dev_file {task}={path}"
         )
-    names = run.setting(task, "metrics")
-    metrics = names.split(",") if isinstance(names, str) else names
+    metrics = _metrics_of(run, task)
     key = f"{ANALYSIS_VERSION}-{metrics}-{checksum(model.folder / MANIFEST)[:16]}-{data_checksum(path)[:16]}"
     if known is not None and known.key == key:
         return known
     if not predict:
         return "Nothing was predicted (--no-predict)."
-    trained_on = Path(str(run.setting(task, "train_file")))
-    is_of_run = trained_on.is_file() and _is_of_run(run, model, "train_file", trained_on)
-    if not is_of_run:
-        logger.info("%s: without statistics of %s, which is not what it was trained on", task, trained_on)
     logger.info("%s: predicting %s with %s", task, path, model.folder)
     try:
-        return analyse(model, path, key, trained_on if is_of_run else None, trust, metrics)
+        return analyse(model, path, key, _training_data(run, model), trust, metrics)
     except PalmError as error:  # the rest of the page is worth having
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"

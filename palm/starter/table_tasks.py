@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -51,7 +51,8 @@ def tasks_in(path: Path) -> TableTasks:
     lists = [name for name in values if _is_words(values[name])]
     words = [name for name in lists if name in USUAL["text_a"] or len(_labels(values[name])) > MOST_LABELS]
     found = TableTasks()
-    for name in (name for name in values if name not in texts and name not in words):
+    others = [name for name in values if name not in {*texts, *words}]
+    for name in others:
         settings = _settings(values[name], bool(words))
         sources = words if settings.get("reader") == "seq_label" else texts or words
         if settings and sources:
@@ -62,9 +63,14 @@ def tasks_in(path: Path) -> TableTasks:
     if not found.files:
         there = ", ".join(values)
         raise ConfigError([f"--from {path}: no column of texts with one of labels beside it among {there}"])
-    for name in (*texts, *words):
-        found.texts.extend(" ".join(cell) if isinstance(cell, list) else cell for cell in values[name])
+    found.texts.extend(_texts_of(values, [*texts, *words]))
     return found
+
+
+def _texts_of(values: Mapping[str, Sequence[Any]], names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        for cell in values[name]:
+            yield " ".join(cell) if isinstance(cell, list) else cell
 
 
 def _values(path: Path) -> dict[str, list[Any]]:
@@ -82,6 +88,12 @@ def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
     return {"text_b": pair[0]} if pair and reader == "cls" else {}
 
 
+def _are_measures(texts: Sequence[str]) -> bool:
+    """True if all are numbers, some of them not whole."""
+    fractions = [text for text in texts if _NUMBER.fullmatch(text)]
+    return bool(fractions) and all(_NUMBER.fullmatch(text) or text.lstrip("-").isdigit() for text in texts)
+
+
 def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
     """The settings of a task with these labels; nothing where they do not look like labels."""
     if has_words and values and all(isinstance(value, list) for value in values):
@@ -90,9 +102,7 @@ def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
         return {}
     told = [cell_text(value) for value in values]
     labels = sorted(set(told))
-    if all(_NUMBER.fullmatch(text) or text.lstrip("-").isdigit() for text in told) and any(
-        map(_NUMBER.fullmatch, told)
-    ):
+    if _are_measures(told):
         return {"reader": "cls", "paradigm": "regression"}
     few = 2 <= len(labels) <= min(MOST_LABELS, max(2, len(values) // 2))
     if not few or max(map(len, labels)) > LONGEST_LABEL:

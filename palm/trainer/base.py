@@ -175,13 +175,16 @@ class TrainerBase(Assembly):
         probes = TransferProbe.wanted(run, transfer_every_n_steps)
         watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
         own = [] if self._saver is None else [self._saver]
+        return self._train_observed(run, [*probes, self._tell_finish, *actors, *own], watch)
+
+    def _train_observed(self, run: Training, observers: Sequence[Observer], watch: Watch) -> TrainingResult:
         if run.step and all(task.done for task in run.tasks if task.is_target):
             logger.warning(
                 "%s: had all its steps; to train anew, call build_forward and fit_reader", self.name
             )
         self._is_training = True
         try:
-            return run_training(run, [*probes, self._tell_finish, *actors, *own], watch)
+            return run_training(run, observers, watch)
         finally:
             self._is_training = False
 

@@ -319,13 +319,14 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             if path[-1] == "rows" or (*path[:-1], "rows") not in paths:
                 lines.append(f"{_setting_name(path[:-1])} has changed: {_rows_told(path[-1], old, new)}")
             continue
-        old_name = old["name"] if _is_component(old) else old
-        new_name = new["name"] if _is_component(new) else new
         origin = f" (it follows from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
-        lines.append(
-            f"{_setting_name(path)}: {old_name!r} in the checkpoint, {new_name!r} in this run{origin}"
-        )
+        there = f"{_name_of(old)!r} in the checkpoint"
+        lines.append(f"{_setting_name(path)}: {there}, {_name_of(new)!r} in this run{origin}")
     return lines
+
+
+def _name_of(value: Any) -> Any:
+    return value["name"] if _is_component(value) else value
 
 
 def _rows_told(name: str, old: Any, new: Any) -> str:

@@ -47,6 +47,13 @@ def saved_weights(path: Path) -> TrainedWeights:
     return TrainedWeights(weights_under("backbone", weights), heads, readers)
 
 
+def _check_vocabularies(tasks: Sequence[Task], saved: TrainedWeights) -> None:
+    theirs = next((v for r in saved.readers.values() if isinstance(v := r.get("vocab_path"), Path)), None)
+    for ours in dict.fromkeys(task.reader.vocab_path for task in tasks):
+        for line in vocabulary_differences(ours, theirs):
+            raise StorageError(f"start_from: {line}, or take the encoder alone with pretrain_path")
+
+
 def start_from(backbone: Backbone, tasks: Sequence[Task], path: Path, reset: Collection[str] = ()) -> None:
     """Give a run the weights of another one: the encoder, and the heads of tasks that both have.
 
@@ -60,10 +67,7 @@ def start_from(backbone: Backbone, tasks: Sequence[Task], path: Path, reset: Col
         StorageError: no whole weights there, of another shape, or trained with other ids of tokens or labels.
     """
     saved = saved_weights(path)
-    theirs = next((v for r in saved.readers.values() if isinstance(v := r.get("vocab_path"), Path)), None)
-    for ours in dict.fromkeys(task.reader.vocab_path for task in tasks):
-        for line in vocabulary_differences(ours, theirs):
-            raise StorageError(f"start_from: {line}, or take the encoder alone with pretrain_path")
+    _check_vocabularies(tasks, saved)
     load_into(backbone, saved.backbone, path)
     anew = {task.head for task in tasks if task.name in reset or ALL_HEADS in reset}
     kept = [task for task in tasks if task.name in saved.heads and task.head not in anew]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,16 @@ Rows = Mapping[str, Mapping[str, Sequence[Sequence[Pair]]]]
 """Target -> variant -> per seed, prediction and truth of every test row."""
 
 
+def _corrected_apart(
+    answers: Sequence[Answer], asked: Collection[str], tests: Mapping[str, Scoring]
+) -> list[Answer]:
+    """Correct planned comparisons together, and those with variants that were asked for apart from them."""
+    families: dict[bool, list[Answer]] = {False: [], True: []}
+    for each in answers:
+        families[each.reference in asked or each.variant in asked].append(each)
+    return [each for family in families.values() for each in _corrected(family, tests)]
+
+
 def outcome_of(
     variants: Sequence[tuple[Variant, Length, float]],
     rows: Rows,
@@ -209,8 +219,7 @@ def outcome_of(
         rows: as all runs predicted them.
         tests: target -> what it was compared on.
         seeds: two or more.
-        budget: what was equal.
-        equal: in words.
+        budget, equal: what was equal, also in words.
         resamples: of the test rows.
 
     Raises:
@@ -226,10 +235,7 @@ def outcome_of(
         known = [variant for variant, _, _ in variants if variant.name in by_variant]
         answers += [_answer(target, *pair, metric, whole, resampled) for pair in _pairs(known)]
     asked = {variant.name for variant, _, _ in variants if variant.as_given} - {STAGED}
-    families: dict[bool, list[Answer]] = {False: [], True: []}
-    for each in answers:
-        families[not asked.isdisjoint((each.reference, each.variant))].append(each)
-    answers = [each for family in families.values() for each in _corrected(family, tests)]
+    answers = _corrected_apart(answers, asked, tests)
     trained = [
         Trained(
             name=variant.name,

@@ -48,6 +48,17 @@ class Columns:
         self._names: Sequence[str] = ()
         self._unseen: set[str] = set()
 
+    def _check_missing(self, found: Mapping[str, str | None], names: Sequence[str], place: str) -> None:
+        needed = {*self.required, *(self.named.keys() & found.keys())}
+        missing = [name for name, source in found.items() if source is None and name in needed]
+        if missing:
+            raise DataError(f"{place}: {self._lacking(missing, names, found)}")
+
+    def _tell_guesses(self, found: Mapping[str, str | None], said: Mapping[str, str], place: str) -> None:
+        guessed = [f"{name}: {source}" for name, source in found.items() if source not in (None, said[name])]
+        if guessed and self._tell is not None:
+            self._tell(f"{place}: taken as columns: {{{', '.join(guessed)}}}; set columns if they are others")
+
     def head(self, names: Sequence[str], place: str, varies: bool = False) -> list[str]:
         """Look the columns up among those of a file; returns the file's columns that are needed.
 
@@ -62,17 +73,13 @@ class Columns:
         if not names:
             raise DataError(f"{place}: expected a header that names the columns ({', '.join(self.required)})")
         found = {name: self._found(name, names) for name in (*self.required, *self.optional)}
-        needed = {*self.required, *(self.named.keys() & found.keys())}
-        missing = [name for name, source in found.items() if source is None and name in needed]
-        if missing and not varies:
-            raise DataError(f"{place}: {self._lacking(missing, names, found)}")
+        if not varies:
+            self._check_missing(found, names, place)
         said = {name: self.named.get(name, name) for name in found}
-        guessed = [f"{name}: {source}" for name, source in found.items() if source not in (None, said[name])]
-        if guessed and self._tell is not None:
-            self._tell(f"{place}: taken as columns: {{{', '.join(guessed)}}}; set columns if they are others")
+        self._tell_guesses(found, said, place)
         sources = {name: source or said[name] for name, source in found.items() if source or varies}
-        if not self._names:
-            self._unseen = {name for name in TARGETS if varies and name in self.required}
+        if not self._names and varies:
+            self._unseen = {*TARGETS} & {*self.required}
         self._sources = sources
         self._names = names
         return list(dict.fromkeys(_outermost(source, names) for source in sources.values()))
