@@ -107,7 +107,7 @@ class _Stopwatch:
         self._original = original = loop.train_step
 
         def timed(replica: Replica, *arguments: Any, **settings: Any) -> Any:
-            device = next(replica.parameters()).device
+            device = replica.parameters[0].device
             started = clock(device)
             loss = original(replica, *arguments, **settings)
             self.seconds.append((replica, clock(device) - started))

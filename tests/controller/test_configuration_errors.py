@@ -157,7 +157,7 @@ def test_a_header_is_quoted_in_part_and_the_users_name_is_the_one_to_change(fold
         Controller(tiny.config(folder, "cls"), argv=[]).train()
     message = str(caught.value)
     assert "cls.tsv:1: " in message
-    assert "label, text, column_0" in message
+    assert "label, texts, column_0" in message
     assert "column_29" not in message
     assert message.endswith("'texts' to 'text_a', or set columns: {text_a: texts}")
 

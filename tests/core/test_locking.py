@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from palm.core.errors import StorageError
 from palm.core.files.locking import locked
 
 DIES = """
@@ -81,5 +82,6 @@ def test_without_locks_nobody_waits(number: int, tmp_path: Path, monkeypatch: py
 
 
 def test_a_file_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), locked(tmp_path / "missing" / "lock", "counting"):
+    with pytest.raises(StorageError) as caught, locked(tmp_path / "missing" / "lock", "counting"):
         pass
+    assert str(tmp_path / "missing" / "lock") in str(caught.value)

@@ -161,12 +161,13 @@ def test_a_folder_of_somebody_else_is_refused_with_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     (tmp_path / "proj").mkdir()
-    (tmp_path / "proj" / "thesis.tex").write_text("mine", encoding="utf-8")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("mine", encoding="utf-8")
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     monkeypatch.chdir(tmp_path / "proj")
     for folder, told in (
         (
-            tmp_path / "proj",
+            tmp_path / "other",
             "holds a file that palm did not write (thesis.tex), and nothing of it is replaced",
         ),
         (".", "'.' is a folder that is in use; give the path of a new one"),
@@ -175,7 +176,7 @@ def test_a_folder_of_somebody_else_is_refused_with_the_remedy(
     ):
         assert main([words[0], "unread", str(folder), *words[1:], "--overwrite"]) == 2
         assert told in capsys.readouterr().err
-    assert (tmp_path / "proj" / "thesis.tex").read_text(encoding="utf-8") == "mine"
+    assert (tmp_path / "other" / "thesis.tex").read_text(encoding="utf-8") == "mine"
 
 
 def test_what_palm_converted_before_is_replaced_when_asked(

@@ -369,7 +369,7 @@ def data() -> Iterator[Mistake]:
                 header + good.replace("O\n", " \n") + good,
                 (":2: ", "remove it" if task == "mlm" else "is empty"),
             ),
-            (task, header + good + "\udcff\n", (":3: b'\\xff' is not UTF-8 text; save the file as UTF-8",)),
+            (task, header + good + "\udcff\n", (":3: byte 1 of line 3, b'\\xff', is not UTF-8",)),
         ]
     rows += [
         (
@@ -380,7 +380,7 @@ def data() -> Iterator[Mistake]:
         ("cls", head["cls"] + "4\tred\n", (":2: the label '4' should be a whole number from 0 to 3",)),
         ("cls", head["cls"] + "-1\tred\n", (":2: the label '-1' should be a whole number from 0 to 3",)),
         ("cls", head["cls"] + "1.0\tred\n", (":2: the label '1.0' is not a whole number from 0 to 3",)),
-        ("cls", head["cls"] + "\tred\n", (":2: the label '' is not a whole number from 0 to 3",)),
+        ("cls", head["cls"] + "\tred\n", ("cls.bad: no rows",)),
         (
             "cls",
             head["cls"] + "0\tred\n",
@@ -511,7 +511,7 @@ def shell() -> Iterator[Mistake]:
     )
     yield said(
         ["train", *run, "--save_path", "cls.tsv"],
-        "cls.tsv: File exists",
+        "cls.tsv: Not a directory",
         "give a folder that can be written",
     )
     yield said(["predict", *run, "--task", "clss"], "no task is called 'clss'; there are cls")

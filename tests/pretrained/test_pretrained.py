@@ -445,7 +445,7 @@ def test_weights_without_their_sizes_are_named(tmp_path: Path) -> None:
         (
             '{"position_embedding_type": "relative_key"}',
             StorageError,
-            "position_embedding_type should be 'absolute'",
+            "position_embedding_type is 'relative_key'",
         ),
         ("{}", ConfigError, r"config\.json: hidden_size: the configuration of BERT lacks it"),
     ],

@@ -42,6 +42,8 @@ READ = {
     "--test": "cls.tsv",
     "--pretrain": "model",
     "--of": "config.yaml",
+    "--from": "cls.tsv",
+    "--dev_file": "cls=cls.tsv",
 }
 """Arguments that name something to read -> what there is of it."""
 
@@ -279,7 +281,7 @@ def cases() -> Iterator[object]:
             yield pytest.param(door, way, id=f"{door.command} {option} {door.place}: {way}")
 
 
-@pytest.mark.parametrize(("door", "way"), cases())
+@pytest.mark.parametrize(("door", "way"), [*cases()])
 def test_what_is_not_palms_stays(
     door: Door, way: str, material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
