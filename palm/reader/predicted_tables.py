@@ -9,12 +9,12 @@ from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, overload
+from typing import Any, BinaryIO
 
 from palm.core.errors import StorageError
 from palm.core.files.door import make_folder
 from palm.core.files.fs import write_atomically
-from palm.reader.predictions import Record, write_records
+from palm.reader.predictions import Record, SavedRecords, write_records
 from palm.reader.tables.reading import raw_rows
 
 LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name")
@@ -75,29 +75,13 @@ def write_table(rows: Iterable[Record], path: Path) -> Sequence[Record]:
         return SavedTable(path, len(saved))
 
 
-class SavedTable(Sequence[Record]):
-    """The rows of a table as a list that stays on disk.
+class SavedTable(SavedRecords):
+    """The rows of a table as a list that stays on disk."""
 
-    Args:
-        path: the file.
-        count: its rows.
-    """
-
-    def __init__(self, path: Path, count: int) -> None:
-        self.path = path
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
-        if isinstance(index, slice):
-            return list(self)[index]
-        return next(islice(self, range(self._count)[index], None))
+    def _read(self, places: range) -> list[Record]:
+        rows = islice(self, max(places) + 1 if places else 0)
+        found = {place: row for place, row in enumerate(rows) if place in places}
+        return [found[place] for place in places]
 
     def __iter__(self) -> Iterator[Record]:
         return (dict(row.cells) for row in raw_rows(self.path))

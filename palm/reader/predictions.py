@@ -38,7 +38,7 @@ class SavedRecords(Sequence[Record]):
         offsets: the beginning of every `STRIDE`-th line, in bytes.
     """
 
-    def __init__(self, path: Path, count: int, offsets: Sequence[int]) -> None:
+    def __init__(self, path: Path, count: int, offsets: Sequence[int] = ()) -> None:
         self.path = path
         self._count = count
         self._offsets = offsets
