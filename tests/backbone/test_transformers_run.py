@@ -42,6 +42,13 @@ def model_directory(folder: Path, family: str, head: str = "ForMaskedLM", **sett
     return folder / family
 
 
+def refuse_connections(patch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object) -> None:
+        raise AssertionError("a connection was tried")
+
+    patch.setattr("socket.socket.connect", connect)
+
+
 def run_of(folder: Path, model: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
     config = tiny.config(folder / "data", *tasks, backbone="auto", pretrain_path=str(model), **settings)
     for name in ("backbone_config_path", "vocab_path"):
@@ -119,11 +126,7 @@ def test_a_setting_that_brings_code_or_changes_the_computation_is_refused_by_nam
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     (directory / "config.json").write_text(json.dumps(config | {setting: value}), encoding="utf-8")
     (directory / "modeling.py").write_text("raise SystemExit('ran')", encoding="utf-8")
-
-    def connect(*_: object) -> None:
-        raise AssertionError("a connection was tried")
-
-    monkeypatch.setattr("socket.socket.connect", connect)
+    refuse_connections(monkeypatch)
     with pytest.raises(PalmError) as caught:
         load_backbone(directory)
     assert setting in str(caught.value)
@@ -132,11 +135,7 @@ def test_a_setting_that_brings_code_or_changes_the_computation_is_refused_by_nam
 
 def test_a_local_directory_opens_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = model_directory(tmp_path, "modernbert")
-
-    def connect(*_: object) -> None:
-        raise AssertionError("a connection was tried")
-
-    monkeypatch.setattr("socket.socket.connect", connect)
+    refuse_connections(monkeypatch)
     assert load_backbone(directory).outputs_attr["encoder_outputs"].shape == ("batch", "seq", 32)
 
 
@@ -441,11 +440,7 @@ def test_a_hostile_setting_within_another_is_refused_too(
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     config["text_config"] = {setting: {"AutoModel": "evil/evil--modeling.Evil"}}
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
-
-    def connect(*_: object) -> None:
-        raise AssertionError("a connection was tried")
-
-    monkeypatch.setattr("socket.socket.connect", connect)
+    refuse_connections(monkeypatch)
     with pytest.raises(PalmError) as caught:
         load_backbone(directory)
     assert setting in str(caught.value)

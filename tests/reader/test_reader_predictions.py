@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from helpers.reader_files import write_vocabulary
 from palm.core.errors import DataError, StorageError
 from palm.reader import ClassifyReader, MRCReader, Record
+from palm.reader.predicted_tables import write_table
 from palm.reader.predictions import STRIDE, write_answers, write_records
 
 RECORDS = [{"index": k, "label": k % 3, "probs": [0.5, 0.25, 0.25], "label_name": "正面"} for k in range(5)]
@@ -138,3 +139,13 @@ def test_many_records_need_little_memory(tmp_path: Path) -> None:
     assert total == sum(range(20_000))
     assert (tmp_path / "predictions.json").stat().st_size > 2_500_000
     assert peak < 1_000_000
+
+
+def test_a_table_on_disk_is_a_list_of_its_rows(tmp_path: Path) -> None:
+    rows = [{"text": str(k)} for k in range(5)]
+    saved = write_table(rows, tmp_path / "rows.csv")
+    assert (len(saved), list(saved)) == (5, rows)
+    for place in (0, 4, -1, slice(1, 3), slice(None, None, -2), slice(5, None)):
+        assert saved[place] == rows[place]
+    with pytest.raises(IndexError):
+        saved[5]

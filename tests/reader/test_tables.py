@@ -301,3 +301,12 @@ def test_any_bytes_end_in_rows_or_in_an_error(tmp_path: Path, data: bytes, kind:
     path.write_bytes(b"one,two\n" + data if kind == "csv" else data)
     with suppress(DataError):
         assert all(row.place.startswith(str(path)) for row in raw_rows(path))
+
+
+def test_a_key_twice_in_a_line_of_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"label": "0", "text_a": "x"}\n{"label": "0", "label": "1"}\n', encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        list(raw_rows(path))
+    assert f"{path}:2: " in str(caught.value)
+    assert "'label' twice" in str(caught.value)

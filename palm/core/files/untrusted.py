@@ -97,13 +97,18 @@ def parse_json(data: bytes, unique: bool = False) -> Any:
         RecursionError: it is nested deeper than Python's stack.
     """
     text = data.decode("utf-8-sig")
-    value = json.loads(text, parse_int=_integer, object_pairs_hook=_unique if unique else None)
+    value = json.loads(text, parse_int=_integer, object_pairs_hook=unique_keys if unique else None)
     if "\\u" in text:  # an escaped half of a surrogate pair could be read, but never written or printed
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object of its pairs.
+
+    Raises:
+        ValueError: a key is there twice; names it.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]

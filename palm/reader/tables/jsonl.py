@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import DataError
+from palm.core.files.untrusted import unique_keys
 from palm.reader.tables.delimited import not_utf8
 from palm.reader.tables.files import opened
 from palm.reader.tables.record import Head, Refuse, TableRow, cut
@@ -62,12 +63,4 @@ def _object(content: bytes, number: int) -> dict[str, Any]:
     return cells
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    cells = dict(pairs)
-    if len(cells) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
-    return cells
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
