@@ -42,7 +42,7 @@ def _run(words: list[str], folder: Path, output: Path, environment: dict[str, st
     written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for number in (1, 2):
         os.dup2(written, number)
-    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.argv = words
     sys.path.insert(0, str(Path(words[0]).parent))
     try:
