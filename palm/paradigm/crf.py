@@ -45,7 +45,9 @@ class LinearChainCRF(nn.Module):
         """
         emissions = emissions.float()
         start, end, transitions = self._weights()
-        log_partition = LogPartition.apply(emissions, start, end, transitions, mask)
+        log_partition: Tensor = LogPartition.apply(  # type: ignore[no-untyped-call]
+            emissions, start, end, transitions, mask
+        )
         last = labels.gather(1, mask.sum(1, keepdim=True) - 1).squeeze(1)
         emitted = emissions.gather(2, labels[:, :, None]).squeeze(2) * mask
         moved = transitions[labels[:, :-1], labels[:, 1:]] * mask[:, 1:]
