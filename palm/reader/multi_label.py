@@ -16,9 +16,7 @@ from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.table import TextExample, TextReader
-from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import TableRow, cell_text, cut
-from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, RealLabels
 
 
@@ -61,24 +59,12 @@ class MultiLabelReader(TextReader):
     `{"index": 0, "labels": [0, 3], "logits": [...], "probs": [...]}`, with `label_names` if there are names.
 
     Args:
-        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
-            it, or a `tokenizer.json`.
-        max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
-        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file decides this for itself.
-        for_cn: take all blanks out of the texts, for Chinese data whose words are separated by blanks.
-        task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels, against which the file's labels are checked.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
         label_columns: the columns that are a label each, in the order of their ids.
         label_separator: the text between two labels of a cell that is no list.
         missing_labels: whether labels of a training row may be unknown: null, or an empty cell of their own
             column; the row then trains other labels, or only tasks that share it.
-        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
-            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
-        columns: a column of the reader -> that of the files, where it has another name there; dots lead
-            into nested objects.
-        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
 
     Raises:
         ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
@@ -91,25 +77,16 @@ class MultiLabelReader(TextReader):
     optional_columns = ("text_b",)
     parsed_form = "a string or {'text_a': …} (and 'text_b')"
 
-    def __init__(
+    def setup(
         self,
-        vocab_path: FilePath,
-        max_seq_len: int,
         *,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
         n_classes: int | None = None,
         label_map: FilePath | dict[str, int] | None = None,
         label_columns: list[str] | None = None,
         label_separator: str = ",",
         missing_labels: bool = False,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
     ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
-        self.use_columns(columns, format)
+        super().setup()
         if label_columns and label_map is not None:
             raise ConfigError(["label_map: label_columns name the labels; leave one of them out"])
         if not label_separator:

@@ -15,7 +15,6 @@ from palm.reader.predictions import Record
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Label, Labels, RealLabels, check_labelled
 from palm.reader.text.sequence import sequence_of
 from palm.reader.tokenizing import TokenizingReader
@@ -39,7 +38,7 @@ class TextExample:
 
 
 class TextReader(TokenizingReader):
-    """Base of the readers of tables; arguments as in `ClassifyReader`.
+    """Base of the readers of tables.
 
     Attributes:
         text_columns: the columns a file must have.
@@ -59,20 +58,10 @@ class TextReader(TokenizingReader):
     labels: Labels | RealLabels | None = None
     missing_labels: bool = False
 
-    def __init__(
-        self,
-        vocab_path: Path,
-        max_seq_len: int,
-        do_lower_case: bool,
-        for_cn: bool,
-        task_id: int,
-        on_bad_row: OnBadRow,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, task_id, on_bad_row)
+    def setup(self) -> None:
         least = self.min_seq_len + self.tokenizer.separators - 1
-        if max_seq_len < least:
-            raise ConfigError([f"max_seq_len should be at least {least}, not {max_seq_len!r}"])
-        self.for_cn = for_cn
+        if self.max_seq_len < least:
+            raise ConfigError([f"max_seq_len should be at least {least}, not {self.max_seq_len!r}"])
 
     def use_labels(self, labels: Labels | RealLabels) -> None:
         """Read such labels from files, and give them to training."""

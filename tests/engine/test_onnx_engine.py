@@ -35,7 +35,7 @@ pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
 
 SIZES = {
-    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24},
+    **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24},
     **{"vocab_size": 40, "max_position_embeddings": 40, "initializer_range": 0.3},
 }
 TAGS = {"O": 0, "B": 1, "I": 2}
@@ -169,9 +169,8 @@ def test_a_graph_is_made_once(
     assert logits == pytest.approx([value + 1 for value in first[0]["logits"]], abs=1e-5)
     assert made(caplog) == 1
     monkeypatch.setenv("PALM_DATA_CACHE", "")
-    for _ in range(2):
-        assert load_model(model, engine="onnx").predict(["a red door"]) == first
-    assert made(caplog) == 2
+    assert load_model(model, engine="onnx").predict(["a red door"]) == first
+    assert made(caplog) == 1
 
 
 def test_int8_rounds_products_and_keeps_tables(

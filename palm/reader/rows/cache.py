@@ -26,7 +26,7 @@ from palm.core.files.manifest import is_sealed
 from palm.core.logging import logger
 from palm.reader.rows.chunks import RowEncoder, training_parts
 from palm.reader.rows.rows import Rows
-from palm.reader.rows.stored import mapped_rows, write_arrays, write_manifest
+from palm.reader.rows.stored import mapped_rows, write_arrays, write_description
 from palm.reader.tables.selection import data_checksum
 from palm.reader.text.bad_rows import BadRows
 
@@ -39,7 +39,7 @@ REPORT_SECONDS = 10.0
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 
-FORMAT = 2
+FORMAT = 3
 """How rows are laid down on disk."""
 
 _HASH = "blake2b"
@@ -212,7 +212,7 @@ def _encode_into(entry: Path, reader: RowEncoder, path: Path) -> None:
         bad = BadRows(path, reader.on_bad_row)
         with _warnings() as warnings:
             columns = write_arrays(part, _with_progress(training_parts(reader, path, bad), path))
-        write_manifest(part, columns, warnings, (bad.records, bad.count))
+        write_description(part, columns, warnings, (bad.records, bad.count))
         if key_of(reader, path) != entry.name:
             raise DataError(f"{path}: the file has changed while it was read; start again")
 
