@@ -65,4 +65,3 @@ def test_a_configuration_trains_with_kernels_of_a_fixed_order(tmp_path: Path, wa
         hook.remove()
     assert seen == {wanted}
     assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.utils.deterministic.fill_uninitialized_memory

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch.utils import deterministic as checks
 
 
 @contextmanager
@@ -23,6 +23,7 @@ def fixed_order(wanted: bool) -> Iterator[None]:
     # cuBLAS reads it when it is first used, and torch refuses products without it.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
+    checks: Any = torch.utils.deterministic
     was_filled = checks.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
     checks.fill_uninitialized_memory = False  # a search for faults, which takes time in every step
