@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import tiny_run
-from jinja2 import Environment
 from samples import Sample
 
 import palm
@@ -47,9 +46,8 @@ from palm.export.sources import tasks_of_run
 from palm.reader.predictions import SavedAnswers, SavedRecords
 from palm.reader.rows.cache import DataCache, key_of
 from palm.report.analysis import analyses_of
-from palm.report.comparison_page import comparison_page
 from palm.report.difference import differences
-from palm.report.page import environment, page
+from palm.report.page import comparison_page, page
 from palm.report.plot import terminal_plot
 from palm.report.run import read_run
 
@@ -315,13 +313,12 @@ def _comparison(folder: Path, data: Path) -> Written:
     palm.compare(config, seeds=2, output=out, keep_models=True)
     comparing.outcome_of = functools.partial(comparing.outcome_of, resamples=20)
     setup = setup_of(read_config(config, argv=[]), "target", {}, None, {})
-    templates: Environment = environment()
     return Written(
         "compare",
         out,
         {
             "again": lambda: comparing._compared(setup, Grid(out), str(config), 2, 1, False, True).as_json(),
-            "report": lambda: comparison_page(out, templates),
+            "report": lambda: comparison_page(out),
             "jobs": lambda: [read_record(folder / JOB, Job) for folder in Grid(out).folders()],
         },
     )

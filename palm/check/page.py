@@ -8,7 +8,7 @@ from palm.check.result import Check
 from palm.check.text import labels_of, size, verdict
 from palm.core.durations import duration
 from palm.core.files.fs import write_text
-from palm.report.charts import Bars, Chart, Line
+from palm.report.charts import Chart, Line
 from palm.report.curves import Curve
 from palm.report.page import environment
 
@@ -27,17 +27,10 @@ def page(check: Check) -> str:
     """The page's HTML; every text of the data is escaped."""
     templates = environment("palm.check")
     templates.filters |= {"size": size, "took": duration, "labels": labels_of}
-    charts = [
-        Bars(f"{task.task}: lengths of {file.role} rows", "rows", "tokens", file.histogram)
-        for task in check.data
-        for file in task.files
-        if file.histogram
-    ]
     return templates.get_template("check.html").render(
         check=check,
         verdict=verdict(check),
         rate=None
         if check.plan is None
         else Chart("Learning rate", "rate", [Line(Curve("learning rate", check.plan.rates), 7)]),
-        length_charts=charts,
     )

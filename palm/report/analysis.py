@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import chain, repeat, tee
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,8 @@ from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.loading import load_model
-from palm.metrics import Metric, metrics_of
+from palm.metrics import metrics_of, scores_of
+from palm.metrics.resampling import Pair, score_intervals
 from palm.reader import Reader
 from palm.reader.inspection import label_names, named_texts
 from palm.reader.rows.chunks import encoded_chunks
@@ -47,10 +48,13 @@ from palm.report.losses import example_losses, has_row_losses, record_loss
 from palm.report.run import Model, Run
 
 ANALYSIS_FILE = "report_data.json"
-ANALYSIS_VERSION = 2
+ANALYSIS_VERSION = 3
 
 MOST_ROWS = 25
 """Rows that are shown, those with the largest loss."""
+
+MOST_RESAMPLED = 50_000
+"""Examples above which scores have no intervals: these would be narrow, and take long."""
 
 MOST_LETTERS = 400
 """Letters of a text that is shown."""
@@ -89,6 +93,7 @@ class Analysis:
         data: statistics of the data files that are still there.
         examples: of the dev data.
         scores: the numbers of the metrics that the run was configured with, or else the head's.
+        intervals: the 95 % intervals of these numbers by name, as far as they have any.
         baseline: the share of the most frequent true label, where an example has one label.
         hardest: the rows with the largest loss.
         label_scores: of every label, the most frequent first.
@@ -106,6 +111,7 @@ class Analysis:
     data: Sequence[DataFile] = ()
     examples: int = 0
     scores: Sequence[tuple[str, float]] = ()
+    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     baseline: float | None = None
     hardest: Sequence[Row] = ()
     label_scores: Sequence[LabelScore] = ()
@@ -244,12 +250,16 @@ def analyse(
     loaded = load_model(model.folder, trust=trust).to(device_of(torch.cuda.is_available(), "auto"))
     reader = loaded.reader
     counts = counts_of(reader)
-    metrics = [metric() for metric in metrics_of(metric_names or loaded.head.metrics)]
+    metrics = metrics_of(metric_names or loaded.head.metrics)
+    pairs: list[Pair] = []
     windows: list[int] = []
-    rows = _judged_rows(loaded, dev_file, counts, metrics, windows)
+    rows = _judged_rows(loaded, dev_file, counts, pairs, windows)
     hardest = heapq.nlargest(MOST_ROWS, rows, key=lambda row: (row.loss or 0.0, not row.is_right))
     labels, matrix = counts.matrix()
     files = [(train_file, "train"), (dev_file, "dev")]
+    intervals = (
+        [score_intervals(metric, pairs) for metric in metrics] if 0 < len(pairs) <= MOST_RESAMPLED else []
+    )
     return Analysis(
         model.task,
         model.kind,
@@ -257,7 +267,8 @@ def analyse(
         key,
         [statistics(reader, path, role) for path, role in files if path is not None and is_data(path)],
         len(windows),
-        [pair for metric in metrics for pair in metric.compute().items()] if windows else [],
+        list(scores_of(metrics, pairs).items()) if pairs else [],
+        {name: list(ends) for each in intervals for name, ends in each.items()},
         counts.baseline(),
         hardest,
         counts.label_scores(),
@@ -270,12 +281,11 @@ def analyse(
 
 
 def _judged_rows(
-    model: InferenceModel, path: Path, counts: Counts, metrics: Sequence[Metric], windows: list[int]
+    model: InferenceModel, path: Path, counts: Counts, pairs: list[Pair], windows: list[int]
 ) -> Iterator[Row]:
-    """Predict a file and yield its examples; update counts and metrics, and append each example's rows."""
+    """Predict a file and yield its examples; update counts, and append each one's prediction and rows."""
     for example, record, truth, loss, size in _stream(model, path):
-        for metric in metrics:
-            metric.update(record, truth)
+        pairs.append((record, truth))
         judged = counts.judge(example, record, truth)
         windows.append(size)
         yield Row(

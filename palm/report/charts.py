@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -65,9 +65,15 @@ class Frame:
         return round(self.bottom - fraction * (self.bottom - self.top), 1)
 
     @property
+    def xs(self) -> list[float]:
+        """The numbers below the x axis."""
+        found = ticks(self.x_low, self.x_high, 5)
+        return [step for step in found if self.x_low <= step <= self.x_high]
+
+    @property
     def y_labels(self) -> list[tuple[float, str]]:
         """Place and text of the numbers beside the y axis."""
-        return _labels(self.ys, self.y)
+        return [(self.y(value), text) for value, text in labels(self.ys)]
 
 
 @dataclass(frozen=True)
@@ -173,8 +179,7 @@ class Chart:
 
     def x_labels(self, frame: Frame) -> list[tuple[float, str]]:
         """Return place and text of the numbers below the x axis."""
-        steps = [step for step in ticks(frame.x_low, frame.x_high, 5) if frame.x_low <= step <= frame.x_high]
-        return _labels(steps, frame.x)
+        return [(frame.x(step), text) for step, text in labels(frame.xs)]
 
     def stage_lines(self, frame: Frame) -> list[tuple[float, str, str]]:
         """Return the place at which stages begin, their names, and what of these there is room for."""
@@ -190,50 +195,10 @@ class Chart:
         return found
 
 
-@dataclass(frozen=True)
-class Bars:
-    """A histogram.
-
-    Args:
-        title: of the figure.
-        unit: of the y axis.
-        x_name: of the x axis.
-        bars: the names of the ranges, in order, and how many there are.
-        note: a sentence under the title.
-    """
-
-    title: str
-    unit: str
-    x_name: str
-    bars: Sequence[tuple[str, int]]
-    note: str = ""
-    is_cut = False
-    lines: Sequence[Line] = ()
-
-    @property
-    def columns(self) -> list[str]:
-        """The heads of the table behind the chart."""
-        return [self.x_name, self.unit]
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The rows of that table."""
-        return [[name, f"{count:,}"] for name, count in self.bars]
-
-    @property
-    def frame(self) -> Frame:
-        """The axes."""
-        return Frame(0, len(self.bars), ticks(0, max(count for _, count in self.bars), 4))
-
-    def x_labels(self, frame: Frame) -> list[tuple[float, str]]:
-        """Return place and name of some bars."""
-        every = -(-len(self.bars) // 5)
-        return [(frame.x(number + 0.5), self.bars[number][0]) for number in range(0, len(self.bars), every)]
-
-
-def _labels(values: Sequence[float], place: Callable[[float], float]) -> list[tuple[float, str]]:
+def labels(values: Sequence[float]) -> list[tuple[float, str]]:
+    """Return the numbers beside an axis with their texts."""
     step = values[1] - values[0] if len(values) > 1 else 1.0
-    return [(place(value), _tick(value, step)) for value in values]
+    return [(value, _tick(value, step)) for value in values]
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:

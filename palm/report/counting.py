@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,18 +73,33 @@ class Counts(ABC):
 
     Attributes:
         pairs: (gold, predicted) -> how often, of whatever is compared.
+        right: label -> how often it was given and true.
+        given: label -> how often it was given.
+        true: label -> how often it was true.
     """
 
     def __init__(self) -> None:
-        self.pairs: Counter[tuple[str, str]] = Counter()
+        self.pairs = Counter[tuple[str, str]]()
+        self.right = Counter[str]()
+        self.given = Counter[str]()
+        self.true = Counter[str]()
 
     @abstractmethod
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:
         """Compare one prediction with its truth, and count it."""
 
+    def count(self, right: Iterable[str], given: Iterable[str], true: Iterable[str]) -> None:
+        """Count the labels of one example."""
+        self.right.update(right)
+        self.given.update(given)
+        self.true.update(true)
+
     def label_scores(self) -> list[LabelScore]:
-        """The scores of every label; none where there are no labels."""
-        return []
+        """Return the scores of every label, the most frequent first; none where there are no labels."""
+        labels = sorted({*self.given, *self.true}, key=lambda label: (-self.true[label], label))
+        return [
+            _label_score(label, self.right[label], self.given[label], self.true[label]) for label in labels
+        ]
 
     def confused(self) -> list[Confused]:
         """The pairs that are confused most."""
@@ -112,22 +127,9 @@ class Counts(ABC):
         return []
 
 
-def scores_of_counts(
-    right: Mapping[str, int], given: Mapping[str, int], true: Mapping[str, int]
-) -> list[LabelScore]:
-    """Precision, recall and F1 of every label, the most frequent first."""
-    labels = sorted({*given, *true}, key=lambda label: (-true.get(label, 0), label))
-    return [
-        LabelScore(
-            label,
-            _share(right.get(label, 0), given.get(label, 0)),
-            _share(right.get(label, 0), true.get(label, 0)),
-            _share(2 * right.get(label, 0), given.get(label, 0) + true.get(label, 0)),
-            true.get(label, 0),
-            given.get(label, 0),
-        )
-        for label in labels
-    ]
+def _label_score(label: str, right: int, given: int, true: int) -> LabelScore:
+    scores = (_share(right, given), _share(right, true), _share(2 * right, given + true))
+    return LabelScore(label, *scores, true, given)
 
 
 def _share(part: int, whole: int) -> float:
@@ -150,19 +152,13 @@ class LabelCounts(Counts):
             self._names.setdefault(each["label"], str(each["label"])) for each in (truth, record)
         )
         self.pairs[gold, predicted] += 1
+        self.count([gold] if gold == predicted else [], [predicted], [gold])
         probs = record.get("probs")
         certain = f" ({100 * probs[record['label']]:.0f} %)" if isinstance(probs, list) else ""
         return Judged(gold, f"{predicted}{certain}", gold == predicted)
 
     def baseline(self) -> float | None:
-        true = Counter[str]()
-        for (gold, _), count in self.pairs.items():
-            true[gold] += count
-        return max(true.values()) / true.total() if true else None
-
-    def label_scores(self) -> list[LabelScore]:
-        right = Counter({gold: n for (gold, given), n in self.pairs.items() if gold == given})
-        return scores_of_counts(right, self._sums(1), self._sums(0))
+        return max(self.true.values()) / self.true.total() if self.true else None
 
     def matrix(self) -> tuple[list[str], list[list[int]]]:
         seen = {label for pair in self.pairs for label in pair}
@@ -170,12 +166,6 @@ class LabelCounts(Counts):
         if len(labels) > MOST_LABELS:
             return [], []
         return labels, [[self.pairs[gold, given] for given in labels] for gold in labels]
-
-    def _sums(self, side: int) -> Counter[str]:
-        sums: Counter[str] = Counter()
-        for pair, n in self.pairs.items():
-            sums[pair[side]] += n
-        return sums
 
 
 class SetCounts(Counts):
@@ -188,7 +178,6 @@ class SetCounts(Counts):
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__()
         self._names = names
-        self._counts: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
         self._examples = 0
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
@@ -196,27 +185,17 @@ class SetCounts(Counts):
             {self._names.get(label, str(label)) for label in labels}
             for labels in (record["labels"], truth["label_set"])
         )
-        for counts, labels in zip(self._counts, (gold & predicted, predicted, gold), strict=True):
-            counts.update(labels)
+        self.count(gold & predicted, predicted, gold)
         self._examples += 1
         return Judged(", ".join(sorted(gold)), ", ".join(sorted(predicted)), gold == predicted)
 
-    def label_scores(self) -> list[LabelScore]:
-        return scores_of_counts(*self._counts)
-
     def facts(self) -> list[tuple[str, str]]:
-        _, predicted, gold = (counts.total() / max(1, self._examples) for counts in self._counts)
+        gold, predicted = (counts.total() / max(1, self._examples) for counts in (self.true, self.given))
         return [("labels of an example, on average", f"{gold:.2f}"), ("predicted ones", f"{predicted:.2f}")]
 
 
 class TagCounts(Counts):
     """A label for every word: confusions of words, scores of whole entities."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._right = Counter[str]()
-        self._given = Counter[str]()
-        self._true = Counter[str]()
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:
         predicted = record["labels"]
@@ -224,15 +203,12 @@ class TagCounts(Counts):
         self.pairs.update(zip(gold, predicted, strict=True))
         found = set(entities(predicted))
         expected = set(entities(gold))
-        for counts, these in ((self._right, found & expected), (self._given, found), (self._true, expected)):
-            counts.update(entity.kind for entity in these)
+        right, given, true = ([one.kind for one in each] for each in (found & expected, found, expected))
+        self.count(right, given, true)
         words = getattr(example, "words", [])
         missed = _listed(expected - found, words)
         invented = _listed(found - expected, words)
         return Judged(missed, invented, predicted == gold)
-
-    def label_scores(self) -> list[LabelScore]:
-        return scores_of_counts(self._right, self._given, self._true)
 
 
 def _listed(found: set[Entity], words: Sequence[str]) -> str:

@@ -1,11 +1,11 @@
-"""Curves of a history: points over global steps, smoothed, and thinned if there are many."""
+"""Curves of a history: points over global steps, thinned if there are many."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from palm.report.history import History
 
@@ -23,20 +23,6 @@ class Curve:
     name: str
     points: Sequence[Point]
 
-    def smoothed(self) -> Curve:
-        """The mean of about a tenth of the points around each, five at least; at the ends of those there are.
-
-        It is centred, so it does not lag behind a loss that falls quickly.
-        """
-        half = max(2, len(self.points) // 20)
-        sums = [0.0, *accumulate(value for _, value in self.points)]
-        found = []
-        for number, (step, _) in enumerate(self.points):
-            first = max(0, number - half)
-            end = min(len(self.points), number + half + 1)
-            found.append((step, (sums[end] - sums[first]) / (end - first)))
-        return Curve(self.name, found)
-
     def thinned(self, most: int) -> Curve:
         """Every k-th point and the last, so that there are about `most` of them."""
         every = -(-len(self.points) // most) if self.points else 1
@@ -48,18 +34,10 @@ def _curve(name: str, points: Iterable[Point]) -> Curve:
     return Curve(name, [(step, value) for step, value in points if math.isfinite(value)])
 
 
-def losses(history: History) -> dict[str, Curve]:
-    """Task -> the losses of its logged steps."""
+def losses(history: History, kind: str = "loss") -> dict[str, Curve]:
+    """Task -> the losses of its logged steps, or `mean_loss`, the running mean of all its steps there."""
     return {
-        task: _curve(task, ((step.step, step.loss) for step in history.steps if step.task == task))
-        for task in history.tasks
-    }
-
-
-def mean_losses(history: History) -> dict[str, Curve]:
-    """Task -> the running mean of the losses of all its steps, at those that were logged."""
-    return {
-        task: _curve(task, ((step.step, step.mean_loss) for step in history.steps if step.task == task))
+        task: _curve(task, ((step.step, getattr(step, kind)) for step in history.steps if step.task == task))
         for task in history.tasks
     }
 
@@ -78,29 +56,18 @@ def scores(history: History) -> dict[str, list[Curve]]:
     """Task -> a curve for each of its metrics, the deciding one first; of tasks that were evaluated."""
     found = {}
     for task in history.tasks:
-        names = list(
-            dict.fromkeys(name for each in history.evaluations for name in each.scores.get(task, {}))
-        )
-        curves = [
-            _curve(
-                name,
-                ((each.step, each.scores.get(task, {}).get(name, math.nan)) for each in history.evaluations),
-            )
-            for name in names
-        ]
-        if curves:
-            found[task] = curves
+        own = [(each.step, each.scores[task]) for each in history.evaluations if task in each.scores]
+        names = dict.fromkeys(name for _, scores in own for name in scores)
+        if names:
+            found[task] = [
+                _curve(name, ((step, scores.get(name, math.nan)) for step, scores in own)) for name in names
+            ]
     return found
 
 
-def learning_rates(history: History) -> Curve:
-    """The learning rate of every logged step."""
-    return _curve("learning rate", ((step.step, step.learning_rate) for step in history.steps))
-
-
-def gradient_norms(history: History) -> Curve:
-    """The norm of every logged step's gradient, before clipping."""
-    return _curve("gradient norm", ((step.step, step.grad_norm) for step in history.steps))
+def of_steps(history: History, kind: str) -> Curve:
+    """Return a number of every logged step: `learning_rate`, or `grad_norm`."""
+    return _curve(kind.replace("_", " "), ((step.step, getattr(step, kind)) for step in history.steps))
 
 
 def realised_steps(history: History) -> dict[str, Curve]:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from palm.core.durations import duration
-from palm.core.errors import PalmError
+from palm.core.errors import PalmError, StorageError
 from palm.core.files.fs import write_text
 from palm.core.files.manifest import verified_object
+from palm.core.files.records import check_unchanged
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.core.version import __version__
 from palm.engine.inference.inference import DESCRIPTION
@@ -27,8 +29,7 @@ from palm.engine.training.events import Evaluated
 from palm.engine.watching.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
-from palm.report.charts import Bars, Chart, Line, minus, shown_number
-from palm.report.comparison_page import COMPARISON, comparison_page
+from palm.report.charts import Chart, Line, minus, shown_number
 from palm.report.curves import Curve
 from palm.report.history import History
 from palm.report.run import Run, read_run
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 REPORT_FILE = "report.html"
-
-FEW_POINTS = 20
-"""With fewer logged steps a mean of neighbours shows nothing; the run's own mean knows all steps between."""
+COMPARISON = "compare.json"
 
 MOST_OPEN = 4
 """Tasks whose details are unfolded; of more, all are folded."""
@@ -77,13 +76,25 @@ def write_report(
     folder = Path(run)
     file = folder / REPORT_FILE if output is None else Path(output)
     if (folder / COMPARISON).is_file():
-        text = comparison_page(folder, environment())
+        text = comparison_page(folder)
     else:
         found = read_run(folder)
         text = page(found, analyses_of(found, predict, trust, dev_files))
     write_text(file, text, kind=REPORT_FILE)
     logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
     return file
+
+
+def comparison_page(folder: Path) -> str:
+    """Return the page of a comparison: verdicts, scores of all variants, differences with their intervals."""
+    file = folder / COMPARISON
+    check_unchanged(file)
+    found = read_object(file)
+    if (found.get("format"), found.get("version")) != ("palm-comparison", 1):
+        raise StorageError(f"{file} is no comparison of this palm; make it anew: palm compare")
+    template = environment().get_template("comparison.html")
+    with wrap_read_errors(file):
+        return template.render(name=folder.resolve().name, folder=folder, found=found, version=__version__)
 
 
 def environment(*packages: str) -> Environment:
@@ -192,7 +203,7 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
         "epochs": steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
         "scores": [(name, value, best.scores[task].get(name)) for name, value in last.items() if best],
         "baseline": analysis.baseline if isinstance(analysis, Analysis) else None,
-        "interval": _interval(analysis, best, task),
+        "intervals": analysis.intervals if isinstance(analysis, Analysis) and analysis.kind == "best" else {},
         "best_step": 0 if best is None else best.step,
         "models": [
             (each.kind, each.folder.relative_to(run.folder).as_posix())
@@ -201,35 +212,7 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
         ],
         "analysis": analysis if isinstance(analysis, Analysis) else None,
         "missing": analysis if isinstance(analysis, str) else "",
-        "length_charts": list(_length_charts(analysis)) if isinstance(analysis, Analysis) else [],
     }
-
-
-def _interval(analysis: Analysis | str, best: Evaluated | None, task: str) -> tuple[float, float] | None:
-    """Return the interval of the deciding score, if that is an accuracy; None for other metrics."""
-    name, share = next(iter(best.scores[task].items())) if best else ("", math.nan)
-    if name != "accuracy" or not isinstance(analysis, Analysis) or not analysis.examples or math.isnan(share):
-        return None
-    return accuracy_interval(share, analysis.examples)
-
-
-def accuracy_interval(share: float, examples: int) -> tuple[float, float]:
-    """Compute the 95 % interval of a share of examples.
-
-    Source: Wilson, 1927, "Probable inference, the law of succession, and statistical inference".
-    """
-    ratio = 1.96**2 / examples
-    half = math.sqrt(ratio * share * (1 - share) + ratio**2 / 4)
-    return (share + ratio / 2 - half) / (1 + ratio), (share + ratio / 2 + half) / (1 + ratio)
-
-
-def _length_charts(analysis: Analysis) -> Iterator[Bars]:
-    for file in analysis.data:
-        if file.histogram:
-            low, median, most, high = file.tokens
-            title = f"Lengths of {'training' if file.role == 'train' else 'dev'} rows"
-            note = f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}"
-            yield Bars(title, "rows", "tokens", file.histogram, note)
 
 
 def _last_task_step(history: History, task: str) -> int:
@@ -243,18 +226,16 @@ def _best(evaluated: Sequence[Evaluated], task: str) -> Evaluated | None:
 
 
 def _loss_charts(history: History) -> Iterator[Chart]:
-    """Per task its loss, raw behind smoothed, and its dev loss."""
+    """Per task its loss, raw behind the running mean of all its steps, and its dev loss."""
     dev = curves.dev_losses(history)
+    means = curves.losses(history, "mean_loss")
     for task, curve in curves.losses(history).items():
         colour = history.tasks.index(task)
         if not curve.points:
             continue
-        is_short = len(curve.points) < FEW_POINTS
-        smooth = curves.mean_losses(history)[task] if is_short else curve.smoothed()
-        name = "mean of the last steps" if is_short else "smoothed"
         lines = [
             Line(Curve("loss of the step", curve.points), colour, faint=True, marks=len(curve.points) <= 120),
-            Line(Curve(name, smooth.points), colour),
+            Line(Curve("running mean", means[task].points), colour),
         ]
         if task in dev:
             lines.append(Line(Curve("dev loss", dev[task].points), colour, dash=1, marks=True))
@@ -290,14 +271,12 @@ def _score_charts(history: History) -> Iterator[Chart]:
 
 
 def _update_charts(history: History) -> Iterator[Chart]:
-    rates = curves.learning_rates(history)
-    norms = curves.gradient_norms(history)
+    rates = curves.of_steps(history, "learning_rate")
+    norms = curves.of_steps(history, "grad_norm")
     if rates.points:
         yield Chart("Learning rate", "rate", [Line(rates, 7)])
     if norms.points:
-        raw = Line(Curve("norm of the step", norms.points), 7, faint=True)
-        smooth = Line(Curve("smoothed", norms.smoothed().points), 7)
-        yield Chart("Norm of the gradient, before clipping", "norm", [raw, smooth])
+        yield Chart("Norm of the gradient, before clipping", "norm", [Line(norms, 7)])
 
 
 def _pace_charts(history: History) -> Iterator[Chart]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from palm.core.errors import PalmError
 from palm.core.files.fs import write_text
 from palm.report import curves
-from palm.report.charts import Chart, Line
+from palm.report.charts import Chart, Line, labels
 from palm.report.curves import Curve
 from palm.report.groups import SeedGroup, grouped_runs, mean_curve
 from palm.report.history import History
@@ -22,7 +22,7 @@ PLOT_FILE = "curves.html"
 
 
 def plot(*runs: str | Path, output: str | Path | None = None) -> Path:
-    """Write a page with loss and dev scores of every task over global steps, raw and smoothed.
+    """Write a page with loss and dev scores of every task over global steps.
 
     Runs whose configurations differ in nothing but the seed are drawn as their mean, with each of them
     behind it; others beside each other.
@@ -58,13 +58,9 @@ def charts_of(runs: Sequence[str | Path]) -> Iterator[Chart]:
 
 
 def _loss_lines(task: str, groups: Sequence[SeedGroup]) -> Iterator[Line]:
-    def smoothed(history: History) -> Curve | None:
-        curve = curves.losses(history).get(task)
-        return None if curve is None else curve.smoothed()
-
     for number, group in enumerate(groups):
         yield from _behind(group, number, lambda history: curves.losses(history).get(task))
-        yield from _mean(group, "", number, smoothed)
+        yield from _mean(group, "", number, lambda history: curves.losses(history, "mean_loss").get(task))
         yield from _mean(group, ", dev loss", number, lambda history: curves.dev_losses(history).get(task))
 
 
@@ -112,12 +108,24 @@ def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour:
         figure = plotext.figure
         figure.clear()
         figure.theme("simple" if colour else "colorless")
-        figure.plot_size(width, height)
+        lines = [line for line in chart.lines if line.in_table and line.curve.points]
+        frame = chart.frame
+        if frame is None or not lines:
+            continue
+        # The names of the curves have lines of their own above them.
+        above = len(lines) + 2 if len(lines) > 1 else 0
+        figure.plot_size(width, height + above)
         figure.title(chart.title)
-        for number, line in enumerate(line for line in chart.lines if line.in_table):
+        for number, line in enumerate(lines):
             marker = "hd" if colour else "abcdefghijklmnop"[number % 16]
             points = map(list, zip(*line.curve.points, strict=True))
-            figure.draw(figure.signal(*points, marker=marker).lines().label(line.curve.name))
+            signal = figure.signal(*points, marker=marker).lines()
+            figure.draw(signal.label(line.curve.name[: width - 20]) if above else signal)
+        for axis, values in (("x", frame.xs), ("y", frame.ys)):
+            figure.ruler(axis).ticks(*map(list, zip(*labels(values), strict=True)))
+        figure.ruler("x").lim(frame.x_low, frame.x_high)
+        room = (height + above) / height
+        figure.ruler("y").lim(frame.ys[0], frame.ys[0] + room * (frame.ys[-1] - frame.ys[0]))
         text = str(figure.build())
         found.append(text if colour else str(plotext.uncolorize(text)))
     return "\n".join(found)

@@ -14,9 +14,10 @@ from palm.core.errors import StorageError
 from palm.core.files.door import has_link
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed
-from palm.core.files.records import check_plain
+from palm.core.files.records import check_plain, read_record
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run.run_directory import CONFIGURATION, RECIPE, name_problem
+from palm.engine.run.run_directory import CONFIGURATION, RECIPE, RECORD, RunRecord, name_problem
+from palm.engine.training.recipe import flattened
 from palm.report.history import History, read_history
 
 
@@ -58,6 +59,8 @@ class Run:
         folder: its `save_path`.
         history: what happened.
         sections: `global`, the tasks and `backbone` -> their resolved settings; empty where nothing tells.
+        defaults: the same sections -> the values of settings that nobody set, as far as a result depends on
+            them.
         models: those that it saved, per task the best first.
         checkpoints: their global steps.
         is_configured: whether a configuration made it, and can make it again; otherwise a program did.
@@ -66,6 +69,7 @@ class Run:
     folder: Path
     history: History
     sections: Mapping[str, Sequence[Value]] = field(default_factory=dict)
+    defaults: Mapping[str, Sequence[Value]] = field(default_factory=dict)
     models: Sequence[Model] = ()
     checkpoints: Sequence[int] = ()
     is_configured: bool = False
@@ -114,7 +118,25 @@ def read_run(folder: str | Path) -> Run:
     file = folder / CONFIGURATION
     is_configured = file.is_file()
     sections = _sections(file if is_configured else folder / RECIPE)
-    return Run(folder, history, sections, models, sorted(numbered(folder, "step_")), is_configured)
+    checkpoints = sorted(numbered(folder, "step_"))
+    return Run(folder, history, sections, _defaults(folder, sections), models, checkpoints, is_configured)
+
+
+def _defaults(folder: Path, sections: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:
+    """Return what the run's record has of settings beyond those of its configuration."""
+    file = folder / RECORD
+    if not file.is_file() or not sections:
+        return {}
+    facts = dict(read_record(file, RunRecord)["identity"])
+    tasks = {f"task {name}": settings for name, settings in facts.pop("tasks").items()}
+    parts = {"global": facts, **tasks, "backbone": facts.pop("backbone")["settings"]}
+    given = {
+        title: {each.name for each in (*sections.get(title, ()), *sections["global"])} for title in parts
+    }
+    return {
+        title: [Value(name, each) for name, each in flattened(own).items() if name not in given[title]]
+        for title, own in parts.items()
+    }
 
 
 def _sections(file: Path) -> dict[str, list[Value]]:

@@ -53,7 +53,7 @@ def test_a_comparison_is_trained_once_and_goes_on_with_what_is_missing(
     names = [f"{variant}-seed{seed}" for variant in ("alone-cls", "together") for seed in (1, 2)]
     assert sorted(path.name for path in runs.iterdir()) == names
     found = json.loads((tmp_path / "grid" / "compare.json").read_text(encoding="utf-8"))
-    assert [variant["steps"] for variant in found["variants"]] == [{"cls": 4, "match": 2}, {"cls": 4}]
+    assert [each["length"]["steps"] for each in found["variants"]] == [{"cls": 4, "match": 2}, {"cls": 4}]
     results = [json.loads((runs / name / "result.json").read_text(encoding="utf-8")) for name in names]
     assert [result["steps"]["cls"] for result in results] == [4, 4, 4, 4]
     scores = found["variants"][1]["scores"]["cls"]["per_seed"]
@@ -183,7 +183,9 @@ def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_la
     ]
     run = yaml.safe_load((tmp_path / "grid/runs/equal-seed2/config.yaml").read_text(encoding="utf-8"))
     assert (run["global"]["tasks_per_step"], run["global"]["random_seed"]) == ("all", 2)
-    scores = {each["name"]: np.array(each["scores"]["cls"]["per_seed"]) for each in found["variants"]}
+    scores = {
+        each["variant"]["name"]: np.array(each["scores"]["cls"]["per_seed"]) for each in found["variants"]
+    }
     assert found["answers"][2]["difference"]["mean"] == pytest.approx(
         100 * (scores["equal"] - scores["alone-cls"]).mean()
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from palm.experiments.comparison.resampling import resampled_scores
 from palm.experiments.comparison.statistics import (
     holm,
     paired_difference,
@@ -17,6 +16,7 @@ from palm.experiments.comparison.statistics import (
     t_tail,
 )
 from palm.metrics import METRICS
+from palm.metrics.resampling import resampled_scores
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from compare_null import Scene, simulated

@@ -53,4 +53,4 @@ def controller(folder: Path, **settings: Any) -> palm.Controller:
 def timeless(path: Path) -> list[dict[str, Any]]:
     """The lines of a history without what differs between equal runs."""
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("seconds", "time")} for line in lines]
+    return [{k: v for k, v in line.items() if k not in ("seconds", "time", "memory_bytes")} for line in lines]

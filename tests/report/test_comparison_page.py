@@ -14,7 +14,7 @@ from palm.core.files.fs import write_json
 
 def comparison() -> dict[str, Any]:
     scores = {"per_seed": [0.91, 0.93], "mean": 0.92, "deviation": 0.0141, "standard_error": 0.01}
-    ways = {"name": "together", "said": "together", "tasks": ["slot", "<b>mlm"], "num_epochs": 2.0}
+    way = {"name": "together", "said": "together", "tasks": ["slot", "<b>mlm"]}
     difference = {"mean": 1.25, "standard_error": 0.4, "seed_error": 0.3, "row_error": 0.26, "low": -3.8}
     difference |= {
         "high": 6.3,
@@ -31,8 +31,9 @@ def comparison() -> dict[str, Any]:
             "slot": {"file": "test.tsv", "metric": "entity_f1", "rows": 893, "model": "best", "is_dev": False}
         },
         "variants": [
-            {**ways, "steps": {"slot": 40}, "total": 60, "seconds": 3.0, "scores": {"slot": scores}},
-            {**ways, "name": "alone-slot", "steps": {}, "total": 40, "seconds": 2.0,
+            {"variant": way, "length": {"steps": {"slot": 40}, "total": 60}, "seconds": 3.0,
+             "scores": {"slot": scores}},
+            {"variant": {**way, "name": "alone-slot"}, "length": {"steps": {}, "total": 40}, "seconds": 2.0,
              "scores": {"slot": scores}},
         ],
         "answers": [

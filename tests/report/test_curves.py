@@ -8,17 +8,10 @@ import pytest
 
 from palm.engine.training.events import Drawn, Logged, Planned, PlannedTask
 from palm.report import curves
-from palm.report.charts import Bars, Chart, Line, ticks
+from palm.report.charts import Chart, Line, ticks
 from palm.report.curves import Curve
 from palm.report.history import History
 from palm.report.page import environment
-
-
-def test_a_smoothed_curve_is_the_mean_of_the_points_around_each() -> None:
-    smoothed = Curve("loss", [(1, 8.0), (2, 4.0), (4, 0.0), (5, 4.0), (9, 4.0), (10, 1.0)]).smoothed()
-    assert smoothed.points == [(1, 4.0), (2, 4.0), (4, 4.0), (5, 2.6), (9, 2.25), (10, 3.0)]
-    straight = Curve("loss", [(step, 2.0 * step) for step in range(100)])
-    assert straight.smoothed().points[5:-5] == straight.points[5:-5]  # it does not lag
 
 
 def test_a_thinned_curve_keeps_its_ends() -> None:
@@ -70,7 +63,7 @@ def test_ticks_are_round_and_enclose_the_range(low: float, high: float, expected
     assert ticks(low, high, 5) == expected
 
 
-def svg(chart: Chart | Bars) -> str:
+def svg(chart: Chart) -> str:
     pytest.importorskip("jinja2", reason="the extra report is not installed")
     return str(environment().get_template("chart.html").module.picture(chart))  # type: ignore[attr-defined]
 
@@ -106,13 +99,7 @@ def test_a_chart_of_equal_numbers_can_be_drawn(values: list[float]) -> None:
 
 def test_names_in_a_chart_are_escaped() -> None:
     chart = Chart("<b>", "<i>", [Line(Curve("<u>", [(0, 1.0), (1, 2.0)]), marks=True)])
-    bars = Bars("<b>", "<i>", "<u>", [("<s>", 1)])
-    assert not re.search("<[bius]>", svg(chart) + svg(bars))
-
-
-def test_bars_are_as_high_as_their_counts() -> None:
-    heights = re.findall(r'<rect [^>]*height="([\d.]+)"', svg(Bars("n", "n", "x", [("1", 2), ("2", 4)])))
-    assert [float(height) for height in heights] == [90.0, 180.0]
+    assert not re.search("<[biu]>", svg(chart))
 
 
 def test_stages_have_a_line_and_their_name_where_they_begin() -> None:

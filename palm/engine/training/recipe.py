@@ -184,25 +184,23 @@ def _task_identity(task: Task) -> dict[str, Any]:
 def described(recipe: Recipe) -> dict[str, Any]:
     """Return the same in the sections of a resolved configuration: `global`, `tasks` and `backbone`."""
     facts = identity(recipe)
-    run: dict[str, Any] = {}
-    for name, value in facts.items():
-        if name in ("tasks", "backbone"):
-            continue
-        is_component = isinstance(value, dict) and set(value) == {"name", "settings"}
-        run |= {name: value["name"], **value["settings"]} if is_component else {name: value}
-    tasks = {}
-    for task in recipe.tasks:
-        own = facts["tasks"][task.name]
-        head = own.pop("paradigm")
-        reader = named(READERS, task.reader)
-        tasks[task.name] = {"reader": reader["name"], "paradigm": head["name"], **own}
-        tasks[task.name] |= {**reader["settings"], **head["settings"]}
-    backbone = facts["backbone"]
+    own = facts.pop("tasks")
+    readers = {task.name: named(READERS, task.reader) for task in recipe.tasks}
+    backbone = facts.pop("backbone")
     return {
-        "global": {**run, "backbone": backbone["name"]},
-        "tasks": tasks,
+        "global": {**flattened(facts), "backbone": backbone["name"]},
+        "tasks": {name: flattened({"reader": readers[name], **own[name]}) for name in own},
         "backbone": backbone["settings"],
     }
+
+
+def flattened(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with those of components beside the components' names, as a configuration has them."""
+    found: dict[str, Any] = {}
+    for name, value in facts.items():
+        is_component = isinstance(value, Mapping) and set(value) == {"name", "settings"}
+        found |= {name: value["name"], **value["settings"]} if is_component else {name: value}
+    return found
 
 
 def named(registry: Registry[Any], component: Component) -> dict[str, Any]:

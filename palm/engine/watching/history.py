@@ -85,9 +85,7 @@ class HistoryWriter:
             if event.message not in [line.get("message") for line in self.lines]:
                 self._write(event)
         elif isinstance(event, Logged):
-            on_gpu = self._training.recipe.device.type == "cuda"
-            memory = event.memory_bytes if on_gpu else None
-            self._write(replace(event, seconds=round(event.seconds, 3), memory_bytes=memory))
+            self._write(replace(event, seconds=round(event.seconds, 3)))
         elif isinstance(event, Evaluated):
             self._write_draws()
             self._write(replace(event, seconds=round(self.seconds(), 3)))

@@ -20,7 +20,7 @@ from palm.engine.run.run_lock import only_run_in
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import Setup, setup_of
 from palm.experiments.comparison.statistics import smallest_differences
-from palm.experiments.comparison.variants import Budget, Length, Variant
+from palm.experiments.comparison.variants import REFERENCE, Budget, Length, Variant
 from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result, word_of
 from palm.experiments.grid.pool import Pool, Progress, slots_of
 
@@ -121,7 +121,8 @@ def _compared(
     ways = setup.ways()
     logger.info("%s", setup.equal(ways))
     for target, rows in setup.num_rows().items():
-        _tell_smallest(target, seeds, rows)
+        said = "%s: with %d seeds and %d rows, differences above %.0f to %.0f points can be shown"
+        logger.info(said, target, seeds, rows, *smallest_differences(seeds, rows))
     settings = setup.settings
     chosen = range(settings.random_seed, settings.random_seed + seeds)
     runs = setup.runs(ways, chosen)
@@ -129,19 +130,6 @@ def _compared(
     slots = slots_of(workers, settings.use_gpu)
     results = _trained(Pool(grid, ["compare", "--one_run", *home], slots, keep_models), runs)
     return _outcome(grid, setup, ways, results, chosen)
-
-
-def _tell_smallest(target: str, seeds: int, rows: int) -> None:
-    """Log what the numbers of seeds and rows can show."""
-    low, high = smallest_differences(seeds, rows)
-    logger.info(
-        "%s: with %d seeds and %d rows, differences above %.0f to %.0f points can be shown",
-        target,
-        seeds,
-        rows,
-        low,
-        high,
-    )
 
 
 def _keep_earlier(folder: Path, found: Outcome) -> None:
@@ -181,8 +169,10 @@ def _outcome(
     seeds: Sequence[int],
 ) -> Outcome:
     """Compare the runs' results; write the outcome as JSON and as text."""
-    rows = {
-        target: {
+    rows = {}
+    described = {}
+    for target, path in setup.tests.items():
+        rows[target] = {
             variant.name: [
                 read_rows(grid.folder(f"{variant.name}-seed{seed}") / ROWS / f"{target}.jsonl")
                 for seed in seeds
@@ -190,14 +180,9 @@ def _outcome(
             for variant, _ in ways
             if target in variant.tasks
         }
-        for target in setup.tests
-    }
-    together = ways[0][0].name
-    described = {}
-    for target, path in setup.tests.items():
-        first = results[f"{together}-seed{seeds[0]}"]["test"][target]
+        first = results[f"{REFERENCE}-seed{seeds[0]}"]["test"][target]
         kind = "best" if first["model"] == BEST else "last"
-        number = len(rows[target][together][0])
+        number = len(rows[target][REFERENCE][0])
         described[target] = Scoring(str(path), first["metric"], number, kind, setup.is_dev(target))
     timed = [
         (variant, length, mean(results[f"{variant.name}-seed{seed}"]["seconds"] for seed in seeds))

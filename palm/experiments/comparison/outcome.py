@@ -15,17 +15,16 @@ from palm.core.errors import PalmError
 from palm.core.files.records import check_unchanged
 from palm.core.files.untrusted import parse_json, wrap_read_errors
 from palm.engine.run.evaluation import aligned
-from palm.experiments.comparison.resampling import Pair, resampled_scores
 from palm.experiments.comparison.statistics import (
     LEVEL,
     Difference,
-    Floats,
     holm,
     paired_difference,
     t_quantile,
 )
 from palm.experiments.comparison.variants import ALONE, REFERENCE, STAGED, Budget, Length, Variant
 from palm.metrics import METRICS, Metric
+from palm.metrics.resampling import Floats, Pair, resampled_scores
 
 COMPARE_FORMAT = "palm-comparison"
 COMPARE_VERSION = 1
@@ -79,22 +78,14 @@ class Trained:
     """A variant and its scores.
 
     Args:
-        name: of the variant.
-        said: how a verdict calls it.
-        tasks: that it trained.
-        num_epochs: of its main task.
-        steps: task -> planned steps.
-        total: planned optimizer steps.
+        variant: the way of training.
+        length: of its runs, as planned.
         seconds: that a run took, on average.
         scores: target -> its scores.
     """
 
-    name: str
-    said: str
-    tasks: Sequence[str]
-    num_epochs: float | None
-    steps: Mapping[str, int]
-    total: int
+    variant: Variant
+    length: Length
     seconds: float
     scores: Mapping[str, Scores]
 
@@ -164,7 +155,10 @@ class Outcome:
         for each in self.variants:
             found = [each.scores.get(target) for target in self.tests]
             cells = ["" if own is None else f"{own.mean:.4f} ± {own.deviation:.4f}" for own in found]
-            rows.append([each.name, ", ".join(each.tasks), str(each.total), f"{each.seconds:.0f}", *cells])
+            way = each.variant
+            rows.append(
+                [way.name, ", ".join(way.tasks), str(each.length.total), f"{each.seconds:.0f}", *cells]
+            )
         compared = [
             ["task", "variant", "against", "difference", "95 % interval", "p", "p corrected", "verdict"]
         ]
@@ -236,19 +230,7 @@ def outcome_of(
         answers += [_answer(target, *pair, metric, whole, resampled) for pair in _pairs(known)]
     asked = {variant.name for variant, _, _ in variants if variant.as_given} - {STAGED}
     answers = _corrected_apart(answers, asked, tests)
-    trained = [
-        Trained(
-            name=variant.name,
-            said=variant.said,
-            tasks=list(variant.tasks),
-            num_epochs=length.num_epochs,
-            steps=dict(length.steps),
-            total=length.total,
-            seconds=seconds,
-            scores=scores[variant.name],
-        )
-        for variant, length, seconds in variants
-    ]
+    trained = [Trained(*way, scores[way[0].name]) for way in variants]
     verdicts = {
         target: "; ".join(_said(a, len(seeds)) for a in answers if a.target == target) for target in rows
     }

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from palm.metrics.resampling import Floats
 
 _gauss_legendre = cache(np.polynomial.legendre.leggauss)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -12,9 +13,17 @@ import yaml
 from palm.engine.training.events import Evaluated, Event, Logged, Saved, Started
 from palm.engine.training.loop import Step
 
+MOST_LETTERS = 500
+"""Of a parameter, as older versions of MLflow have it."""
 
-def curves_of(event: Event) -> dict[str, float]:
-    """The points that an event adds to curves, by name; what is not a number has no point."""
+
+def curves_of(event: Event, known: Mapping[str, int] = MappingProxyType({})) -> dict[str, float]:
+    """The points that an event adds to curves, by name; what is not a number has no point.
+
+    Args:
+        event: of the run.
+        known: curve -> its last step so far, of a run that goes on: points up to there are not added again.
+    """
     points: dict[str, float] = {}
     if isinstance(event, Logged):
         names = ("loss", "mean_loss", "grad_norm")
@@ -25,7 +34,11 @@ def curves_of(event: Event) -> dict[str, float]:
         for task, scores in event.scores.items():
             points |= {f"{task}/dev_{name}": value for name, value in scores.items()}
         points |= {f"{task}/dev_loss": value for task, value in event.dev_loss.items()}
-    return {name: value for name, value in points.items() if math.isfinite(value)}
+    return {
+        name: value
+        for name, value in points.items()
+        if math.isfinite(value) and step_of(event) > known.get(name, -1)
+    }
 
 
 def step_of(event: Event) -> int:
@@ -38,6 +51,18 @@ def step_of(event: Event) -> int:
 def settings_text(configuration: Mapping[str, Any]) -> str:
     """The resolved configuration as YAML."""
     return yaml.safe_dump(dict(configuration), allow_unicode=True, sort_keys=False)
+
+
+def parameters_of(configuration: Mapping[str, Any], place: str = "") -> dict[str, str]:
+    """Return the settings of a resolved configuration by name; those of a task as `task.name`."""
+    found: dict[str, str] = {}
+    for name, value in configuration.items():
+        section = place if name in ("global", "tasks") else f"{place}{name}."
+        if isinstance(value, Mapping):
+            found |= parameters_of(value, section)
+        else:
+            found[f"{place}{name}"] = str(value)[:MOST_LETTERS]
+    return found
 
 
 class Summary:

@@ -8,7 +8,7 @@ from typing import Any
 
 from palm.core.files.door import make_folder
 from palm.engine.training.events import Ended, Event, Started
-from palm.engine.watching.trackers.curves import Summary, curves_of, settings_text, step_of
+from palm.engine.watching.trackers.curves import Summary, curves_of, parameters_of, settings_text, step_of
 
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "FAILED"}
 
@@ -30,18 +30,22 @@ class MLflow:
         self.folder = folder / name
         self.step = 0
         self.summary = Summary()
+        self.known: dict[str, int] = {}
 
     def __call__(self, event: Event) -> None:
         self.step = step_of(event)
         if isinstance(event, Started):
             self._start(event)
         self.summary(event)
-        for name, value in curves_of(event).items():
+        for name, value in curves_of(event, self.known).items():
             self.client.log_metric(self.run, name, value, step=self.step)
         if isinstance(event, Ended):
             for name, text in self.summary.texts():
                 self.client.log_text(self.run, text, f"{name}.md")
             self.client.set_terminated(self.run, STATUS[event.reason])
+
+    def _last_step(self, name: str) -> int:
+        return max(int(point.step) for point in self.client.get_metric_history(self.run, name))
 
     def _start(self, event: Started) -> None:
         from mlflow import MlflowClient
@@ -63,4 +67,9 @@ class MLflow:
             else self.client.create_run(experiment, tags={FOLDER: str(own)}, run_name=own.name)
         )
         self.run: str = run.info.run_id
+        # What a killed run wrote behind its checkpoint stays, and the same steps are not written again.
+        self.known |= {name: self._last_step(name) for name in run.data.metrics}
+        for name, value in parameters_of(event.configuration).items():
+            if name not in run.data.params:
+                self.client.log_param(self.run, name, value)
         self.client.log_text(self.run, settings_text(event.configuration), "resolved_config.yaml")

@@ -35,6 +35,16 @@ class Trackio:
         self.package: Any = import_module(package)  # it reads the environment when it is imported
         self.project = os.environ.get(f"{package.upper()}_PROJECT", "palm")
         self.summary = Summary()
+        self.known: dict[str, int] = {}
+
+    def _known(self) -> dict[str, int]:
+        """Curve -> its last step in the run that goes on; wandb refuses steps of the past itself."""
+        if self.package.__name__ == "wandb":
+            return {}
+        found: dict[str, int] = {}
+        for line in self.package.SQLiteStorage.get_logs(self.project, self.folder.resolve().name):
+            found |= {name: max(found.get(name, -1), int(line["step"] or 0)) for name in line}
+        return found
 
     def __call__(self, event: Event) -> None:
         self.step = step_of(event)
@@ -45,8 +55,10 @@ class Trackio:
                 config=dict(event.configuration),
                 resume="allow" if self.step else "never",
             )
+            self.known = self._known() if self.step else {}
         self.summary(event)
-        if points := curves_of(event):
+        points = curves_of(event, self.known)
+        if points:
             self.package.log(points, step=self.step)
         if isinstance(event, Ended):
             for task, (step, scores) in self.summary.best.items():
