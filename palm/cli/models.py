@@ -231,6 +231,7 @@ def download_models(options: argparse.Namespace, settings: Settings) -> None:  #
     "inspect",
     "tell what a directory holds",
     [option("directory", metavar="DIR", help="the directory"), JSON],
+    only_reads=True,
 )
 def inspect(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """Tell what a directory holds: a saved model, a checkpoint, a run, an export, or pretrained weights of

@@ -16,6 +16,7 @@ from palm.cli.command import (
     option,
     write_line,
 )
+from palm.cli.without_torch import need_torch
 from palm.core.errors import ConfigError, PalmError
 
 DEFAULT_TASKS = "cls, seq_label, mlm"
@@ -34,6 +35,7 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
             help="the directory, or model at Hugging Face, to start from; absent: a small random encoder",
         ),
     ],
+    only_reads=True,
 )
 def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """Write a configuration, a file for each task, a few rows of data and a script into a new folder; `palm
@@ -71,6 +73,7 @@ def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG0
         option("--config", help="also those of the modules that this configuration names"),
         TASK_DIR,
     ],
+    only_reads=True,
 )
 def ls(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and balancing methods
@@ -81,6 +84,8 @@ def ls(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
 
     find_components(options.config or ".")
     modules = list(dict.fromkeys(_modules_of(options.config, options.task_dir, COMPONENT_KINDS)))
+    if modules:
+        need_torch()
     found = entries(modules=modules) if options.name is None else chosen(options.name, modules)
     if options.name in (None, *COMPONENT_KINDS):
         write_line(listing(found))

@@ -93,6 +93,7 @@ def report(options: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
         option("second", metavar="RUN", help="that of another"),
         JSON,
     ],
+    only_reads=True,
 )
 def diff(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
     """Tell what differs between two runs: settings, with the file and line that set them, data, versions,
