@@ -12,6 +12,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -123,10 +124,21 @@ def files() -> Iterator[tuple[str, str]]:
                 (f"{' '.join(request.words)}\t{' '.join(request.labels)}" for request in drawn),
             ),
         )
+        yield f"requests/{split}.jsonl", "\n".join([*_several(drawn), ""])
         yield (
             f"intent/{split}.tsv",
             _table("label\ttext_a", (f"{request.intent}\t{' '.join(request.words)}" for request in drawn)),
         )
+
+
+def _several(drawn: list[Request]) -> Iterator[str]:
+    """One, two or three requests at a time, with the list of what they want."""
+    rest = iter(drawn)
+    for count, first in enumerate(rest):
+        asked = [first, *islice(rest, count % 3)]
+        labels = sorted({request.intent for request in asked})
+        text = " and ".join(" ".join(request.words) for request in asked)
+        yield json.dumps({"labels": labels, "text": text})
 
 
 def _by_slot(label: str) -> tuple[str, str]:

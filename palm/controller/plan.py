@@ -219,8 +219,12 @@ def _keep_shared_rows(tasks: Sequence[TaskPlan]) -> None:
 
 
 def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:
-    """`n_classes`, where the configuration does not tell it but the reader's label_map does."""
-    if reader is None or "n_classes" in reader[1] or reader[1].get("label_map") is None:
+    """`n_classes`, where the configuration does not tell it but the reader's labels do."""
+    if reader is None or "n_classes" in reader[1]:
+        return {}
+    if columns := reader[1].get("label_columns"):
+        return {"n_classes": len(columns)}
+    if reader[1].get("label_map") is None:
         return {}
     try:
         return {"n_classes": max(Labels(None, reader[1]["label_map"]).names) + 1}

@@ -21,6 +21,11 @@ from palm.reader.tables.record import cell_text
 _SHOWN = 10
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
+Shape = tuple[str | int, ...]
+
+Label = float | list[int]
+"""An id, a number, or the ids of all labels that a text has."""
+
 MAX_LABEL = 2**31 - 1
 """The largest id of a label, as an int32 takes it."""
 
@@ -35,8 +40,10 @@ class Labels:
     Attributes:
         target: what a batch calls the ids.
         dtype: the dtype they have there.
+        shape: of a batch of them.
         field: what a record calls one.
         names: id -> name; empty where labels are written as ids.
+        unknown: the value of a row without a label, which no loss counts.
 
     Raises:
         ConfigError: a mapping of another form, or with ids that `n_classes` leaves out.
@@ -45,7 +52,9 @@ class Labels:
 
     target: ClassVar[str] = "label_ids"
     dtype: ClassVar[torch.dtype] = torch.long
+    shape: Shape = ("batch",)
     field: ClassVar[str] = "label"
+    unknown: Any = NO_LABEL
 
     def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
         if n_classes is not None and n_classes < 1:
@@ -95,13 +104,16 @@ class RealLabels:
     Attributes:
         target: what a batch calls them.
         dtype: the dtype they have there.
+        shape: of a batch of them.
         field: what a record calls one.
         names: empty; numbers have no names.
     """
 
     target: ClassVar[str] = "label_values"
     dtype: ClassVar[torch.dtype] = torch.float
+    shape: Shape = ("batch",)
     field: ClassVar[str] = "value"
+    unknown: ClassVar[None] = None
     names: ClassVar[dict[int, str]] = {}
 
     def value_of(self, cell: Any, place: str) -> float:
@@ -119,13 +131,13 @@ class RealLabels:
         return value
 
 
-def check_labelled(label: float, place: str) -> None:
+def check_labelled(label: Label, place: str) -> None:
     """Refuse a row to evaluate on that has no label.
 
     Raises:
         DataError: it has none; the message begins with `place`.
     """
-    if label == NO_LABEL:
+    if label == NO_LABEL or (isinstance(label, list) and min(label, default=0) < 0):
         raise DataError(f"{place}: the label is empty; rows to evaluate on need one (missing_labels or not)")
 
 
