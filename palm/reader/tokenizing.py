@@ -122,11 +122,12 @@ class TokenizingReader(Reader):
             super().write_file(setting, target)
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
-        """The batch of these rows, with every target that is one number a row."""
+        """The batch of these rows, with every target that is as many numbers for each row."""
         batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
-        for name in self.targets_attr:
-            if name in rows and rows[name].offsets is None:
-                batch[name] = torch.from_numpy(rows[name].values[np.asarray(indices)])
+        for name, spec in self.targets_attr.items():
+            if name in rows and spec.shape[-1] != "seq":
+                values = np.stack([rows[name][index] for index in indices])
+                batch[name] = torch.from_numpy(values).to(spec.dtype)
         return batch
 
     def rows_of(self, path: Path) -> Iterator[Mapping[str, Any]] | None:
