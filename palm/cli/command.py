@@ -10,38 +10,26 @@ import argparse
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from operator import methodcaller
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from palm.core.errors import PalmError
 
-Settings = Sequence[str]
-"""`--SETTING VALUE ...`, which only the configuration can understand."""
+Run = Callable[[argparse.Namespace], None]
 
-Run = Callable[[argparse.Namespace, Settings], None]
-
-
-@dataclass(frozen=True)
-class Option:
-    """An argument of a command, as `ArgumentParser.add_argument` takes it.
-
-    Args:
-        names: `--output` and its like, or the name of a positional argument.
-        keywords: its help, type and default.
-    """
-
-    names: tuple[str, ...]
-    keywords: Mapping[str, Any]
+Option = Callable[[argparse.ArgumentParser], object]
+"""Adds an argument to a parser."""
 
 
 def option(*names: str, **keywords: Any) -> Option:
-    """Declare an argument."""
-    return Option(names, keywords)
+    """Declare an argument, as `ArgumentParser.add_argument` takes it."""
+    return methodcaller("add_argument", *names, **keywords)
 
 
 def flag(name: str, meaning: str) -> Option:
@@ -61,7 +49,8 @@ class Command:
     Args:
         name: the word after `palm`.
         help: its line in `palm --help`.
-        run: gets the arguments, and the settings that follow them; its docstring is the description.
+        run: gets the arguments, and in `settings` what only the configuration can understand; its docstring
+            is the description.
         options: its arguments.
         epilog: returns the end of its `--help`.
         takes_settings: whether settings of a configuration may follow.
@@ -91,8 +80,8 @@ class Command:
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add its arguments to a parser."""
-        for declared in self.options:
-            parser.add_argument(*declared.names, **declared.keywords)
+        for add in self.options:
+            add(parser)
 
 
 COMMANDS: dict[str, Command] = {}

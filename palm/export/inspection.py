@@ -12,8 +12,9 @@ from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed, verify
+from palm.core.files.serialization import file_settings
 from palm.core.files.tensors import weights_under
-from palm.core.files.untrusted import read_object, resolve_inside, wrap_read_errors
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.engine.inference import inference
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run import checkpoint
@@ -201,14 +202,14 @@ def _pretrained(folder: Path) -> Facts:
 
 def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
     """Reader, head, labels and vocabulary of a task."""
-    settings = parts["reader"]["settings"]
-    label_map = _in(folder, settings.get("label_map"))
+    settings = file_settings(parts["reader"]["settings"], folder)
+    label_map = settings.get("label_map")
     labels = Labels(None, label_map).names if label_map is not None else {}
     return {
         "reader": _component(parts["reader"]),
         "paradigm": _component(parts["paradigm"]),
         "labels": [labels[number] for number in sorted(labels)],
-        "vocabulary": _vocabulary(_in(folder, settings["vocab_path"]), bool(settings.get("do_lower_case"))),
+        "vocabulary": _vocabulary(settings["vocab_path"], bool(settings.get("do_lower_case"))),
     }
 
 
@@ -220,13 +221,6 @@ def _component(saved: Mapping[str, Any]) -> Facts:
         if name not in ("vocab_path", "label_map")
     }
     return {"name": saved.get("name"), **settings}
-
-
-def _in(folder: Path, value: Any) -> Any:
-    """A setting; a file of the directory as a path."""
-    return (
-        resolve_inside(folder, value["file"]) if isinstance(value, dict) and set(value) == {"file"} else value
-    )
 
 
 def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
