@@ -216,6 +216,7 @@ def download_models(options: argparse.Namespace) -> None:
     "inspect",
     "tell what a directory holds",
     [cli.option("directory", metavar="DIR", help="the directory"), cli.JSON],
+    only_reads=True,
 )
 def inspect(options: argparse.Namespace) -> None:
     """Tell what a directory holds: a saved model, a checkpoint, a run, an export, or pretrained weights of
