@@ -8,15 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from palm.config import FilePath
 from palm.core.errors import DataError
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.rows import Rows
 from palm.reader.table import TextExample, TextReader
-from palm.reader.tables.files import TableFormat
-from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.masking import Ids, masked_rows
 
 _ONE_PER_MASK = TensorSpec(("masks",), torch.long)
@@ -33,20 +30,6 @@ class MaskLMReader(TextReader):
     also has the true word's `log_prob`. A row without a word is none to train on; its record has no words,
     and evaluation passes over it.
 
-    Args:
-        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
-            it, or a `tokenizer.json`.
-        max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
-        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file decides this for itself.
-        for_cn: take all blanks out of the texts, for Chinese data whose words are separated by blanks.
-        task_id: the number that ERNIE's task embedding gets.
-        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
-            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
-        columns: a column of the reader -> that of the files, where it has another name there; dots lead
-            into nested objects.
-        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
-
     Raises:
         ConfigError: a setting out of its range.
         DataError: the vocabulary cannot be read.
@@ -61,20 +44,8 @@ class MaskLMReader(TextReader):
     parsed_form = "a string or {'text_a': …} (and 'text_b')"
     truth_names = ("words",)
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        *,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
-        self.use_columns(columns, format)
+    def setup(self) -> None:
+        super().setup()
         self.outputs_attr = {**self.outputs_attr, "mask_pos": _ONE_PER_MASK}
         self.targets_attr = {"mask_label": _ONE_PER_MASK}
 

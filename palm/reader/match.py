@@ -17,9 +17,7 @@ from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.rows.rows import Column, Ints, Rows
 from palm.reader.table import TextExample, TextReader
-from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import TableRow
-from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import labels_of
 
 PAIR_COLUMNS = ("token_ids", "first_segment")
@@ -51,22 +49,10 @@ class MatchReader(TextReader):
     `{"index": 0, "probs": 0.7}`.
 
     Args:
-        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
-            it, or a `tokenizer.json`.
-        max_seq_len: the longest row in tokens, `[CLS]` and both `[SEP]` included.
-        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file decides this for itself.
-        for_cn: take all blanks out of the texts, for Chinese data whose words are separated by blanks.
-        task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; 0 for no match and 1 for a match. Not used for real ones.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
         learning_strategy: 'pointwise' or 'pairwise'.
         label_type: 'class', or 'real' for labels that are real numbers, such as similarities.
-        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
-            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
-        columns: a column of the reader -> that of the files, where it has another name there; dots lead
-            into nested objects.
-        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
 
     Raises:
         ConfigError: a setting out of its range, real labels in pairwise training, or a
@@ -84,24 +70,15 @@ class MatchReader(TextReader):
     parsed_form = "a pair of strings or {'text_a': …, 'text_b': …}"
     min_seq_len = 5
 
-    def __init__(
+    def setup(
         self,
-        vocab_path: FilePath,
-        max_seq_len: int,
         *,
-        do_lower_case: bool = False,
-        for_cn: bool = False,
-        task_id: int = 0,
         n_classes: int = 2,
         label_map: FilePath | dict[str, int] | None = None,
         learning_strategy: str = "pointwise",
         label_type: str = "class",
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
     ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row)
-        self.use_columns(columns, format)
+        super().setup()
         raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy))
         self.is_pairwise = learning_strategy == "pairwise"
         labels = labels_of(label_type, n_classes, label_map)

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from palm.config import FilePath
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import DataError
 from palm.core.tensor_specs import Tensors
@@ -22,10 +21,9 @@ from palm.reader.predictions import Predictions, Record, write_answers
 from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
-from palm.reader.tables.files import TableFormat, files_of, format_of
+from palm.reader.tables.files import files_of, format_of
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.tables.selection import table_of
-from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.squad import (
     SHOWN_IDS,
     QuestionPart,
@@ -63,22 +61,11 @@ class MRCReader(TokenizingReader):
     "start_logit", "end_logit"}, ...]}`, with `null_odds` where the head reckons with no answer.
 
     Args:
-        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
-            it, or a `tokenizer.json`.
-        max_seq_len: the longest row in tokens, special tokens included.
         max_query_len: tokens of the question that are kept.
         doc_stride: tokens from the beginning of one window to that of the next.
-        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file decides this for itself.
         for_cn: accepted for PaddlePALM's files; it has no effect, because answers are pieces of the context.
-        task_id: the number that ERNIE's task embedding gets.
         remove_noanswer: train only on windows with the answer; otherwise on all of them, and on
             questions without an answer, with `[CLS]` for the answer.
-        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
-            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
-        columns: a column of the reader -> that of the files, where it has another name there; dots lead
-            into nested objects.
-        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
 
     Raises:
         ConfigError: a setting out of its range, or no room for a context.
@@ -99,30 +86,14 @@ class MRCReader(TokenizingReader):
         "phase",
     )
 
-    def __init__(
-        self,
-        vocab_path: FilePath,
-        max_seq_len: int,
-        max_query_len: int,
-        doc_stride: int,
-        *,
-        do_lower_case: bool = False,
-        for_cn: bool = False,  # noqa: ARG002
-        task_id: int = 0,
-        remove_noanswer: bool = True,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
-    ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, task_id, on_bad_row)
-        self.use_columns(columns, format)
+    def setup(self, max_query_len: int, doc_stride: int, *, remove_noanswer: bool = True) -> None:
         self.num_special = 2 + self.tokenizer.separators
         problems = count_problems(max_query_len=max_query_len, doc_stride=doc_stride)
         least = max_query_len + self.num_special + 1
-        if max_seq_len < least:
+        if self.max_seq_len < least:
             problems.append(
-                f"max_seq_len {max_seq_len!r} leaves no room for a context: it should be at least {least}, "
-                f"for max_query_len {max_query_len!r} and {self.num_special} special tokens"
+                f"max_seq_len {self.max_seq_len!r} leaves no room for a context: it should be at least "
+                f"{least}, for max_query_len {max_query_len!r} and {self.num_special} special tokens"
             )
         raise_any(problems)
         self.max_query_len = max_query_len

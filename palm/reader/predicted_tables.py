@@ -17,7 +17,7 @@ from palm.core.files.fs import write_atomically
 from palm.reader.predictions import Record, SavedRecords, write_records
 from palm.reader.tables.reading import raw_rows
 
-LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name")
+LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name", "label_names")
 """Fields of a record that a table shows in other words, or not."""
 
 BATCH = 1024
@@ -35,6 +35,9 @@ def task_cells(record: Record) -> Record:
         cells["label"] = record["label_name"]
     if (probs := record.get("probs")) is not None:
         cells["probability"] = max(probs) if isinstance(probs, list) else probs
+        if "labels" in record:
+            cells["labels"] = record.get("label_names", record["labels"])
+            cells["probability"] = [probs[label] for label in record["labels"]]
     if record.get("nbest"):
         cells["probability"] = record["nbest"][0].get("probability")
     return cells

@@ -18,9 +18,7 @@ from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR
 from palm.reader.rows.rows import Column, Rows
-from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, check_labelled
 from palm.reader.text.sequence import sequence_of
 from palm.reader.text.windows import word_windows
@@ -55,22 +53,11 @@ class SequenceLabelReader(TokenizingReader):
     elsewhere. A record is `{"index": 0, "labels": ["O", "B-city", ...]}`, as many as words.
 
     Args:
-        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
-            it, or a `tokenizer.json`.
-        max_seq_len: the longest row in tokens, `[CLS]` and `[SEP]` included.
         label_map: label name -> id, or a JSON file with it.
-        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file decides this for itself.
         for_cn: accepted for PaddlePALM's files; it has no effect, because blanks separate the words.
-        task_id: the number that ERNIE's task embedding gets.
         n_classes: number of labels; the `label_map` must name all of them.
         missing_labels: whether the labels of a training row may be left empty; it then trains only tasks that
             share it.
-        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
-            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
-        columns: a column of the reader -> that of the files, where it has another name there; dots lead
-            into nested objects.
-        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
 
     Raises:
         ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
@@ -94,25 +81,15 @@ class SequenceLabelReader(TokenizingReader):
         "print_prefix",
     )
 
-    def __init__(
+    def setup(
         self,
-        vocab_path: FilePath,
-        max_seq_len: int,
         label_map: FilePath | dict[str, int],
         *,
-        do_lower_case: bool = False,
-        for_cn: bool = False,  # noqa: ARG002
-        task_id: int = 0,
         n_classes: int | None = None,
         missing_labels: bool = False,
-        on_bad_row: OnBadRow = "error",
-        columns: dict[str, str] | None = None,
-        format: TableFormat | None = None,
     ) -> None:
-        super().__init__(vocab_path, max_seq_len, do_lower_case, task_id, on_bad_row)
-        self.use_columns(columns, format)
-        if max_seq_len < 3:
-            raise ConfigError([f"max_seq_len should be at least 3, not {max_seq_len!r}"])
+        if self.max_seq_len < 3:
+            raise ConfigError([f"max_seq_len should be at least 3, not {self.max_seq_len!r}"])
         self.missing_labels = missing_labels
         self.labels = Labels(n_classes, label_map)
         if unnamed := [number for number in range(n_classes or 0) if number not in self.labels.names]:

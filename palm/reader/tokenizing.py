@@ -9,7 +9,9 @@ from typing import Any, ClassVar, TypeVar, get_args
 import numpy as np
 import torch
 
+from palm.config import FilePath
 from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
+from palm.core.constructor import constructor_of
 from palm.core.files.fs import write_text
 from palm.core.tensor_specs import Tensors
 from palm.reader.base import Draw, Reader, Refuse
@@ -28,18 +30,30 @@ Example = TypeVar("Example")
 class TokenizingReader(Reader):
     """Base of palm's readers.
 
+    The parameters of a subclass's method `setup` are settings of that reader alone. They join those below in
+    its constructor: positional ones after `max_seq_len`, keyword-only ones at the end.
+
     Args:
-        vocab_path: the vocabulary's file.
-        max_seq_len: the longest row in tokens.
-        do_lower_case: lower-case the texts and strip accents.
+        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
+            it, or a `tokenizer.json`.
+        max_seq_len: the longest row in tokens, special tokens included.
+        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
+            vocabulary in a JSON file decides this for itself.
+        for_cn: take all blanks out of the texts, for Chinese data whose words are separated by blanks.
+            Every Chinese character is a token with or without it.
         task_id: the number that ERNIE's task embedding gets.
-        on_bad_row: see `palm.reader.text.bad_rows`.
+        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
+            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
+        columns: a column of the reader -> that of the files, where it has another name there; dots lead
+            into nested objects.
+        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
+        own: settings of `setup`.
 
     Attributes:
+        setup: takes the reader's own settings, after those below were taken.
+        defaults: other defaults of the settings below.
         tokenizer: that of the vocabulary.
         known_columns: all columns that a table of this reader may have.
-        columns: a column of the reader -> that of the files, where it has another name there.
-        format: of tables whose names tell none.
 
     Raises:
         ConfigError: a setting out of its range.
@@ -57,26 +71,49 @@ class TokenizingReader(Reader):
         "phase",
     )
 
+    setup: ClassVar[Callable[..., None]]
+    defaults: ClassVar[Mapping[str, Any]] = {}
     known_columns: ClassVar[tuple[str, ...]] = ()
-    columns: Mapping[str, str] | None = None
-    format: TableFormat | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        if "setup" in cls.__dict__ and "__init__" not in cls.__dict__:
+            cls.__init__ = constructor_of(cls, TokenizingReader.__init__, cls.setup)  # type: ignore[method-assign]
+        super().__init_subclass__(**options)
 
     def __init__(
-        self, vocab_path: Path, max_seq_len: int, do_lower_case: bool, task_id: int, on_bad_row: OnBadRow
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
+        **own: Any,
     ) -> None:
         problems = [
             *choice_problems(get_args(OnBadRow), on_bad_row=on_bad_row),
             *path_problems(vocab_path=vocab_path),
+            *type_problems(int, "a whole number", max_seq_len=max_seq_len),
+            *column_problems(columns, self.known_columns),
         ]
-        raise_any([*problems, *type_problems(int, "a whole number", max_seq_len=max_seq_len)])
+        if format is not None:
+            problems += choice_problems(get_args(TableFormat), format=format)
+        raise_any(problems)
         self.vocab_path = Path(vocab_path)
         self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
         self.vocab_size = self.tokenizer.vocab_size
         self.companions = self.tokenizer.companions
         self.max_seq_len = max_seq_len
         self.task_id = task_id
+        self.for_cn = for_cn and "for_cn" not in self.ignored_settings
         self.on_bad_row = on_bad_row
+        self.columns = columns
+        self.format: TableFormat | None = format
         self.outputs_attr = SEQUENCE_ATTR
+        self.setup(**own)
 
     def write_file(self, setting: str, target: Path) -> None:
         if setting == "vocab_path" and self.companions:
@@ -85,27 +122,16 @@ class TokenizingReader(Reader):
             super().write_file(setting, target)
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
-        """The batch of these rows, with every target that is one number a row."""
+        """The batch of these rows, with every target that is as many numbers for each row."""
         batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
-        for name in self.targets_attr:
-            if name in rows and rows[name].offsets is None:
-                batch[name] = torch.from_numpy(rows[name].values[np.asarray(indices)])
+        for name, spec in self.targets_attr.items():
+            if name in rows and spec.shape[-1] != "seq":
+                values = np.stack([rows[name][index] for index in indices])
+                batch[name] = torch.from_numpy(values).to(spec.dtype)
         return batch
 
     def rows_of(self, path: Path) -> Iterator[Mapping[str, Any]] | None:
         return (row.cells for row in raw_rows(Path(path), default=self.format))
-
-    def use_columns(self, named: Mapping[str, str] | None, default: TableFormat | None) -> None:
-        """Take the settings `columns` and `format`.
-
-        Raises:
-            ConfigError: another column, or no format of tables.
-        """
-        problems = column_problems(named, self.known_columns)
-        formats = get_args(TableFormat)
-        raise_any([*problems, *(choice_problems(formats, format=default) if default is not None else ())])
-        self.columns = named
-        self.format = default
 
     def table_examples(
         self,

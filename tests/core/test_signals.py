@@ -12,6 +12,7 @@ import pytest
 from palm.core.signals import stop_request
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_the_first_interrupt_of_a_cell_asks_and_the_second_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     before = {name: signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)}

@@ -21,7 +21,7 @@ from palm.backbone import layer
 from palm.controller import Controller
 from palm.core.errors import ConfigError
 from palm.core.numerics import layers
-from palm.distributed import full_tensors, is_first, num_ranks, rank, replica
+from palm.distributed import full_tensors, gather_objects, is_first, num_ranks, rank, replica
 from palm.engine.run.evaluation import Evaluator
 from palm.engine.training.loop import Training
 from palm.engine.training.transfer import TransferProbe
@@ -99,6 +99,7 @@ def record_gathers(path: Path, in_bf16: bool, config: dict[str, Any]) -> None:
             found["losses"].append(step.loss.item())
             own = {name: p.grad for name, p in training.model.named_parameters() if p.grad is not None}
             found["gradients"].append(full_tensors(own))
+        found["kept"] = gather_objects(len(found["gradients"][0]))
         try:
             TransferProbe(training, 1)
         except ConfigError as error:

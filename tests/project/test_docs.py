@@ -6,14 +6,13 @@ it quotes that file, and must be found in it. A YAML block that begins so is the
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+
+from helpers.loaded import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("README*.md"), ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -61,15 +60,5 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
         pytest.skip("nothing to run on this page")
     script = tmp_path / f"{page.stem}.py"
     script.write_text(code, encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, "-X", "utf8", str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=120,
-        check=False,
-    )
-    assert run.returncode == 0, f"line numbers are those of {page.name}:\n{run.stderr}"
+    status, output = run_script(script, tmp_path)
+    assert status == 0, f"line numbers are those of {page.name}:\n{output}"

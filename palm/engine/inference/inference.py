@@ -44,6 +44,7 @@ from palm.engine.training.model import outputs_of
 from palm.engine.training.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
+from palm.paradigm.base import Judged
 from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.predicted_tables import is_table_name, joined_rows, write_table
 from palm.reader.predictions import PREDICTION_FILES
@@ -225,9 +226,12 @@ class InferenceModel:
         return self.evaluate_with_loss(path, metrics)[0]
 
     def evaluate_with_loss(
-        self, path: str | Path, metrics: Sequence[str] | None = None
+        self, path: str | Path, metrics: Sequence[str] | None = None, tune: bool = False
     ) -> tuple[dict[str, float], float | None]:
-        """Compute `evaluate`, and the mean loss of the rows: None where training has others, as windows."""
+        """Compute `evaluate`, and the mean loss of the rows: None where training has others, as windows.
+
+        With `tune`, the head is first fitted to the file (see `Head.tune`).
+        """
         names = self.head.metrics if metrics is None else metrics
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
@@ -238,8 +242,11 @@ class InferenceModel:
             report_missing_ranks(f"while evaluating {self.task!r}"),
         ):
             records = chain.from_iterable(self.steps(seen, losses=losses, together=True))
-            pairs = zip(records, self.reader.truths(known), strict=True)
-            scores = from_first(lambda: scores_of(metrics_of(names), pairs), lambda: exhaust(records))
+            pairs: Iterable[Judged] = zip(records, self.reader.truths(known), strict=True)
+            fit = self.head.tune if tune else iter
+            scores = from_first(lambda: scores_of(metrics_of(names), fit(pairs)), lambda: exhaust(records))
+            for fitted in self.head.buffers() if tune else ():
+                fitted.copy_(from_first(fitted.cpu))
             weighted = [value for part in gather_objects(losses) for value in part.values()]
         terms = sum(count for _, count in weighted)
         return scores, math.fsum(loss * count for loss, count in weighted) / terms if terms else None

@@ -2,45 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from palm.core.errors import PalmError, StorageError
+from palm.core.errors import PalmError
 from palm.core.files.checksum import checksum
 from palm.core.files.door import new_file
 from palm.core.files.fs import write_json
-from palm.core.files.untrusted import parse_json, wrap_read_errors
+from palm.core.files.manifest import verify
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.reader.rows.rows import ArrayInfo, Column, Ints, Rows, digest_of
 
-MANIFEST = "rows.json"
+DESCRIPTION = "rows.json"
 
 ColumnInfo = dict[str, ArrayInfo | None]
 """The descriptions of a column's `values` and `offsets`."""
-
-
-class _ArrayFile:
-    """One array on its way to the disk."""
-
-    def __init__(self, file: BinaryIO, dtype: np.dtype[Any]) -> None:
-        self._file = file
-        self._dtype = dtype
-        self._hash = hashlib.blake2b()
-        self.count = 0
-
-    def append(self, array: Ints) -> None:
-        part = np.ascontiguousarray(array).data
-        self._hash.update(part)
-        self._file.write(part)
-        self.count += len(array)
-
-    @property
-    def info(self) -> ArrayInfo:
-        return {"dtype": self._dtype.str, "count": self.count, "blake2b": self._hash.hexdigest()}
 
 
 def write_arrays(folder: Path, parts: Iterable[Rows]) -> dict[str, ColumnInfo]:
@@ -51,44 +31,57 @@ def write_arrays(folder: Path, parts: Iterable[Rows]) -> dict[str, ColumnInfo]:
         parts: every part has the columns of the first.
 
     Returns:
-        The descriptions of the written arrays, for `write_manifest`.
+        The descriptions of the written arrays, for `write_description`.
 
     Raises:
         OSError: the folder cannot be written.
         PalmError: a part has other columns, or numbers of another type.
     """
-    files: dict[str, tuple[_ArrayFile, _ArrayFile | None]] = {}
     kinds: dict[str, str] = {}
+    files: dict[Path, BinaryIO] = {}
+    columns: dict[str, Column] = {}
     with ExitStack() as opened:
-
-        def array_file(name: str, array: Ints) -> _ArrayFile:
-            return _ArrayFile(opened.enter_context(new_file(folder / name)), array.dtype)
-
         for rows in parts:
+            columns = rows.columns
             kinds = kinds or _kinds(rows)
             if _kinds(rows) != kinds:
                 raise PalmError(
                     f"the reader encodes some rows as {kinds}, others as {_kinds(rows)}; "
                     "encode should make the same columns of all examples"
                 )
-            for number, (name, column) in enumerate(rows.columns.items()):
-                if name not in files:
-                    offsets = None
-                    if column.offsets is not None:
-                        offsets = array_file(f"{number}.offsets", column.offsets)
-                        offsets.append(column.offsets[:1])
-                    files[name] = (array_file(f"{number}.values", column.values), offsets)
-                values, offsets = files[name]
-                if offsets is not None and column.offsets is not None:
-                    offsets.append(column.offsets[1:] + values.count)
-                values.append(column.values)
+            for values, offsets, column in _places(folder, columns):
+                if values not in files:
+                    files[values] = opened.enter_context(new_file(values))
+                if column.offsets is not None:
+                    # Offsets count from the file's first number; those of the first part begin with a 0.
+                    shifted = column.offsets + files[values].tell() // column.values.itemsize
+                    if offsets not in files:
+                        files[offsets] = opened.enter_context(new_file(offsets))
+                        files[offsets].write(shifted[:1].data)
+                    files[offsets].write(shifted[1:].data)
+                files[values].write(np.ascontiguousarray(column.values).data)
     return {
-        name: {"values": values.info, "offsets": offsets.info if offsets else None}
-        for name, (values, offsets) in files.items()
+        name: {
+            "values": _info(values, column.values),
+            "offsets": None if column.offsets is None else _info(offsets, column.offsets),
+        }
+        for name, (values, offsets, column) in zip(columns, _places(folder, columns), strict=True)
     }
 
 
-def write_manifest(
+def _places(folder: Path, columns: Mapping[str, Any]) -> Iterator[tuple[Path, Path, Any]]:
+    """Yield the files of each column's values and offsets, and the column."""
+    for number, column in enumerate(columns.values()):
+        yield folder / f"{number}.values", folder / f"{number}.offsets", column
+
+
+def _info(file: Path, part: Ints) -> ArrayInfo:
+    """Describe a written array, as `array_info` would if it were in memory."""
+    count = file.stat().st_size // part.itemsize
+    return {"dtype": part.dtype.str, "count": count, "blake2b": checksum(file, "blake2b")}
+
+
+def write_description(
     folder: Path,
     columns: Mapping[str, ColumnInfo],
     messages: Sequence[str],
@@ -105,9 +98,8 @@ def write_manifest(
     Raises:
         OSError: the folder cannot be written.
     """
-    manifest = {"digest": digest_of(columns), "columns": columns, "messages": list(messages), "bad": bad}
-    manifest["checksum"] = digest_of(manifest)
-    write_json(folder / MANIFEST, manifest)
+    about = {"digest": digest_of(columns), "columns": columns, "messages": list(messages), "bad": bad}
+    write_json(folder / DESCRIPTION, about)
 
 
 def _kinds(rows: Rows) -> dict[str, str]:
@@ -121,35 +113,30 @@ def _kinds(rows: Rows) -> dict[str, str]:
 def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
     """The rows of a folder, on the disk until they are used, and the warnings to be logged about them.
 
-    Every file is checked against its size and hash first.
-
     Raises:
         StorageError: something is missing, cut short or changed.
     """
-    with wrap_read_errors(folder / MANIFEST):
-        manifest = parse_json((folder / MANIFEST).read_bytes())
-        if manifest.pop("checksum") != digest_of(manifest):
-            raise StorageError(f"{MANIFEST} differs from its checksum")
+    # Every file is read once, for its checksum: a flipped bit would otherwise train on wrong rows unnoticed.
+    verify(folder, (DESCRIPTION,))
+    about = read_object(folder / DESCRIPTION)
+    with wrap_read_errors(folder / DESCRIPTION):
         columns = {
             name: Column(
-                _mapped(folder / f"{number}.values", info["values"]),
-                None if info["offsets"] is None else _mapped(folder / f"{number}.offsets", info["offsets"]),
+                _mapped(values, info["values"]),
+                None if info["offsets"] is None else _mapped(offsets, info["offsets"]),
             )
-            for number, (name, info) in enumerate(manifest["columns"].items())
+            for name, (values, offsets, info) in zip(
+                about["columns"], _places(folder, about["columns"]), strict=True
+            )
         }
-        rows = Rows(columns, manifest["digest"])
-        records, count = manifest["bad"]
+        rows = Rows(columns, about["digest"])
+        records, count = about["bad"]
         rows.bad = (list(records), int(count))
-        return rows, [str(message) for message in manifest["messages"]]
+        return rows, [str(message) for message in about["messages"]]
 
 
 def _mapped(path: Path, info: ArrayInfo) -> Ints:
     dtype = np.dtype(str(info["dtype"]))
-    count = int(info["count"])
-    if path.stat().st_size != count * dtype.itemsize:
-        raise StorageError(f"{path.name} has {path.stat().st_size} bytes, not {count * dtype.itemsize}")
-    if checksum(path, "blake2b") != info["blake2b"]:
-        raise StorageError(f"{path.name} differs from its checksum")
-    if count == 0:  # an empty file cannot be mapped
+    if not info["count"]:  # an empty file cannot be mapped
         return np.empty(0, dtype)
     return np.asarray(np.memmap(path, dtype, mode="r"))
