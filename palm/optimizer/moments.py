@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import abstractmethod
 from collections import deque
@@ -109,7 +110,23 @@ class MomentOptimizer(Optimizer):
         return [group for group in groups if group["params"]]
 
 
-class MomentRule(torch.optim.Optimizer):
+class LightOptimizer(torch.optim.Optimizer):
+    """A torch optimizer that works without the compiler, whose import takes a second.
+
+    `torch.optim` keeps it from tracing these methods, and imports it to do so.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class FusedAdamW(LightOptimizer, torch.optim.AdamW):
+    """Torch's own, in its fused form."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class MomentRule(LightOptimizer):
     """A torch optimizer whose steps are made of both means and of the number of steps of each parameter.
 
     Args:
