@@ -15,7 +15,7 @@ class Study:
 
     Args:
         space: what is tried.
-        seed: of the choices; each trial has its own, so that a study that goes on chooses as one left in peace.
+        seed: of the choices; each trial has its own, so that a resumed study chooses as one left in peace.
 
     Raises:
         PalmError: optuna is missing.
