@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
 from palm.balance import BALANCES, Balance
-from palm.config import AUTO, Config, Consumer, settings_of
+from palm.config import Config, settings_of
+from palm.config.config import AUTO
+from palm.config.schema import Consumer
 from palm.controller.chosen_rows import RowSettings, choose_rows
-from palm.controller.settings import RunSettings, TaskParts, reset_problems, setting_problems
+from palm.controller.settings import RunSettings, TaskParts, setting_problems
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
 from palm.engine.run.run_directory import name_problem
@@ -124,8 +126,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     if encoder is not None and str(encoder.value).lower() in BACKBONES:
         config.adopt_aliases(BACKBONES[str(encoder.value)].aliases)
     settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
-    begins = reset_problems(settings.get("reset"), settings.get("start_from"), config.tasks)
-    for name, wrong in (*setting_problems(settings, config.tasks), *begins):
+    for name, wrong in setting_problems(settings, config.tasks):
         config.problem(f"{place_of(config, name)} {wrong}")
     backbone = component(BACKBONES, "backbone", _named_backbone(settings, config))
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))

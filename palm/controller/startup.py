@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from palm.config import Config, HelpRequested, help_text, read_config
+from palm.config import Config, read_config
+from palm.config.command_line import HelpRequested
+from palm.config.printing import help_text
 from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.errors import PalmError
 from palm.core.numerics.device import device_of
