@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from tqdm import tqdm
+
 from palm.check.files import FileCheck
 from palm.check.measuring import Cost
 from palm.check.planning import RunPlan
@@ -170,7 +172,4 @@ def sparks(values: Sequence[float]) -> str:
 
 def size(count: int) -> str:
     """Bytes as people read them."""
-    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= step:
-            return f"{count / step:.1f} {unit}"
-    return f"{count} bytes"
+    return f"{tqdm.format_sizeof(count)}B"
