@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from palm.backbone import Backbone
 from palm.backbone.encoder import Encoder
-from palm.backbone.packing import Packing
+from palm.backbone.packing import LAYOUT, Packing
 from palm.core.tensor_specs import Tensors
 from palm.paradigm import Head
 
@@ -46,10 +46,7 @@ class SharedPass(nn.Module):
 
     def outputs(self, task: str, encoder: Backbone, inputs: Tensors) -> Tensors:
         """Return the outputs of the task's encoder, at least those that its head reads."""
-        same = inputs.keys() == self._inputs.keys() and all(
-            torch.equal(value, self._inputs[name]) for name, value in inputs.items()
-        )
-        if not same:
+        if not are_equal(inputs, self._inputs):
             self._inputs = inputs
             self._trunk = None
             self._outputs = None
@@ -80,12 +77,21 @@ class _OfTask(Backbone):
         self.task = task
         self.inputs_attr = encoder.inputs_attr
         self.outputs_attr = encoder.outputs_attr
+        self.is_packed = encoder.is_packed
         self._shared = [shared]  # in a list: it is no part of this module
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
-        given = {name: inputs[name] for name in self.inputs_attr}
+        given = {name: value for name, value in inputs.items() if name in {*self.inputs_attr, *LAYOUT}}
         outputs = self._shared[0].outputs(self.task, self.encoder, given)
         return {name: outputs[name] for name in (outputs if wanted is None else wanted)}
+
+
+def are_equal(one: Tensors, other: Tensors) -> bool:
+    """True if two batches have the same tensors; a GPU is waited for once."""
+    if {name: value.shape for name, value in one.items()} != {n: value.shape for n, value in other.items()}:
+        return False
+    differences = [(value != other[name]).any() for name, value in one.items()]
+    return not bool(torch.stack(differences).any())
 
 
 def versions(module: nn.Module) -> list[tuple[int, int]]:
