@@ -13,7 +13,8 @@ from palm.check.result import Check
 from palm.check.saving import Saving
 from palm.core.durations import duration
 from palm.engine.run.evaluation import aligned
-from palm.reader.inspection import shortened
+from palm.reader.inspection import MOST_LETTERS
+from palm.reader.tables.record import cut
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -24,7 +25,7 @@ MOST_LABELS = 6
 def text_of_check(check: Check) -> str:
     """The whole check; the problems and the verdict are its last lines."""
     files = ((task.task, file) for task in check.data for file in task.files[:1] if file.first_rows)
-    first_rows = (f"{task}: {shortened(file.first_rows[0])}" for task, file in files)
+    first_rows = (f"{task}: {cut(file.first_rows[0], MOST_LETTERS)}" for task, file in files)
     sections: dict[str, Iterable[str]] = {
         "Data": _data(check),
         "First rows, as the model sees them": first_rows,
