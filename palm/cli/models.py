@@ -114,11 +114,14 @@ def evaluate(options: argparse.Namespace) -> None:
 
     scores: Any
     if _names_model(options, "palm evaluate", "model", "input"):
-        scores = json_ready(_load_model(options).evaluate(options.input, options.metric))
+        scores = json_ready(_load_model(options).evaluate(options.input, options.metric, options.output))
     else:
         controller = _open_controller(options)
         tasks = _chosen(options, controller, "dev_file")
-        scores = {task: json_ready(controller.evaluate(task, options.inference_model_dir)) for task in tasks}
+        if options.output is not None and len(tasks) > 1:
+            raise PalmError(f"--output takes the rows of one task; choose it with --task: {', '.join(tasks)}")
+        place = options.inference_model_dir
+        scores = {task: json_ready(controller.evaluate(task, place, output=options.output)) for task in tasks}
     cli.write_line(json.dumps(scores, ensure_ascii=False))
 
 

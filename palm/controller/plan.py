@@ -212,7 +212,7 @@ def _keep_shared_rows(tasks: Sequence[TaskPlan]) -> None:
     pairs = {task.name: task.task.get("share_rows_with") for task in tasks}
     for task in tasks:
         shares = pairs[task.name] is not None or task.name in pairs.values()
-        if shares and task.reader is not None and task.reader[1].get("label_type") != "real":
+        if shares and task.reader is not None and task.reader[1].get("label_type") in (None, "class"):
             cls, arguments = task.reader
             if "missing_labels" in settings_of(cls):
                 arguments.setdefault("missing_labels", True)

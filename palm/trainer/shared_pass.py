@@ -77,6 +77,7 @@ class _OfTask(Backbone):
         self.task = task
         self.inputs_attr = encoder.inputs_attr
         self.outputs_attr = encoder.outputs_attr
+        self.is_packed = encoder.is_packed
         self._shared = [shared]  # in a list: it is no part of this module
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:

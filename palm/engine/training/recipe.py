@@ -232,6 +232,8 @@ def loss_scale(task: Task, kind: LossScale) -> float:
 
 def num_classes(task: Task) -> int | None:
     """The number of classes, or of places in a sequence, that a task's loss chooses from; None for none."""
+    if "label_set" in task.head.targets_attr:
+        return 2  # yes or no, for each label
     declared = task.head.outputs_attr
     shape = next((declared[name].shape for name in ("logits", "start_logits") if name in declared), (None,))
     length: int | None = task.reader.settings.get("max_seq_len")
