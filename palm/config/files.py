@@ -263,7 +263,7 @@ def _built(text: str, shown: str, problems: Problems) -> Any:
         hint = (
             "; indent with spaces, not tabs"
             if "'\\t'" in str(error.problem)
-            else _OPENED.get(error.context, "")
+            else _OPENED.get(str(error.context), "")
         )
         raise ConfigError([f"{shown}:{line + 1}: not YAML: {error.problem}{there}{hint}"]) from None
     except RecursionError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,7 +147,7 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
     return state, steps_per_saved
 
 
-def _verified(folder: Path) -> Mapping[str, Any]:
+def _verified(folder: Path) -> Collection[str]:
     """Return the files of a checkpoint, whole, by the manifest."""
     if (folder / DESCRIPTION).is_file() and not (folder / STATE).exists():
         raise StorageError(
