@@ -40,7 +40,8 @@ def start(recipe: Recipe) -> Training:
         recipe.balance.reset()
     if recipe.backbone.wants_even_lengths:
         for task in recipe.tasks:
-            task.stream.group_by_length()
+            if task.stream is not None:
+                task.stream.group_by_length()
     model = MultiTaskModel(recipe.backbone, recipe.tasks, resolved(recipe.precision, recipe.device))
     model.to(recipe.device)
     if recipe.device.type == "cpu":
