@@ -128,8 +128,7 @@ def all_at_once(training: Training, case: Case, steps: int) -> Callable[[], None
 def resumed(training: Training) -> None:
     """Give the optimizer its own state back from the CPU, as a resumed run does."""
     parameters = dict(training.model.named_parameters())
-    names = {id(parameter): name for name, parameter in parameters.items()}
-    tensors = optimizer_tensors(training.optimizer, lambda parameter: names[id(parameter)])
+    tensors = optimizer_tensors(training.optimizer, parameters)
     saved = {name: value.cpu() for name, value in tensors.items()}
     restore_optimizer(training.optimizer, parameters, saved)
 

@@ -45,7 +45,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         if kind.rotary_base is not None and width // num_heads % 2:
             raise ConfigError(
-                [f"num_attention_heads: rotary positions need heads of even width, not {width // num_heads}"]
+                f"num_attention_heads: rotary positions need heads of even width, not {width // num_heads}"
             )
         self.num_heads = num_heads
         self.kind = kind

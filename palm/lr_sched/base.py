@@ -55,5 +55,5 @@ def schedule_of_run(
     horizon = dict(zip(HORIZON, (int(warmup_proportion * num_train_steps), num_train_steps), strict=True))
     accepted = inspect.signature(schedule).parameters
     if warmup_proportion > 0 and "warmup_steps" not in accepted:
-        raise ConfigError([f"warmup_proportion: {name} has no warm-up of this kind; leave it out"])
+        raise ConfigError(f"warmup_proportion: {name} has no warm-up of this kind; leave it out")
     return schedule(**{key: value for key, value in horizon.items() if key in accepted}, **settings or {})

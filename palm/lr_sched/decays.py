@@ -88,7 +88,7 @@ class PolynomialScheduler(Decay):
     ) -> None:
         super().__init__(warmup_steps, num_train_steps, lr_end_factor)
         if not lr_power > 0:
-            raise ConfigError([f"lr_power should be above 0, not {lr_power!r}"])
+            raise ConfigError(f"lr_power should be above 0, not {lr_power!r}")
         self.power = lr_power
 
     def left(self, progress: float) -> float:
@@ -119,10 +119,8 @@ class SlantedTriangularScheduler(Schedule):
         self.cut = int(num_train_steps * self.CUT_FRACTION)
         if self.cut < 1:
             raise ConfigError(
-                [
-                    f"slanted_triangular rises in a tenth of the steps, for which {num_train_steps!r} are "
-                    "too few; set num_epochs higher, or lr_scheduler: linear"
-                ]
+                f"slanted_triangular rises in a tenth of the steps, for which {num_train_steps!r} are "
+                "too few; set num_epochs higher, or lr_scheduler: linear"
             )
         self.fall = self.cut * (1 / self.CUT_FRACTION - 1)
 

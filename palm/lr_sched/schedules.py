@@ -25,10 +25,8 @@ class TriangularScheduler(Schedule):
     def __init__(self, warmup_steps: float, num_train_steps: float) -> None:
         if not 0 <= warmup_steps < num_train_steps:
             raise ConfigError(
-                [
-                    f"warmup_steps should be at least 0 and below num_train_steps ({num_train_steps!r}),"
-                    f" not {warmup_steps!r}"
-                ]
+                f"warmup_steps should be at least 0 and below num_train_steps ({num_train_steps!r}),"
+                f" not {warmup_steps!r}"
             )
         self.warmup_steps = warmup_steps
         self.num_train_steps = num_train_steps
@@ -64,7 +62,7 @@ class NoamScheduler(Schedule):
     def __init__(self, warmup_steps: float) -> None:
         if not warmup_steps > 0:
             raise ConfigError(
-                [f"noam needs at least one step of warm-up, not {warmup_steps!r}; raise warmup_proportion"]
+                f"noam needs at least one step of warm-up, not {warmup_steps!r}; raise warmup_proportion"
             )
         self.warmup_steps = warmup_steps
 
@@ -86,7 +84,7 @@ class WarmupScheduler(Schedule):
 
     def __init__(self, warmup_steps: float) -> None:
         if not warmup_steps >= 0:
-            raise ConfigError([f"warmup_steps should be 0 or more, not {warmup_steps!r}"])
+            raise ConfigError(f"warmup_steps should be 0 or more, not {warmup_steps!r}")
         self.warmup_steps = warmup_steps
 
     def __call__(self, step: int) -> float:

@@ -68,7 +68,7 @@ class ParameterGroups(Component):
         count = 0 if self.freeze == "embeddings" else self.freeze
         assert isinstance(count, int)
         if count >= len(stages):
-            raise ConfigError([f"freeze: there are {len(stages) - 1} layers, not {count}"])
+            raise ConfigError(f"freeze: there are {len(stages) - 1} layers, not {count}")
         return {name for stage in stages[: count + 1] for name in stage}
 
     def apply(

@@ -50,12 +50,12 @@ class Lamb(MomentOptimizer):
         if exclude_from_weight_decay is None:
             return
         if self._rule is not None:
-            raise ConfigError(["lamb: set apply_decay_param_fun or exclude_from_weight_decay, not both"])
+            raise ConfigError("lamb: set apply_decay_param_fun or exclude_from_weight_decay, not both")
         try:
             excluded = [re.compile(pattern) for pattern in exclude_from_weight_decay]
         except re.error as error:
             problem = f"{error.pattern!r} is no regular expression: {error}"
-            raise ConfigError([f"exclude_from_weight_decay: {problem}"]) from None
+            raise ConfigError(f"exclude_from_weight_decay: {problem}") from None
         self._rule = lambda name: not any(pattern.search(name) for pattern in excluded)
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:

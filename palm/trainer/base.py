@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
@@ -55,11 +54,10 @@ class TrainerBase(Assembly):
         self._saver: PeriodicSaver | None = None
         self._save_path: Path | None = None
 
-    @abstractmethod
-    def _heading(self, logged: Logged) -> str:
+    def _heading(self, logged: Logged) -> str:  # noqa: ARG002
         """Return the beginning of a step's log line."""
+        return ""
 
-    @abstractmethod
     def _tell_finish(self, event: Event) -> None:
         """Log that a target has had its steps, where several are trained."""
 
@@ -168,7 +166,7 @@ class TrainerBase(Assembly):
         raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
         run, evaluator = self._evaluated(dev_file, metrics)
         if early_stopping_patience > 0 and evaluator is None:
-            raise ConfigError(["early_stopping_patience needs a dev_file"])
+            raise ConfigError("early_stopping_patience needs a dev_file")
         actors = evaluation_observers(
             evaluator, self._save_path, {}, early_stopping_patience, early_stopping_by
         )

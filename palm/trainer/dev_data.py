@@ -55,8 +55,8 @@ def _by_task(value: Any, names: Sequence[str], what: str) -> Mapping[str, Any]:
     """
     if not isinstance(value, Mapping):
         if len(names) > 1:
-            raise ConfigError([f"{what}: there are several tasks ({', '.join(names)}); give a dict of them"])
+            raise ConfigError(f"{what}: there are several tasks ({', '.join(names)}); give a dict of them")
         return {names[0]: value}
     if strange := [name for name in value if name not in names]:
-        raise ConfigError([f"{what} names {', '.join(strange)}; there are {', '.join(names)}"])
+        raise ConfigError(f"{what} names {', '.join(strange)}; there are {', '.join(names)}")
     return value

@@ -37,7 +37,7 @@ def task_of(
         # A reader's batch_size is that of all devices together, as in PaddlePALM 2.x.
         if batch_size % num_ranks():
             raise ConfigError(
-                [f"load_data: batch_size {batch_size} should be a multiple of the {num_ranks()} devices"]
+                f"load_data: batch_size {batch_size} should be a multiple of the {num_ranks()} devices"
             )
         batch_size //= num_ranks()
     if isinstance(reader, base_reader.Reader):

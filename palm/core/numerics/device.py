@@ -28,7 +28,7 @@ def device_of(use_gpu: bool, name: DeviceName = "auto") -> torch.device:
     if wanted and torch.cuda.is_available():
         return torch.device("cuda")
     if name == "cuda":
-        raise ConfigError(["device: no GPU is visible; look at CUDA_VISIBLE_DEVICES, or give auto or cpu"])
+        raise ConfigError("device: no GPU is visible; look at CUDA_VISIBLE_DEVICES, or give auto or cpu")
     if wanted:
         _say_once("no GPU is visible: running on the CPU")
     return torch.device("cpu")

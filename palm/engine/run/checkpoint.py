@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,17 +54,21 @@ def save_checkpoint(
         StorageError: the place cannot be written; nothing is left half-written.
     """
     with nullcontext() if resumable else training.averaged():
-        files = {"model": training.model.state_dict()}
-        if resumable:
-            names = {parameter: name for name, parameter in training.model.named_parameters()}
-            files["optimizer"] = optimizer_tensors(training.optimizer, lambda parameter: names[parameter])  # type: ignore[index]
-            if training.ema is not None:
-                files["ema"] = training.ema.state_dict()
+        files = tensors_of(training) if resumable else {"model": training.model.state_dict()}
         for name, tensors in files.items():
             check_finite(tensors, f"{name} at global step {training.step}")
         contents = {name: full_tensors(tensors) for name, tensors in files.items()}
         if is_first():
             _write(training, folder, run_id, contents)
+
+
+def tensors_of(training: Training) -> dict[str, dict[str, Tensor]]:
+    """Return all learned tensors of a run by file and name: `model`, `optimizer`, and `ema` if it has any."""
+    files = {
+        "model": training.model.state_dict(),
+        "optimizer": optimizer_tensors(training.optimizer, dict(training.model.named_parameters())),
+    }
+    return files if training.ema is None else {**files, "ema": training.ema.state_dict()}
 
 
 def _write(
@@ -346,10 +350,13 @@ def _setting_name(path: Sequence[str]) -> str:
     return ".".join(names)
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Callable[[Tensor], str]) -> dict[str, Tensor]:
-    """The optimizer's state as `<parameter>/<entry>`, for parameters that have any."""
+def optimizer_tensors(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the optimizer's state as `<parameter>/<entry>`, for parameters that have any."""
+    names = {id(parameter): name for name, parameter in parameters.items()}
     return {
-        f"{names(parameter)}/{entry}": value
+        f"{names[id(parameter)]}/{entry}": value
         for parameter, state in optimizer.state.items()
         for entry, value in state.items()
     }

@@ -119,10 +119,8 @@ def _head_rates(model: MultiTaskModel, tasks: Sequence[Task]) -> dict[str, float
         other = owner.setdefault(start, task)
         if other.head_learning_rate != task.head_learning_rate:
             raise ConfigError(
-                [
-                    f"tasks {other.name!r} and {task.name!r} share a head; give them the same "
-                    f"head_learning_rate, not {other.head_learning_rate!r} and {task.head_learning_rate!r}"
-                ]
+                f"tasks {other.name!r} and {task.name!r} share a head; give them the same "
+                f"head_learning_rate, not {other.head_learning_rate!r} and {task.head_learning_rate!r}"
             )
         if task.head_learning_rate is not None:
             rates[start] = task.head_learning_rate

@@ -59,14 +59,12 @@ class TransferProbe:
 
     def __init__(self, training: Training, every: int | Literal["auto"]) -> None:
         if len(training.tasks) < 2:
-            raise ConfigError(["transfer_every_n_steps compares tasks, and there is one; leave it out"])
+            raise ConfigError("transfer_every_n_steps compares tasks, and there is one; leave it out")
         if training.replica.gathers_in_bf16:
             # A step that lowers a loss by 1 % is mostly lost in rounded parameters.
             raise ConfigError(
-                [
-                    "transfer_every_n_steps compares tasks in fp32, and with parallel: fsdp and precision: "
-                    "bf16 layers have no fp32 weights; set parallel: ddp or precision: fp32, or leave it out"
-                ]
+                "transfer_every_n_steps compares tasks in fp32, and with parallel: fsdp and precision: "
+                "bf16 layers have no fp32 weights; set parallel: ddp or precision: fp32, or leave it out"
             )
         self.training = training
         self.every = automatic_period(training) if every == "auto" else every
@@ -115,7 +113,7 @@ class TransferProbe:
         found = {}
         for task in training.tasks:
             parts = list(islice(_upcoming(task), num_batches(task)))
-            counts = [training.model.num_terms(task.name, part) for part in parts]
+            counts = [task.head.num_terms(part) for part in parts]
             (factors,), _ = training.replica.loss_factors([counts])
             found[task.name] = [
                 (placed(part, device, training.model.backbone), own)

@@ -71,7 +71,7 @@ class OnnxEngine:
     ) -> None:
         if precision not in PRECISIONS:
             raise ConfigError(
-                [f"precision with engine 'onnx' should be one of {', '.join(PRECISIONS)}, not {precision!r}"]
+                f"precision with engine 'onnx' should be one of {', '.join(PRECISIONS)}, not {precision!r}"
             )
         require_onnx("engine 'onnx'")
         outputs = {f"output.{name}": ("", name) for name in head.outputs_attr}
