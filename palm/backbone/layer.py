@@ -14,7 +14,7 @@ from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
 from palm.core.numerics.fused_cast import cast_together
 from palm.core.numerics.layers import ACTIVATIONS, casts_norms, layer_norm, linear
-from palm.distributed import num_ranks
+from palm.distributed.group import num_ranks
 
 
 class FeedForward(nn.Module):

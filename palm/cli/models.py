@@ -95,7 +95,7 @@ def predict(options: argparse.Namespace, settings: Settings) -> None:
     """
     if _names_model(options, settings, "palm predict", "model", "input", "output"):
         from palm.core.numerics.device import device_of
-        from palm.distributed import join
+        from palm.distributed.group import join
 
         device = device_of(use_gpu=options.engine == "torch")
         join(device)

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 from palm.config import ModelPath
 from palm.core.numerics import precision
 from palm.core.numerics.device import DeviceName
-from palm.distributed import DEFAULT_TIMEOUT, Parallel
+from palm.distributed.group import DEFAULT_TIMEOUT
+from palm.distributed.replica import Parallel
 from palm.engine.training.planning import TasksPerStep
 from palm.engine.training.recipe import LossScale
 from palm.engine.watching.progress import Progress

@@ -16,7 +16,7 @@ from palm.core.logging import show_on_console
 from palm.core.numerics.device import device_of
 from palm.core.numerics.precision import checked
 from palm.core.tensor_specs import Tensors
-from palm.distributed import join
+from palm.distributed.group import join
 from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.training.build import start
 from palm.engine.training.loop import Training

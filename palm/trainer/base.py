@@ -15,7 +15,7 @@ from palm.core.files.door import make_folder
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
-from palm.distributed import is_first
+from palm.distributed.group import is_first
 from palm.downloader import pretrained_directory
 from palm.engine.run.evaluation import Evaluator
 from palm.engine.run.fit import Watch, run_training

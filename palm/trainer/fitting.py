@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from palm.core.errors import ConfigError, PalmError, WiringError
-from palm.distributed import num_ranks
+from palm.distributed.group import num_ranks
 from palm.engine.training.task import Task, wiring_problems
 from palm.reader import Reader, base_reader
 from palm.trainer.assembly import Forward

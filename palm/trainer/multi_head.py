@@ -16,7 +16,7 @@ from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
 from palm.core.registry import did_you_mean
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.distributed import from_first
+from palm.distributed.group import from_first
 from palm.engine.training.events import Event, Logged
 from palm.engine.training.loop import Step, Training
 from palm.engine.training.planning import TasksPerStep, expect

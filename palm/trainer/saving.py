@@ -8,7 +8,7 @@ from pathlib import Path
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.tensors import load_into
 from palm.core.logging import logger
-from palm.distributed import barrier
+from palm.distributed.group import barrier
 from palm.engine.run.checkpoint import save_checkpoint, trained_weights
 from palm.engine.run.saving import save_model
 from palm.engine.training.events import Saved

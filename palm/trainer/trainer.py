@@ -17,7 +17,7 @@ from palm.core.files.manifest import is_sealed, verify
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.distributed import exhaust, from_first, is_first
+from palm.distributed.group import exhaust, from_first, is_first
 from palm.downloader import pretrained_directory
 from palm.engine.inference.inference import WEIGHTS, InferenceModel
 from palm.engine.inference.loading import load_weights

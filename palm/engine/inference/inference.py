@@ -27,15 +27,9 @@ from palm.core.numerics.rng import generator
 from palm.core.numerics.weight_cache import WeightCache
 from palm.core.tensor_specs import Tensors
 from palm.core.version import __version__
-from palm.distributed import (
-    exhaust,
-    from_first,
-    full_tensors,
-    gather_objects,
-    is_first,
-    report_missing_ranks,
-    split_among_ranks,
-)
+from palm.distributed.failures import report_missing_ranks
+from palm.distributed.group import exhaust, from_first, gather_objects, is_first, split_among_ranks
+from palm.distributed.shards import full_tensors
 from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.engine.inference.prediction_resume import PredictionLog

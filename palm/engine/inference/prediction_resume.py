@@ -19,7 +19,7 @@ from palm.core.files.fs import is_temporary, mark_written
 from palm.core.files.locking import lock_at_once
 from palm.core.files.write_errors import wrap_write_errors
 from palm.core.logging import logger
-from palm.distributed import is_first
+from palm.distributed.group import is_first
 
 PREDICTION_LOG = ".predictions.resume"
 PREDICTION_LOCK = ".predictions.lock"

@@ -21,7 +21,8 @@ from palm.core.files.serialization import describe, file_settings
 from palm.core.files.tensors import load_tensors, save_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.distributed import full_tensors, is_first, shard_like
+from palm.distributed.group import is_first
+from palm.distributed.shards import full_tensors, shard_like
 from palm.engine.training.finite import check_finite
 from palm.engine.training.loop import Training
 from palm.engine.training.model import PRIVATE

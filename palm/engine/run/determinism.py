@@ -14,7 +14,8 @@ from palm.core.errors import StorageError
 from palm.core.files.door import new_file, open_to_append
 from palm.core.files.tensors import tensor_digests
 from palm.core.files.write_errors import wrap_write_errors
-from palm.distributed import full_tensors, is_first
+from palm.distributed.group import is_first
+from palm.distributed.shards import full_tensors
 from palm.engine.run.checkpoint import tensors_of
 from palm.engine.training.events import Event, Started
 from palm.engine.training.loop import Step

@@ -11,7 +11,7 @@ from typing import Any
 from palm.core.limits import explain_limits
 from palm.core.logging import collected_warnings
 from palm.core.numerics.precision import tf32
-from palm.distributed import is_first
+from palm.distributed.group import is_first
 from palm.engine.run.bad_rows_file import write_bad_rows
 from palm.engine.run.result import TrainingResult, result_of
 from palm.engine.training.events import Completed, Ended, Event, Observer, Started, Warned, tell

@@ -9,7 +9,7 @@ from typing import Any
 from palm.core.files.atomic_dir import link_equal_weights, move_foreign_aside, remove_directory
 from palm.core.files.fs import numbered
 from palm.core.logging import logger
-from palm.distributed import is_first
+from palm.distributed.group import is_first
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run.checkpoint import save_checkpoint
 from palm.engine.run.evaluation import EarlyStopping, Evaluator, model_of

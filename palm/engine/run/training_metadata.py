@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from palm.core.version import __version__
-from palm.distributed import is_first
+from palm.distributed.group import is_first
 from palm.engine.run.evaluation import Evaluator, count_examples, json_ready
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import identity

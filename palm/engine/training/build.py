@@ -14,7 +14,7 @@ from palm.core.logging import logger
 from palm.core.numerics.device import compiler_problems
 from palm.core.numerics.malloc import keep_freed_memory
 from palm.core.numerics.precision import choice, resolved
-from palm.distributed import Replica
+from palm.distributed.replica import Replica
 from palm.engine.training.ema import ExponentialMovingAverage
 from palm.engine.training.loop import Training
 from palm.engine.training.model import PRIVATE, MultiTaskModel

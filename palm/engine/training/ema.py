@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.errors import ConfigError, StorageError
-from palm.distributed import local_shard, shard_like
+from palm.distributed.shards import local_shard, shard_like
 
 
 class ExponentialMovingAverage:

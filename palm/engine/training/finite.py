@@ -9,7 +9,8 @@ from torch import Tensor
 
 from palm.core.differences import shortened
 from palm.core.errors import TrainingError
-from palm.distributed import all_reduce_sum, local_shard
+from palm.distributed.group import all_reduce_sum
+from palm.distributed.shards import local_shard
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:

@@ -17,7 +17,9 @@ from palm.core.numerics.rng import generator
 from palm.core.numerics.sparse_embedding import sparse_allowed
 from palm.core.signals import StopRequest
 from palm.core.tensor_specs import Tensors
-from palm.distributed import Replica, num_ranks, rank, report_missing_ranks
+from palm.distributed.failures import report_missing_ranks
+from palm.distributed.group import num_ranks, rank
+from palm.distributed.replica import Replica
 from palm.engine.training.device_transfer import placed
 from palm.engine.training.ema import ExponentialMovingAverage
 from palm.engine.training.events import Event

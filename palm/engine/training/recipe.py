@@ -15,7 +15,7 @@ from palm.balance import BALANCES, Balance
 from palm.core.component import Component
 from palm.core.numerics import precision
 from palm.core.registry import Registry
-from palm.distributed import Parallel
+from palm.distributed.replica import Parallel
 from palm.engine.training.planning import StepPlan, TasksPerStep
 from palm.engine.training.task import Task
 from palm.lr_sched import LR_SCHEDULES, Schedule

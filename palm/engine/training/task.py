@@ -16,7 +16,7 @@ from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.errors import TrainingError
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors, mismatches
-from palm.distributed import num_ranks, rank
+from palm.distributed.group import num_ranks, rank
 from palm.engine.training.stream import TaskStream
 from palm.metrics import metric_problems
 from palm.mixing.base import TaskProgress

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from palm.balance import Balance
 from palm.core.tensor_specs import Tensors
-from palm.distributed import Replica, all_reduce_sum, local_shard
+from palm.distributed.group import all_reduce_sum
+from palm.distributed.replica import Replica
+from palm.distributed.shards import local_shard
 from palm.optimizer import Optimizer, clip
 
 Update = Callable[[Mapping[str, Tensor]], Sequence[float] | None]

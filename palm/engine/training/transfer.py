@@ -18,7 +18,7 @@ from torch import Tensor
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
-from palm.distributed import local_shard
+from palm.distributed.shards import local_shard
 from palm.engine.training.device_transfer import placed
 from palm.engine.training.events import Event, Transferred
 from palm.engine.training.loop import Step, Training
