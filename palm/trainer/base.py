@@ -31,7 +31,7 @@ from palm.engine.watching.progress import Progress
 from palm.engine.watching.trackers import trackers_of
 from palm.pretrained import load_pretrain
 from palm.trainer.assembly import Assembly, Forward, LossVariable, needed, seed_of
-from palm.trainer.dev_data import DevFiles, Metrics, give_dev_data
+from palm.trainer.fitting import DevFiles, Metrics, give_dev_data
 from palm.trainer.saving import FOLDERS, kinds_of, load_trained, save_run
 
 __all__ = ["Forward", "LossVariable", "TrainerBase", "needed", "seed_of"]
