@@ -28,6 +28,16 @@ class Schedule(Component, ABC):
         return self
 
 
+def warmup_problems(warmup_steps: float, num_train_steps: float) -> list[str]:
+    """Return a line if a warm-up is negative, or as long as the run."""
+    if 0 <= warmup_steps < num_train_steps:
+        return []
+    return [
+        f"warmup_steps should be at least 0 and below num_train_steps ({num_train_steps!r}), "
+        f"not {warmup_steps!r}"
+    ]
+
+
 LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule", Schedule)
 
 HORIZON = ("warmup_steps", "num_train_steps")

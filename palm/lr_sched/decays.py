@@ -7,7 +7,7 @@ from abc import abstractmethod
 
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
-from palm.lr_sched.base import LR_SCHEDULES, Schedule
+from palm.lr_sched.base import LR_SCHEDULES, Schedule, warmup_problems
 
 
 class Decay(Schedule):
@@ -23,12 +23,7 @@ class Decay(Schedule):
     """
 
     def __init__(self, warmup_steps: float, num_train_steps: float, lr_end_factor: float = 0.0) -> None:
-        problems = []
-        if not 0 <= warmup_steps < num_train_steps:
-            problems.append(
-                f"warmup_steps should be at least 0 and below num_train_steps ({num_train_steps!r}),"
-                f" not {warmup_steps!r}"
-            )
+        problems = warmup_problems(warmup_steps, num_train_steps)
         if not 0 <= lr_end_factor < 1:
             problems.append(f"lr_end_factor should be at least 0 and below 1, not {lr_end_factor!r}")
         raise_any(problems)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
-from palm.lr_sched.base import LR_SCHEDULES, Schedule
+from palm.lr_sched.base import LR_SCHEDULES, Schedule, warmup_problems
 
 
 @LR_SCHEDULES.register("linear_warmup_decay")
@@ -23,11 +24,7 @@ class TriangularScheduler(Schedule):
     """
 
     def __init__(self, warmup_steps: float, num_train_steps: float) -> None:
-        if not 0 <= warmup_steps < num_train_steps:
-            raise ConfigError(
-                f"warmup_steps should be at least 0 and below num_train_steps ({num_train_steps!r}),"
-                f" not {warmup_steps!r}"
-            )
+        raise_any(warmup_problems(warmup_steps, num_train_steps))
         self.warmup_steps = warmup_steps
         self.num_train_steps = num_train_steps
 

@@ -277,14 +277,8 @@ class Trainer(TrainerBase):
         if self.task is None:
             model = self.predictor("evaluate")
         else:
-            model = InferenceModel(
-                self.name,
-                self.task.reader,
-                self._trained_encoder(),
-                self.task.head,
-                batch_size=self.task.rows_per_prediction,
-                precision=self._precision,
-            )
+            trained = Forward(self._trained_encoder(), self.task.head)
+            model = self._model(self.task.reader, trained, self.task.rows_per_prediction)
         with self.averaged():
             return model.evaluate(dev_file, metrics)
 
@@ -313,12 +307,15 @@ class Trainer(TrainerBase):
         forward = self.tied(caller)
         call = "fit_reader(reader, phase='predict')"
         reader = needed(self._predict_reader, self.name, call, caller)
+        return self._model(reader, forward, reader.loaded.batch_size)
+
+    def _model(self, reader: Reader, forward: Forward, batch_size: int) -> InferenceModel:
         return InferenceModel(
             self.name,
             reader,
             forward.backbone,
             forward.head,
-            batch_size=reader.loaded.batch_size,
+            batch_size=batch_size,
             precision=self._precision,
         )
 
