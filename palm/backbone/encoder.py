@@ -16,7 +16,6 @@ from palm.backbone.architecture import Architecture
 from palm.backbone.base import Backbone
 from palm.backbone.embeddings import Embeddings
 from palm.backbone.layer import PostNorm, casting
-from palm.backbone.packed_attention import attend
 from palm.backbone.packing import Packing, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.shape import Shape, Table
@@ -230,16 +229,6 @@ class Encoder(Backbone):
         """
         self._checkpoints_activations = True
 
-    def compile(self, *args: Any, **options: Any) -> None:
-        """Compile every layer with `torch.compile`, for batches of any size, when it is first called.
-
-        Attention itself is left out: it goes through the sequences in Python, or is one kernel already.
-        """
-        for layer in self.layers:
-            assert isinstance(layer, PostNorm)
-            layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
-            layer.compile(*args, **{"dynamic": True, **options})
-
     def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str]) -> Tensors:
         """Compute the wanted ones of `encoder_outputs` and the sentence embeddings."""
         every_token = "encoder_outputs" in wanted or self.pooler is None
@@ -296,9 +285,6 @@ class Encoder(Backbone):
         return own
 
     def _run(self, layer: nn.Module, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
-        if first_only and layer._compiled_call_impl is not None:
-            # Made here: up to Python 3.11, the compiler stops at the lock of a cached_property.
-            _ = packing.first, packing.first_only
         if self._checkpoints_activations and torch.is_grad_enabled():
             again: Tensor = checkpoint(layer, tokens, packing, first_only, use_reentrant=False)
             return again

@@ -118,12 +118,9 @@ class PreNorm(PostNorm):
 def casting(layers: Iterable[nn.Module], tokens: Tensor) -> AbstractContextManager[None]:
     """Within it, what layers cast to the dtype of tokens on their way through them is cast already.
 
-    Not where ranks send gradients while others are still computed, nor in compiled layers, which cast within
-    their kernels.
+    Not where ranks send gradients while others are still computed.
     """
-    layers = list(layers)
-    is_compiled = any(layer._compiled_call_impl is not None for layer in layers)
-    if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or num_ranks() > 1 or is_compiled:
+    if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or num_ranks() > 1:
         return nullcontext()
     kinds = (nn.Linear, nn.LayerNorm) if casts_norms(tokens) else (nn.Linear,)
     parts = (part for layer in layers for part in layer.modules() if isinstance(part, kinds))

@@ -98,7 +98,6 @@ class RunSettings:
         precision: compute in fp32 or bf16; auto is bf16 where it is clearly faster, otherwise fp32.
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32, faster and with 10 bits behind the
             point; as torch has it where absent.
-        compile: compile the encoder's layers with torch.compile; it pays on a GPU, in long runs.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them;
             takes less memory and more time.
         random_seed: decides everything that is drawn; the same seed repeats a run.
@@ -154,7 +153,6 @@ class RunSettings:
     process_group_timeout: float = field(default=DEFAULT_TIMEOUT, metadata=OF_WHOLE_RUN)
     precision: precision.Setting = "auto"
     tf32: bool | None = None
-    compile: bool = False
     activation_checkpointing: bool = False
     random_seed: int = 1
 

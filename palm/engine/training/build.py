@@ -11,7 +11,6 @@ from torch import nn
 from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
-from palm.core.numerics.device import compiler_problems
 from palm.core.numerics.malloc import keep_freed_memory
 from palm.core.numerics.precision import choice, resolved
 from palm.distributed.replica import Replica
@@ -46,9 +45,6 @@ def start(recipe: Recipe) -> Training:
     logger.info("Computing in %s on %s%s.", model.precision, recipe.device.type, why)
     if recipe.activation_checkpointing:
         recipe.backbone.checkpoint_activations()
-    if recipe.compile:
-        raise_any(compiler_problems(recipe.device))
-        recipe.backbone.compile()
     # fsdp replaces parameters, so the replica comes before everything that holds them.
     replica = Replica(model, recipe.parallel)
     optimizer = build_optimizer(recipe.optimizer, recipe.groups, model, recipe.tasks)

@@ -49,7 +49,6 @@ class Recipe:
         precision: compute in fp32 or bf16, or in what is fast on the device (auto).
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32; None leaves it as torch has it.
         parallel: what every device has of the parameters, see `Replica`.
-        compile: compile the encoder's layers.
         activation_checkpointing: compute activations again in the backward pass.
         eval_every_n_steps: how often tasks are evaluated; it counts where draws follow dev scores.
         eval_every_epoch: whether they are evaluated after every epoch; likewise.
@@ -71,7 +70,6 @@ class Recipe:
     precision: str = "auto"
     tf32: bool | None = None
     parallel: Parallel = "ddp"
-    compile: bool = False
     activation_checkpointing: bool = False
     eval_every_n_steps: int = -1
     eval_every_epoch: bool = False
@@ -113,7 +111,6 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         "ema_decay": recipe.ema_decay,
         "random_seed": recipe.seed,
         "precision": precision.resolved(recipe.precision, recipe.device),
-        "compile": recipe.compile,
         **({"seeds": own_seeds} if own_seeds else {}),
         **({} if recipe.tf32 is None else {"tf32": recipe.tf32}),
         **_evaluation_identity(recipe),
