@@ -159,6 +159,15 @@ def main(folder: Path) -> None:
         write_table(folder / f"cls/{part}.tsv", "label\ttext_a", zip(intents[rows], texts[rows], strict=True))
         tags = [" ".join(label for _, label in words) for _, words in found[rows]]
         write_table(folder / f"seq_label/{part}.tsv", "text_a\tlabel", zip(texts[rows], tags, strict=True))
+        joined = [(k, k + 1 if k % 3 else k) for k in range(len(texts[rows]) - 1)]
+        several = [
+            (
+                ", ".join(sorted({intents[rows][k] for k in each})),
+                " and ".join(texts[rows][k] for k in sorted({*each})),
+            )
+            for each in joined
+        ]
+        write_table(folder / f"multi_label/{part}.tsv", "label\ttext_a", several)
         pairs = [
             (str(label), text, rng.choice(ANSWERS[intent]))
             for text, right, wrong in zip(texts[rows], intents[rows], other[rows], strict=True)
@@ -170,7 +179,9 @@ def main(folder: Path) -> None:
         write_json(folder / f"mrc/{part}.json", {"version": "1.1", "data": chosen})
         contexts = [page["paragraphs"][0]["context"] for page in chosen]
         write_table(folder / f"mlm/{part}.tsv", "text_a", ([text] for text in [*texts[rows], *contexts]))
-    write_json(folder / "cls/label_map.json", {intent: number for number, intent in enumerate(REQUESTS)})
+    for kind in ("cls", "multi_label"):
+        numbers = {intent: number for number, intent in enumerate(REQUESTS)}
+        write_json(folder / kind / "label_map.json", numbers)
     labels = ["O", *(f"{kind}-{slot}" for slot in SLOTS for kind in "BI")]
     write_json(folder / "seq_label/label_map.json", {label: number for number, label in enumerate(labels)})
 

@@ -123,10 +123,20 @@ def files() -> Iterator[tuple[str, str]]:
                 (f"{' '.join(request.words)}\t{' '.join(request.labels)}" for request in drawn),
             ),
         )
+        yield f"requests/{split}.jsonl", "\n".join([*_several(drawn), ""])
         yield (
             f"intent/{split}.tsv",
             _table("label\ttext_a", (f"{request.intent}\t{' '.join(request.words)}" for request in drawn)),
         )
+
+
+def _several(drawn: list[Request]) -> Iterator[str]:
+    """Every request, alone or with the next one or two, with the list of what they want."""
+    for first in range(len(drawn)):
+        asked = drawn[first : first + 1 + first % 3]
+        labels = sorted({request.intent for request in asked})
+        text = " and ".join(" ".join(request.words) for request in asked)
+        yield json.dumps({"labels": labels, "text": text})
 
 
 def _by_slot(label: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from palm.backbone.architecture import Architecture
 from palm.backbone.base import Backbone
 from palm.backbone.embeddings import Embeddings
-from palm.backbone.layer import PostNorm, casting
+from palm.backbone.layer import PostNorm, call_layer, casting
 from palm.backbone.packing import Packing, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.shape import Shape, Table
@@ -286,7 +286,6 @@ class Encoder(Backbone):
 
     def _run(self, layer: nn.Module, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
         if self._checkpoints_activations and torch.is_grad_enabled():
-            again: Tensor = checkpoint(layer, tokens, packing, first_only, use_reentrant=False)
+            again: Tensor = checkpoint(call_layer, layer, tokens, packing, first_only, use_reentrant=False)
             return again
-        output: Tensor = layer(tokens, packing, first_only)
-        return output
+        return call_layer(layer, tokens, packing, first_only)

@@ -28,12 +28,20 @@ def attend_packed(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropo
 def fits(query: Tensor, scope: Scope) -> bool:
     """True if a kernel takes such queries: rows of whole 16 bytes, and a window only for flash attention.
 
-    A window is counted from the end where there are fewer queries than keys, so not for first tokens alone.
+    Flash attention takes heads of at most 256 features, on GPUs from Ampere on. A window is counted from the
+    end where there are fewer queries than keys, so not for first tokens alone.
     """
+    width = query.shape[-1]
     if query.dtype == torch.float32:
-        return query.shape[-1] % 4 == 0 and scope.window is None
-    is_half = query.dtype in (torch.bfloat16, torch.float16)
-    return is_half and query.shape[-1] % 8 == 0 and (scope.window is None or scope.queries is scope.keys)
+        return width % 4 == 0 and scope.window is None
+    if query.dtype not in (torch.bfloat16, torch.float16) or not has_flash_attention(query.device):
+        return False
+    return width % 8 == 0 and width <= 256 and (scope.window is None or scope.queries is scope.keys)
+
+
+def has_flash_attention(device: torch.device) -> bool:
+    """True unless the device is a GPU older than Ampere, for which torch has no such kernel."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 class _Flash(torch.autograd.Function):

@@ -25,7 +25,9 @@ from palm.controller.startup import configured
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, PalmError
 from palm.core.logging import only_collected
+from palm.core.numerics.device import device_of
 from palm.core.numerics.precision import choice
+from palm.distributed.launch import count_devices
 from palm.engine.run.run_directory import RunDirectory
 from palm.engine.training.loop import Training
 from palm.engine.training.task import Task
@@ -71,20 +73,15 @@ def check(
         # Before the data is looked at: what that takes of memory is not the run's.
         parts, of_run = _checked_run(controller, devices, measure)
         plans = [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]
-        data = {plan.name: data_of(plan) for plan in plans}
-    problems = [problem for found in data.values() for problem in found.problems]
+        data = [data_of(plan) for plan in plans]
+    problems = [problem for task in data for problem in task.problems]
     # The run stops at the first task whose data cannot be used; here, all of them are told.
-    problems += _untold(of_run, problems)
+    told = {problem.code for problem in problems if problem.severity == "error"}
+    problems += [problem for problem in of_run if problem.code not in told]
     files = tuple(f"{plan.task.get('train_file')}: " for plan in plans)  # their warnings are told above
     rest = (line for line in dict.fromkeys(warned) if not line.startswith(files))
     problems += [Problem("warning", "warning", "", line) for line in rest]
-    of_files = [found.as_files(task) for task, found in data.items()]
-    return Check(name, problems, of_files, **parts, seconds=time.perf_counter() - began)
-
-
-def _untold(of_run: Sequence[Problem], of_data: Sequence[Problem]) -> list[Problem]:
-    told = {problem.code for problem in of_data if problem.severity == "error"}
-    return [problem for problem in of_run if problem.code not in told]
+    return Check(name, problems, data, **parts, seconds=time.perf_counter() - began)
 
 
 def _devices(
@@ -93,11 +90,8 @@ def _devices(
     """The number of devices that the run would use."""
     given = configured(config, task_dir, argv, for_train=True, needs_tasks=needs_tasks)
     settings = given.arguments(RunSettings, None, required=False)
-    wanted = settings.get("num_devices", "auto")
-    if isinstance(wanted, int):
-        return wanted
-    uses_gpus = settings.get("use_gpu", True) and settings.get("device") != "cpu"
-    return max(1, torch.cuda.device_count()) if uses_gpus else 1
+    device = device_of(settings.get("use_gpu", True), settings.get("device", "auto"))
+    return count_devices(device, settings.get("num_devices", "auto"))
 
 
 def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[dict[str, Any], list[Problem]]:

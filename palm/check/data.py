@@ -50,11 +50,30 @@ class Leak:
     normalised: int
 
 
+def data_of(plan: TaskPlan) -> TaskData:
+    """Read all files of a task once, and compare them."""
+    task = TaskData(plan.name)
+    try:
+        reader = plan.reader[0](**plan.reader[1])
+    except PalmError as error:
+        task.add("error", "reader", str(error))
+        return task
+    readings: dict[Role, FileReading] = {}
+    for setting, role in ROLES.items():
+        path = plan.task.get(setting)
+        if path is not None and is_data(path):
+            task.read(reader, path, role, readings)
+    if "train" in readings:
+        task.compare(readings.pop("train"), readings)
+    return task
+
+
 @dataclass
 class TaskData:
-    """The contents of a task's files, and their problems.
+    """The contents of a task's files, and what is wrong with them.
 
     Args:
+        task: its name.
         files: those that could be read.
         leaks: a value for each file beside the training file.
         missing_labels: names of the label_map that no training row has.
@@ -62,68 +81,22 @@ class TaskData:
         problems: everything found.
     """
 
+    task: str
     files: list[FileCheck] = field(default_factory=list)
     leaks: list[Leak] = field(default_factory=list)
     missing_labels: list[str] = field(default_factory=list)
     unseen_labels: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
-    def as_files(self, task: str) -> TaskFiles:
-        """The same for a report, without the problems."""
-        return TaskFiles(task, self.files, self.leaks, self.missing_labels, self.unseen_labels)
-
-
-@dataclass(frozen=True)
-class TaskFiles:
-    """The data of a task: its files, what leaks between them, labels without rows."""
-
-    task: str
-    files: Sequence[FileCheck]
-    leaks: Sequence[Leak]
-    missing_labels: Sequence[str]
-    unseen_labels: Sequence[str]
-
-
-def data_of(plan: TaskPlan) -> TaskData:
-    """Read all files of a task once, and compare them."""
-    task = DataCheck(plan.name)
-    try:
-        reader = plan.reader[0](**plan.reader[1])
-    except PalmError as error:
-        task.add("error", "reader", str(error))
-        return task.found
-    for setting, role in ROLES.items():
-        path = plan.task.get(setting)
-        if path is not None and is_data(path):
-            task.read(reader, path, role)
-    task.compare()
-    return task.found
-
-
-class DataCheck:
-    """Reads the files of a task and gathers what is wrong.
-
-    Args:
-        task: its name.
-
-    Attributes:
-        found: so far.
-    """
-
-    def __init__(self, task: str) -> None:
-        self.task = task
-        self.found = TaskData()
-        self.readings: dict[Role, FileReading] = {}
-
     def add(
         self, severity: Any, code: str, message: str, remedy: str = "", examples: Iterable[str] = ()
     ) -> None:
         """Enter a finding."""
-        self.found.problems.append(Problem(severity, code, self.task, message, remedy, tuple(examples)))
+        self.problems.append(Problem(severity, code, self.task, message, remedy, tuple(examples)))
 
-    def read(self, reader: Reader, path: Path, role: Role) -> None:
-        """Read a file, and enter what is wrong within it."""
-        train = self.readings.get("train")
+    def read(self, reader: Reader, path: Path, role: Role, readings: dict[Role, FileReading]) -> None:
+        """Read a file into `readings`, and enter what is wrong within it."""
+        train = readings.get("train")
         if train is not None and files_of(path) == files_of(train.path):
             told = f"the {role}_file is the training file, {path}"
             if role == "dev":
@@ -138,7 +111,7 @@ class DataCheck:
             self.add("error", "data", str(error), "mend the file; it was not looked at further")
             return
         self._look_at_bad_rows(reading)
-        self.readings[role] = reading
+        readings[role] = reading
         self._look_at_repeats(reading)
         self._look_at_texts(reading)
         self._look_at_labels(reading)
@@ -148,7 +121,7 @@ class DataCheck:
         again = repeated(digests.exact, MOST_EXAMPLES)
         nearly = repeated(digests.normalised, 0)
         clash = contradictory(digests, MOST_EXAMPLES)
-        self.found.files.append(reading.check(again.count, nearly.count, clash.count))
+        self.files.append(reading.check(again.count, nearly.count, clash.count))
         pairs = reading.examples_at({number for pair in (*again.pairs, *clash.pairs) for number in pair})
         name = reading.path.name
         total = max(1, len(digests))
@@ -206,11 +179,9 @@ class DataCheck:
         if once := sorted(label for label, count in counts.items() if count == 1):
             told = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
             self.add("warning", "rare_label", told, "add rows of such a label, or merge it with another")
-        missing = self.found.missing_labels = [
-            label for label in reading.counts.names.values() if label not in counts
-        ]
-        if missing:
-            told = f"{name}: {_several(missing)} in the label_map and in no row"
+        self.missing_labels = [label for label in reading.counts.names.values() if label not in counts]
+        if self.missing_labels:
+            told = f"{name}: {_several(self.missing_labels)} in the label_map and in no row"
             remedy = "the model never learns such a label: add rows, or take it out of the label_map"
             self.add("warning", "missing_label", told, remedy)
         self._look_at_balance(name, counts)
@@ -238,18 +209,13 @@ class DataCheck:
                 "lower n_classes, or add rows",
             )
 
-    def compare(self) -> None:
+    def compare(self, train: FileReading, others: Mapping[Role, FileReading]) -> None:
         """Enter what is wrong between the training file and the others."""
-        train = self.readings.get("train")
-        if train is None:
-            return
-        for role, other in self.readings.items():
-            if other is train:
-                continue
+        for role, other in others.items():
             self._look_for_leaks(train, other)
             unseen = [label for label in other.counts.labels if label not in train.counts.labels]
             if role == "dev" and train.counts.labels and unseen:
-                self.found.unseen_labels = unseen
+                self.unseen_labels = unseen
                 told = f"{other.path.name}: {_several(unseen)} in no training row"
                 remedy = "rows of such a label are always wrong: add training rows, or take them out"
                 self.add("warning", "unseen_label", told, remedy)
@@ -257,7 +223,7 @@ class DataCheck:
     def _look_for_leaks(self, train: FileReading, other: FileReading) -> None:
         exact = shared(train.digests.exact, other.digests.exact, MOST_EXAMPLES)
         nearly = shared(train.digests.normalised, other.digests.normalised, MOST_EXAMPLES)
-        self.found.leaks.append(Leak(other.role, exact.count, nearly.count))
+        self.leaks.append(Leak(other.role, exact.count, nearly.count))
         if not nearly.count:
             return
         seen = exact if exact.count else nearly

@@ -45,14 +45,6 @@ MOST_LABELS = 200
 
 
 @dataclass(frozen=True)
-class Label:
-    """A label and how often it occurs."""
-
-    name: str
-    count: int
-
-
-@dataclass(frozen=True)
 class FileCheck:
     """The contents of a file; JSON-ready.
 
@@ -87,7 +79,7 @@ class FileCheck:
     repeated: int
     nearly_repeated: int
     contradictory: int
-    labels: Sequence[Label]
+    labels: Sequence[tuple[str, int]]
     num_labels: int
     label_range: Sequence[float]
     unanswered: int
@@ -201,7 +193,7 @@ class FileReading:
             repeated=repeated,
             nearly_repeated=nearly_repeated,
             contradictory=contradictory,
-            labels=[Label(*each) for each in counts.labels.most_common(MOST_LABELS)],
+            labels=counts.labels.most_common(MOST_LABELS),
             num_labels=len(counts.labels),
             label_range=[least, total / counts.examples, largest] if counts.values else [],
             unanswered=counts.unanswered,

@@ -53,10 +53,7 @@ class TaskSteps:
     Args:
         task: its name.
         is_target: whether it gets an exact number of steps.
-        mix_ratio: its draws relative to those of the others, before the mixing strategy changes them.
         rows: training rows.
-        batch_size: rows per batch; None where batches are of so many tokens.
-        max_tokens_per_batch: tokens per batch.
         gradient_accumulation_steps: batches per step.
         steps_per_epoch: steps of one pass over its rows.
         planned: the steps that are planned for it.
@@ -68,10 +65,7 @@ class TaskSteps:
 
     task: str
     is_target: bool
-    mix_ratio: float
     rows: int
-    batch_size: int | None
-    max_tokens_per_batch: int | None
     gradient_accumulation_steps: int
     steps_per_epoch: int
     planned: int
@@ -175,10 +169,7 @@ def _task_steps(task: Task, drawn: int | None) -> TaskSteps:
     return TaskSteps(
         task=task.name,
         is_target=task.is_target,
-        mix_ratio=task.mix_ratio,
         rows=len(task.stream.rows),
-        batch_size=task.batch_size if task.max_tokens_per_batch is None else None,
-        max_tokens_per_batch=task.max_tokens_per_batch,
         gradient_accumulation_steps=task.gradient_accumulation_steps,
         steps_per_epoch=task.steps_per_epoch,
         planned=task.expected_steps,

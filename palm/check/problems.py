@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,14 +38,3 @@ class Problem:
         if self.remedy:
             text += f"\n         -> {self.remedy}"
         return "".join([text, *(f"\n            {line}" for line in self.examples)])
-
-
-def by_severity(problems: Iterable[Problem]) -> list[Problem]:
-    """The worst first, otherwise in the order found."""
-    return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
-
-
-def counted(problems: Iterable[Problem]) -> dict[Severity, int]:
-    """Count the problems of each severity."""
-    found = [problem.severity for problem in problems]
-    return {severity: found.count(severity) for severity in SEVERITIES}

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from palm.check.data import TaskFiles
+from palm.check.data import TaskData
 from palm.check.measuring import Cost
 from palm.check.planning import RunPlan
-from palm.check.problems import Problem, by_severity, counted
+from palm.check.problems import SEVERITIES, Problem
 from palm.check.saving import Saving
 from palm.core.version import __version__
 
@@ -84,7 +84,7 @@ class Check:
 
     name: str
     problems: Sequence[Problem]
-    data: Sequence[TaskFiles] = ()
+    data: Sequence[TaskData] = ()
     wiring: Sequence[Wiring] = ()
     computing: Computing | None = None
     plan: RunPlan | None = None
@@ -94,8 +94,10 @@ class Check:
     counts: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "problems", by_severity(self.problems))
-        object.__setattr__(self, "counts", counted(self.problems))
+        found = [problem.severity for problem in self.problems]
+        worst_first = sorted(self.problems, key=lambda problem: SEVERITIES.index(problem.severity))
+        object.__setattr__(self, "problems", worst_first)
+        object.__setattr__(self, "counts", {severity: found.count(severity) for severity in SEVERITIES})
 
     def is_fine(self, strict: bool = False) -> bool:
         """Check that there is no error; with `strict`, no warning either."""
@@ -103,4 +105,7 @@ class Check:
 
     def as_json(self) -> dict[str, Any]:
         """All of it, JSON-ready."""
-        return {"format": "palm-check", "version": VERSION, "palm": __version__, **dataclasses.asdict(self)}
+        found = {"format": "palm-check", "version": VERSION, "palm": __version__, **dataclasses.asdict(self)}
+        for task in found["data"]:
+            del task["problems"]  # they are among those of the whole run
+        return found

@@ -84,7 +84,7 @@ def labels_of(file: FileCheck) -> str:
     if file.label_range:
         least, mean, largest = file.label_range
         return f"labels from {least:g} to {largest:g}, {mean:.4g} on average"
-    told = ", ".join(f"{label.name} {label.count:,}" for label in file.labels[:MOST_LABELS])
+    told = ", ".join(f"{name} {count:,}" for name, count in file.labels[:MOST_LABELS])
     return f"{told}, {file.num_labels - MOST_LABELS} more labels" if file.num_labels > MOST_LABELS else told
 
 

@@ -8,8 +8,10 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
-from palm.cli.command import COMMANDS, Command, Settings, find_components
+from palm.cli.command import COMMANDS, Command, find_components
+from palm.cli.without_torch import run_without_torch
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
 from palm.core.files.untrusted import printable
@@ -33,12 +35,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] not in COMMANDS:
         _parser().parse_args(words)  # --help, --version, or a mistake: it ends here
     command = COMMANDS[words[0]]
-    options, settings = _parsed(command, words[1:])
+    if not {"-h", "--help"}.isdisjoint(words):
+        run_without_torch(command.show_help)
+        raise SystemExit(0)
+    options = _parsed(command, words[1:])
     try:
         with ending_on_signals(), explain_limits():
             if getattr(options, "trust", None):
                 find_components("config.yaml")  # a module that `palm train` found in the working directory
-            command.run(options, settings)
+            run = partial(command.run, options)
+            run_without_torch(run) if command.only_reads else run()
     except PalmError as error:
         with suppress(OSError, MemoryError):  # where files or memory are what is missing
             from palm.distributed.failures import record_failure
@@ -75,15 +81,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parsed(command: Command, words: Sequence[str]) -> tuple[argparse.Namespace, Settings]:
-    """Return the command's options, and the settings of a configuration among its words."""
+def _parsed(command: Command, words: Sequence[str]) -> argparse.Namespace:
+    """Return the command's options, and as one more, `settings`, those of a configuration among its words."""
     parser = command.parser()
     if command.takes_settings:
         takes_value = {action.dest: action.nargs != 0 for action in parser._actions}
         flags = [name for name, takes in takes_value.items() if not takes]
         commands, settings = separated(words, takes_value, flags)
-        return parser.parse_args(commands), settings
+        return parser.parse_args(commands, argparse.Namespace(settings=settings))
     options, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(f"palm {command.name} does not know {' '.join(unknown)}")
-    return options, []
+    return options

@@ -10,38 +10,26 @@ import argparse
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from operator import methodcaller
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from palm.core.errors import PalmError
 
-Settings = Sequence[str]
-"""`--SETTING VALUE ...`, which only the configuration can understand."""
+Run = Callable[[argparse.Namespace], None]
 
-Run = Callable[[argparse.Namespace, Settings], None]
-
-
-@dataclass(frozen=True)
-class Option:
-    """An argument of a command, as `ArgumentParser.add_argument` takes it.
-
-    Args:
-        names: `--output` and its like, or the name of a positional argument.
-        keywords: its help, type and default.
-    """
-
-    names: tuple[str, ...]
-    keywords: Mapping[str, Any]
+Option = Callable[[argparse.ArgumentParser], object]
+"""Adds an argument to a parser."""
 
 
 def option(*names: str, **keywords: Any) -> Option:
-    """Declare an argument."""
-    return Option(names, keywords)
+    """Declare an argument, as `ArgumentParser.add_argument` takes it."""
+    return methodcaller("add_argument", *names, **keywords)
 
 
 def flag(name: str, meaning: str) -> Option:
@@ -61,10 +49,12 @@ class Command:
     Args:
         name: the word after `palm`.
         help: its line in `palm --help`.
-        run: gets the arguments, and the settings that follow them; its docstring is the description.
+        run: gets the arguments, and in `settings` what only the configuration can understand; its docstring
+            is the description.
         options: its arguments.
         epilog: returns the end of its `--help`.
         takes_settings: whether settings of a configuration may follow.
+        only_reads: whether it reads declarations and records, for which torch is not needed.
     """
 
     name: str
@@ -73,15 +63,20 @@ class Command:
     options: Sequence[Option]
     epilog: Callable[[], str] | None = None
     takes_settings: bool = False
+    only_reads: bool = False
 
-    def parser(self) -> argparse.ArgumentParser:
+    def show_help(self) -> None:
+        """Write its help to stdout."""
+        self.parser("" if self.epilog is None else self.epilog()).print_help()
+
+    def parser(self, epilog: str = "") -> argparse.ArgumentParser:
         """Return the parser of its arguments."""
         # Without allow_abbrev=False, a setting whose name begins an option's would be taken for the option.
         parser = argparse.ArgumentParser(
             prog=f"palm {self.name}",
             allow_abbrev=False,
             description=inspect.getdoc(self.run),
-            epilog=self.epilog and self.epilog(),
+            epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter if self.epilog else argparse.HelpFormatter,
         )
         self.add_options(parser)
@@ -91,8 +86,8 @@ class Command:
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add its arguments to a parser."""
-        for declared in self.options:
-            parser.add_argument(*declared.names, **declared.keywords)
+        for add in self.options:
+            add(parser)
 
 
 COMMANDS: dict[str, Command] = {}
@@ -106,11 +101,12 @@ def command(
     *,
     epilog: Callable[[], str] | None = None,
     takes_settings: bool = False,
+    only_reads: bool = False,
 ) -> Callable[[Run], Run]:
     """Return a decorator that makes a function a command; arguments as in `Command`."""
 
     def enter(run: Run) -> Run:
-        COMMANDS[name] = Command(name, help, run, options, epilog, takes_settings)
+        COMMANDS[name] = Command(name, help, run, options, epilog, takes_settings, only_reads)
         return run
 
     return enter

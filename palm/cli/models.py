@@ -7,29 +7,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palm.cli.command import (
-    JSON,
-    OPTIONAL_CONFIG,
-    OVERWRITE,
-    SAVED_MODEL,
-    TRUST,
-    Settings,
-    command,
-    find_components,
-    flag,
-    json_text,
-    option,
-    pairs_of,
-    repeated,
-    write_line,
-)
+from palm.cli import command as cli
 from palm.core.errors import PalmError
 
 if TYPE_CHECKING:
     from palm.controller import Controller
 
 
-def _names_model(options: argparse.Namespace, settings: Settings, caller: str, *needed: str) -> bool:
+def _names_model(options: argparse.Namespace, caller: str, *needed: str) -> bool:
     """Return whether a saved model is named, and not a configuration.
 
     Raises:
@@ -44,8 +29,9 @@ def _names_model(options: argparse.Namespace, settings: Settings, caller: str, *
             raise PalmError("--engine goes with --model")
         return False
     missing = [name for name in needed if getattr(options, name) is None]
-    if missing or settings:
-        wrong = f"unknown: {' '.join(settings)}" if settings else f"missing: --{', --'.join(missing)}"
+    if missing or options.settings:
+        unknown = f"unknown: {' '.join(options.settings)}"
+        wrong = unknown if options.settings else f"missing: --{', --'.join(missing)}"
         alternative = f"--{', --'.join(needed[:-1])} and --{needed[-1]}"
         raise PalmError(f"{caller} needs CONFIG, or {alternative}; {wrong}")
     return True
@@ -58,13 +44,12 @@ def _load_model(options: argparse.Namespace) -> Any:
     return load_model(options.model, engine=options.engine, precision=precision, trust=options.trust)
 
 
-def _open_controller(options: argparse.Namespace, settings: Settings) -> Controller:
+def _open_controller(options: argparse.Namespace) -> Controller:
     from palm.controller import Controller
 
-    if options.precision is not None:
-        settings = [*settings, "--precision", options.precision]
-    find_components(options.config)
-    return Controller(options.config, options.task_dir, for_train=False, argv=settings)
+    precision = [] if options.precision is None else ["--precision", options.precision]
+    cli.find_components(options.config)
+    return Controller(options.config, options.task_dir, for_train=False, argv=[*options.settings, *precision])
 
 
 def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -> list[str]:
@@ -74,26 +59,26 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
     return options.task or with_data(controller.plan, setting)
 
 
-@command(
+@cli.command(
     "predict",
     "predict with trained tasks",
     [
-        *OPTIONAL_CONFIG,
-        repeated("--task", "NAME", "a task to predict; may be repeated"),
-        option("--input", type=Path, help="the data file to predict"),
-        option(
+        *cli.OPTIONAL_CONFIG,
+        cli.repeated("--task", "NAME", "a task to predict; may be repeated"),
+        cli.option("--input", type=Path, help="the data file to predict"),
+        cli.option(
             "--output", type=Path, help="a folder for the predictions, or a .jsonl, .csv or .parquet file"
         ),
-        flag("--resume", "go on where the same prediction was stopped, if it was"),
-        *SAVED_MODEL,
+        cli.flag("--resume", "go on where the same prediction was stopped, if it was"),
+        *cli.SAVED_MODEL,
     ],
     takes_settings=True,
 )
-def predict(options: argparse.Namespace, settings: Settings) -> None:
+def predict(options: argparse.Namespace) -> None:
     """Predict the pred_file of tasks of a configuration (the targets that have one where none is named); or,
     without any configuration, a file with a saved model: --model DIR --input FILE --output DIR.
     """
-    if _names_model(options, settings, "palm predict", "model", "input", "output"):
+    if _names_model(options, "palm predict", "model", "input", "output"):
         from palm.core.numerics.device import device_of
         from palm.distributed.group import join
 
@@ -103,24 +88,24 @@ def predict(options: argparse.Namespace, settings: Settings) -> None:
         model.to(device)
         model.predict_file(options.input, options.output, resume=options.resume)
         return
-    controller = _open_controller(options, settings)
+    controller = _open_controller(options)
     for task in _chosen(options, controller, "pred_file"):
         controller.pred(task, options.inference_model_dir, resume=options.resume)
 
 
-@command(
+@cli.command(
     "evaluate",
     "score trained tasks on labelled data",
     [
-        *OPTIONAL_CONFIG,
-        repeated("--task", "NAME", "a task to evaluate; may be repeated"),
-        option("--input", type=Path, help="the data file, with labels"),
-        option("--metric", action="append", help="a metric instead of the usual; may be repeated"),
-        *SAVED_MODEL,
+        *cli.OPTIONAL_CONFIG,
+        cli.repeated("--task", "NAME", "a task to evaluate; may be repeated"),
+        cli.option("--input", type=Path, help="the data file, with labels"),
+        cli.option("--metric", action="append", help="a metric instead of the usual; may be repeated"),
+        *cli.SAVED_MODEL,
     ],
     takes_settings=True,
 )
-def evaluate(options: argparse.Namespace, settings: Settings) -> None:
+def evaluate(options: argparse.Namespace) -> None:
     """Score tasks of a configuration on their dev_file (the targets that have one where none is named), or a
     saved model on a file with labels (--model DIR --input FILE). The last line is JSON: the numbers, with a
     configuration by task.
@@ -128,33 +113,36 @@ def evaluate(options: argparse.Namespace, settings: Settings) -> None:
     from palm.engine.run.evaluation import json_ready
 
     scores: Any
-    if _names_model(options, settings, "palm evaluate", "model", "input"):
-        scores = json_ready(_load_model(options).evaluate(options.input, options.metric))
+    if _names_model(options, "palm evaluate", "model", "input"):
+        scores = json_ready(_load_model(options).evaluate(options.input, options.metric, options.output))
     else:
-        controller = _open_controller(options, settings)
+        controller = _open_controller(options)
         tasks = _chosen(options, controller, "dev_file")
-        scores = {task: json_ready(controller.evaluate(task, options.inference_model_dir)) for task in tasks}
-    write_line(json.dumps(scores, ensure_ascii=False))
+        if options.output is not None and len(tasks) > 1:
+            raise PalmError(f"--output takes the rows of one task; choose it with --task: {', '.join(tasks)}")
+        place = options.inference_model_dir
+        scores = {task: json_ready(controller.evaluate(task, place, output=options.output)) for task in tasks}
+    cli.write_line(json.dumps(scores, ensure_ascii=False))
 
 
-@command(
+@cli.command(
     "export",
     "write trained tasks for transformers or ONNX",
     [
-        option("source", metavar="MODEL", help="a saved model, or the checkpoint of a run"),
-        option("folder", metavar="OUT", help="the new folder"),
-        OVERWRITE,
-        option("--to", choices=["hf", "onnx"], required=True, help="for transformers, or ONNX"),
-        flag("--all-heads", "all tasks of a run in one ONNX graph"),
-        repeated(
+        cli.option("source", metavar="MODEL", help="a saved model, or the checkpoint of a run"),
+        cli.option("folder", metavar="OUT", help="the new folder"),
+        cli.OVERWRITE,
+        cli.option("--to", choices=["hf", "onnx"], required=True, help="for transformers, or ONNX"),
+        cli.flag("--all-heads", "all tasks of a run in one ONNX graph"),
+        cli.repeated(
             "--rows",
             "FILE",
             "data whose first rows are compared, TASK=FILE with --all-heads; made-up tokens where absent",
         ),
-        TRUST,
+        cli.TRUST,
     ],
 )
-def export(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+def export(options: argparse.Namespace) -> None:
     """Write a saved model as a directory of Hugging Face's transformers, or as an ONNX graph; or all tasks of
     a checkpoint as one ONNX graph. A graph is compared with PyTorch on rows of data first.
     """
@@ -168,22 +156,22 @@ def export(options: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
         return
     rows: Any = next(iter(options.rows), None)
     if options.all_heads:
-        pairs = pairs_of(options.rows, "--rows with --all-heads", "TASK=FILE")
+        pairs = cli.pairs_of(options.rows, "--rows with --all-heads", "TASK=FILE")
         rows = {task: Path(file) for task, file in pairs}
     to_onnx(options.source, options.folder, all_heads=options.all_heads, rows=rows, **common)
 
 
-@command(
+@cli.command(
     "convert",
     "write an encoder for transformers, or for palm",
     [
-        option("source", metavar="DIR", help="a directory with weights, sizes and vocabulary"),
-        option("folder", metavar="OUT", help="the new folder"),
-        OVERWRITE,
-        option("--to", choices=["hf", "palm"], default="hf", help="the layout; hf where absent"),
+        cli.option("source", metavar="DIR", help="a directory with weights, sizes and vocabulary"),
+        cli.option("folder", metavar="OUT", help="the new folder"),
+        cli.OVERWRITE,
+        cli.option("--to", choices=["hf", "palm"], default="hf", help="the layout; hf where absent"),
     ],
 )
-def convert_encoder(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+def convert_encoder(options: argparse.Namespace) -> None:
     """Write the encoder of a directory (of Hugging Face, Google, PaddlePALM, PaddleNLP or palm) with its
     vocabulary for Hugging Face's transformers, or under palm's own names. The numbers stay the same.
     """
@@ -192,15 +180,15 @@ def convert_encoder(options: argparse.Namespace, settings: Settings) -> None:  #
     convert(options.source, options.folder, options.to, options.overwrite)
 
 
-@command(
+@cli.command(
     "download",
     "list pretrained models, or download them by name",
     [
-        option("-l", "--list", action="store_true", help="list the models"),
-        option("names", metavar="NAME", nargs="*", help="a model, owner/name, or all of the list (all)"),
-        option("-d", "--download", metavar="NAME", action="append", default=[], help="the same"),
-        option("--path", metavar="DIR", default=".", help="the folder that is to hold `pretrain`"),
-        option(
+        cli.option("-l", "--list", action="store_true", help="list the models"),
+        cli.option("names", metavar="NAME", nargs="*", help="a model, owner/name, or all of the list (all)"),
+        cli.option("-d", "--download", metavar="NAME", action="append", default=[], help="the same"),
+        cli.option("--path", metavar="DIR", default=".", help="the folder that is to hold `pretrain`"),
+        cli.option(
             "--no-convert",
             dest="convert",
             action="store_false",
@@ -208,7 +196,7 @@ def convert_encoder(options: argparse.Namespace, settings: Settings) -> None:  #
         ),
     ],
 )
-def download_models(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+def download_models(options: argparse.Namespace) -> None:
     """Download pretrained models to DIR/pretrain/NAME. What has arrived is kept when a connection breaks off:
     run the same again, and it goes on from there. The environment variables PALM_MIRROR (PaddlePALM's
     archives) and HF_ENDPOINT (Hugging Face) name other servers.
@@ -219,7 +207,7 @@ def download_models(options: argparse.Namespace, settings: Settings) -> None:  #
     names = [*options.names, *options.download]
     if options.list or not names:
         for line in listed("pretrain"):
-            write_line(line)
+            cli.write_line(line)
     try:
         for name in names:
             download("pretrain", name, options.path, convert=options.convert)
@@ -227,12 +215,13 @@ def download_models(options: argparse.Namespace, settings: Settings) -> None:  #
         raise KeyboardInterrupt("run the same again, and it goes on from there") from None
 
 
-@command(
+@cli.command(
     "inspect",
     "tell what a directory holds",
-    [option("directory", metavar="DIR", help="the directory"), JSON],
+    [cli.option("directory", metavar="DIR", help="the directory"), cli.JSON],
+    only_reads=True,
 )
-def inspect(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+def inspect(options: argparse.Namespace) -> None:
     """Tell what a directory holds: a saved model, a checkpoint, a run, an export, or pretrained weights of
     Hugging Face, Google, PaddlePALM or PaddleNLP. Of weights, only names and shapes are read where the
     format allows it.
@@ -242,25 +231,25 @@ def inspect(options: argparse.Namespace, settings: Settings) -> None:  # noqa: A
 
     facts = inspect_directory(options.directory)
     if not options.json:
-        write_line(printable(as_text(facts)))
+        cli.write_line(printable(as_text(facts)))
         return
-    text = json_text(facts)
-    write_line(text if text == printable(text) else json.dumps(facts, indent=2))  # whose escapes are JSON
+    text = cli.json_text(facts)
+    cli.write_line(text if text == printable(text) else json.dumps(facts, indent=2))  # whose escapes are JSON
 
 
-@command(
+@cli.command(
     "merge",
     "the mean of several models of one task",
     [
-        option("models", metavar="MODEL", nargs="+", help="a saved model, or a checkpoint of a run"),
-        option("--output", metavar="OUT", required=True, help="the new folder"),
-        option("--weights", help="the weight of each model, separated by commas; equal where absent"),
-        option("--task", help="whose model to take from checkpoints that have several"),
-        OVERWRITE,
-        TRUST,
+        cli.option("models", metavar="MODEL", nargs="+", help="a saved model, or a checkpoint of a run"),
+        cli.option("--output", metavar="OUT", required=True, help="the new folder"),
+        cli.option("--weights", help="the weight of each model, separated by commas; equal where absent"),
+        cli.option("--task", help="whose model to take from checkpoints that have several"),
+        cli.OVERWRITE,
+        cli.TRUST,
     ],
 )
-def merge_models(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+def merge_models(options: argparse.Namespace) -> None:
     """Save the mean of models of one task: of the last checkpoints of a run, or of runs with other seeds.
     They must be built alike; differences are reported.
     """

@@ -7,38 +7,32 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from palm.cli.command import (
-    COMMANDS,
-    TASK_DIR,
-    Settings,
-    command,
-    find_components,
-    option,
-    write_line,
-)
+from palm.cli import command as cli
+from palm.cli.without_torch import need_torch
 from palm.core.errors import ConfigError, PalmError
 
 DEFAULT_TASKS = "cls, seq_label, mlm"
 
 
-@command(
+@cli.command(
     "init",
     "write a new project that trains as it stands",
     [
-        option("folder", metavar="DIR", type=Path, help="the new folder"),
-        option("--tasks", metavar="KIND,...", help="such as cls,mlm or intent=cls,slots=seq_label"),
-        option("--from", dest="table", metavar="FILE", type=Path, help="a table to make tasks of"),
-        option(
+        cli.option("folder", metavar="DIR", type=Path, help="the new folder"),
+        cli.option("--tasks", metavar="KIND,...", help="such as cls,mlm or intent=cls,slots=seq_label"),
+        cli.option("--from", dest="table", metavar="FILE", type=Path, help="a table to make tasks of"),
+        cli.option(
             "--pretrain",
             metavar="WEIGHTS",
             help="the directory, or model at Hugging Face, to start from; absent: a small random encoder",
         ),
     ],
+    only_reads=True,
 )
-def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+def init(options: argparse.Namespace) -> None:
     """Write a configuration, a file for each task, a few rows of data and a script into a new folder; `palm
     train config.yaml` trains them within two minutes on a CPU, without network. Kinds of tasks: cls,
-    seq_label, mrc, match, mlm. On a terminal, what is missing is asked for.
+    multi_label, seq_label, mrc, match, mlm. On a terminal, what is missing is asked for.
     """
     from palm.starter.project import KINDS, tasks_of, write_project
     from palm.starter.table_tasks import tasks_in
@@ -53,39 +47,42 @@ def init(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG0
             example = DEFAULT_TASKS.replace(" ", "")
             raise ConfigError([f"--tasks: say which tasks, such as --tasks {example}"])
         for kind, meaning in KINDS.items():
-            write_line(f"  {kind:9}  {meaning}")
+            cli.write_line(f"  {kind:9}  {meaning}")
         tasks = input(f"Tasks, NAME=KIND or KIND alone [{DEFAULT_TASKS}]: ").strip() or DEFAULT_TASKS
         if pretrain is None:
             question = "Start from, a directory or a model at Hugging Face [a small random encoder]: "
             pretrain = input(question).strip() or None
     for file in write_project(options.folder, tasks_of(tasks), pretrain, table):
-        write_line(options.folder / file)
-    write_line(f"\nNext: cd {options.folder} && palm check config.yaml && palm train config.yaml")
+        cli.write_line(options.folder / file)
+    cli.write_line(f"\nNext: cd {options.folder} && palm check config.yaml && palm train config.yaml")
 
 
-@command(
+@cli.command(
     "ls",
     "list what a configuration can name, and its settings",
     [
-        option("name", nargs="?", help="a kind, or a component"),
-        option("--config", help="also those of the modules that this configuration names"),
-        TASK_DIR,
+        cli.option("name", nargs="?", help="a kind, or a component"),
+        cli.option("--config", help="also those of the modules that this configuration names"),
+        cli.TASK_DIR,
     ],
+    only_reads=True,
 )
-def ls(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+def ls(options: argparse.Namespace) -> None:
     """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and balancing methods
     line by line; all of one kind (palm ls mixing); or one of them with its settings (palm ls temperature).
     """
     from palm.starter.catalogue import COMPONENT_KINDS, chosen, entries
     from palm.starter.catalogue_text import description, listing
 
-    find_components(options.config or ".")
+    cli.find_components(options.config or ".")
     modules = list(dict.fromkeys(_modules_of(options.config, options.task_dir, COMPONENT_KINDS)))
+    if modules:
+        need_torch()
     found = entries(modules=modules) if options.name is None else chosen(options.name, modules)
     if options.name in (None, *COMPONENT_KINDS):
-        write_line(listing(found))
+        cli.write_line(listing(found))
     else:
-        write_line("\n\n".join(map(description, found)))
+        cli.write_line("\n\n".join(map(description, found)))
 
 
 def _modules_of(config_file: str | None, task_dir: str, kinds: Iterable[str]) -> Iterator[str]:
@@ -104,12 +101,12 @@ def _modules_of(config_file: str | None, task_dir: str, kinds: Iterable[str]) ->
                     yield str(path).rpartition(".")[0]
 
 
-@command(
+@cli.command(
     "completion",
     "print a script that completes words in a shell",
-    [option("shell", choices=["bash", "zsh", "fish"], help="the shell")],
+    [cli.option("shell", choices=["bash", "zsh", "fish"], help="the shell")],
 )
-def completion(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+def completion(options: argparse.Namespace) -> None:
     """Print a script that completes commands, options, settings and names of components (extra completion).
     For bash: palm completion bash > ~/.local/share/bash-completion/completions/palm. For zsh: palm
     completion zsh > ~/.zfunc/_palm, a folder of $fpath. For fish: palm completion fish >
@@ -124,7 +121,7 @@ def completion(options: argparse.Namespace, settings: Settings) -> None:  # noqa
     names = list(dict.fromkeys(name for entry in entries() for name in (entry.kind, entry.path)))
     parser = argparse.ArgumentParser(prog="palm")
     commands = parser.add_subparsers()
-    for each in COMMANDS.values():
+    for each in cli.COMMANDS.values():
         words = commands.add_parser(each.name, help=each.help)
         each.add_options(words)
         if each.takes_settings:
@@ -134,7 +131,7 @@ def completion(options: argparse.Namespace, settings: Settings) -> None:  # noqa
                 action.choices = names
             elif action.nargs != 0 and action.choices is None:
                 vars(action)["complete"] = shtab.FILE
-    write_line(shtab.complete(parser, options.shell))
+    cli.write_line(shtab.complete(parser, options.shell))
 
 
 def _add_settings(words: argparse.ArgumentParser) -> None:

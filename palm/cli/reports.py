@@ -9,37 +9,26 @@ import shutil
 import sys
 from pathlib import Path
 
-from palm.cli.command import (
-    JSON,
-    TRUST,
-    Settings,
-    command,
-    flag,
-    json_text,
-    option,
-    pairs_of,
-    repeated,
-    write_line,
-)
+from palm.cli import command as cli
 
 A_RUN = "the folder of a run, its save_path"
 
 
-@command(
+@cli.command(
     "plot",
     "plot the curves of runs",
     [
-        option("runs", metavar="RUN", nargs="+", help=A_RUN),
-        option(
+        cli.option("runs", metavar="RUN", nargs="+", help=A_RUN),
+        cli.option(
             "--output",
             metavar="FILE",
             type=Path,
             help="the page; curves.html in the first run's folder where absent",
         ),
-        flag("--terminal", "draw in the terminal instead"),
+        cli.flag("--terminal", "draw in the terminal instead"),
     ],
 )
-def plot_runs(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+def plot_runs(options: argparse.Namespace) -> None:
     """Draw loss and dev scores of every task on a page. Runs that differ in nothing but the seed are drawn as
     their mean with each of them behind it, others beside each other.
     """
@@ -48,28 +37,28 @@ def plot_runs(options: argparse.Namespace, settings: Settings) -> None:  # noqa:
     if options.terminal:
         width = min(shutil.get_terminal_size().columns, 120)
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        write_line(terminal_plot(*options.runs, width=width, colour=colour))
+        cli.write_line(terminal_plot(*options.runs, width=width, colour=colour))
         return
-    write_line(plot(*options.runs, output=options.output))
+    cli.write_line(plot(*options.runs, output=options.output))
 
 
-@command(
+@cli.command(
     "report",
     "show on one page what a run was and where it is wrong",
     [
-        option("run", metavar="RUN", help=A_RUN),
-        option(
+        cli.option("run", metavar="RUN", help=A_RUN),
+        cli.option(
             "--output",
             metavar="FILE",
             type=Path,
             help="the page; report.html in the run's folder where absent",
         ),
-        flag("--no-predict", "use only what the run wrote down, and predict nothing"),
-        repeated("--dev_file", "TASK=FILE", "the data to predict, in place of what the run names"),
-        TRUST,
+        cli.flag("--no-predict", "use only what the run wrote down, and predict nothing"),
+        cli.repeated("--dev_file", "TASK=FILE", "the data to predict, in place of what the run names"),
+        cli.TRUST,
     ],
 )
-def report(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+def report(options: argparse.Namespace) -> None:
     """Write one HTML file that shows what a run was trained on, how it went, and where its models are wrong:
     for the latter, the best model of every task (or its last) predicts its dev_file, if that is still what
     the run was evaluated on, or lies in its folder. The page needs no network and runs no script, so it can
@@ -78,23 +67,24 @@ def report(options: argparse.Namespace, settings: Settings) -> None:  # noqa: AR
     from palm.report.page import write_report
 
     predict = not options.no_predict
-    dev_files = dict(pairs_of(options.dev_file, "--dev_file", "TASK=FILE"))
+    dev_files = dict(cli.pairs_of(options.dev_file, "--dev_file", "TASK=FILE"))
     page = write_report(
         options.run, options.output, predict=predict, dev_files=dev_files, trust=options.trust
     )
-    write_line(page)
+    cli.write_line(page)
 
 
-@command(
+@cli.command(
     "diff",
     "tell what differs between two runs",
     [
-        option("first", metavar="RUN", help=A_RUN),
-        option("second", metavar="RUN", help="that of another"),
-        JSON,
+        cli.option("first", metavar="RUN", help=A_RUN),
+        cli.option("second", metavar="RUN", help="that of another"),
+        cli.JSON,
     ],
+    only_reads=True,
 )
-def diff(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG001
+def diff(options: argparse.Namespace) -> None:
     """Tell what differs between two runs: settings, with the file and line that set them, data, versions,
     steps and scores; save_path, in which any two runs differ, is left out. The exit code is 0 where nothing
     differs, 1 where something does, and 2 where there is no run.
@@ -104,8 +94,8 @@ def diff(options: argparse.Namespace, settings: Settings) -> None:  # noqa: ARG0
 
     found = differences(options.first, options.second)
     if options.json:
-        write_line(json_text([dataclasses.asdict(difference) for difference in found]))
+        cli.write_line(cli.json_text([dataclasses.asdict(difference) for difference in found]))
     else:
-        write_line(printable(difference_table(found, options.first, options.second)))
+        cli.write_line(printable(difference_table(found, options.first, options.second)))
     if found:
         raise SystemExit(1)

@@ -8,36 +8,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from palm.cli.command import (
-    CONFIG,
-    GRID,
-    Settings,
-    command,
-    find_components,
-    flag,
-    option,
-    pairs_of,
-    repeated,
-    write_line,
-)
+from palm.cli import command as cli
 from palm.core.errors import PalmError
 
 CHECK_OPTIONS = (
-    option("--json", metavar="FILE", help="write it as JSON; - for standard output, without text"),
-    option("--html", metavar="FILE", type=Path, help="write it as a page"),
-    flag("--strict", "let warnings, too, end with exit code 1"),
-    flag("--no_measure", "do not measure time and memory"),
+    cli.option("--json", metavar="FILE", help="write it as JSON; - for standard output, without text"),
+    cli.option("--html", metavar="FILE", type=Path, help="write it as a page"),
+    cli.flag("--strict", "let warnings, too, end with exit code 1"),
+    cli.flag("--no_measure", "do not measure time and memory"),
 )
 """Options of `palm check` and `palm train --dry_run`."""
 
 
-@command(
+@cli.command(
     "check",
     "look at a run before it is made",
-    [*CONFIG, *CHECK_OPTIONS],
+    [*cli.CONFIG, *CHECK_OPTIONS],
     takes_settings=True,
 )
-def check_run(options: argparse.Namespace, settings: Settings) -> None:
+def check_run(options: argparse.Namespace) -> None:
     """Look at a run before it is made: its data, its wiring, its steps, time and memory, and where it would
     write. Nothing is trained, and nothing is written to save_path. The exit code is 0 where nothing stands
     against the run, 1 with an error (with --strict, also with a warning), and 2 where the command line is
@@ -48,14 +37,14 @@ def check_run(options: argparse.Namespace, settings: Settings) -> None:
     from palm.core.files.fs import write_text
     from palm.core.files.untrusted import printable
 
-    find_components(options.config)
-    findings = check(options.config, options.task_dir, settings, measure=not options.no_measure)
+    cli.find_components(options.config)
+    findings = check(options.config, options.task_dir, options.settings, measure=not options.no_measure)
     if options.json != "-":
-        write_line(printable(text_of_check(findings)))
+        cli.write_line(printable(text_of_check(findings)))
     if options.json is not None:
         text = json.dumps(findings.as_json(), ensure_ascii=False, indent=2, allow_nan=False)
         if options.json == "-":
-            write_line(text)
+            cli.write_line(text)
         else:
             write_text(Path(options.json), f"{text}\n", kind="check.json")
     if options.html is not None:
@@ -73,40 +62,40 @@ def _settings_help() -> str:
     return help_text(HELP, NO_SETTINGS)
 
 
-@command(
+@cli.command(
     "train",
     "train the tasks of a configuration",
-    [*CONFIG, flag("--dry_run", "do as `palm check` and train nothing"), *CHECK_OPTIONS],
+    [*cli.CONFIG, cli.flag("--dry_run", "do as `palm check` and train nothing"), *CHECK_OPTIONS],
     epilog=_settings_help,
     takes_settings=True,
 )
-def train(options: argparse.Namespace, settings: Settings) -> None:
+def train(options: argparse.Namespace) -> None:
     """Train the tasks of a configuration."""
     if options.dry_run:
-        check_run(options, settings)
+        check_run(options)
         return
     if unused := [name for name in ("json", "html", "strict", "no_measure") if getattr(options, name)]:
         raise PalmError(f"--{', --'.join(unused)}: goes with --dry_run, or with palm check")
     from palm.controller import Controller
 
-    find_components(options.config)
-    Controller(options.config, options.task_dir, argv=settings).train()
+    cli.find_components(options.config)
+    Controller(options.config, options.task_dir, argv=options.settings).train()
 
 
-@command(
+@cli.command(
     "verify-resume",
     "try out whether a killed run continues exactly",
     [
-        *CONFIG,
-        option("--steps", type=int, default=20, metavar="N", help="steps before the kill"),
-        option("--more", type=int, default=20, metavar="M", help="steps after it"),
+        *cli.CONFIG,
+        cli.option("--steps", type=int, default=20, metavar="N", help="steps before the kill"),
+        cli.option("--more", type=int, default=20, metavar="M", help="steps after it"),
         # With these the command is one of its own runs.
-        option("--record", type=Path, help=argparse.SUPPRESS),
-        flag("--killed", argparse.SUPPRESS),
+        cli.option("--record", type=Path, help=argparse.SUPPRESS),
+        cli.flag("--killed", argparse.SUPPRESS),
     ],
     takes_settings=True,
 )
-def verify_resume(options: argparse.Namespace, settings: Settings) -> None:
+def verify_resume(options: argparse.Namespace) -> None:
     """Train N + M steps; then N steps, kill the process, train M more from its checkpoint, and compare
     batches, losses and weights bit by bit. Everything is written to a temporary folder. The exit code is 0
     where nothing differs, and 1 with what differed first.
@@ -115,18 +104,18 @@ def verify_resume(options: argparse.Namespace, settings: Settings) -> None:
 
     raise_any(count_problems(steps=options.steps, more=options.more))
     if options.record is not None:
-        _record(options, settings)
+        _record(options)
         return
     from palm.controller.verify_resume import check_resume
 
-    words = [options.config, "--task_dir", options.task_dir, *settings]
+    words = [options.config, "--task_dir", options.task_dir, *options.settings]
     result = check_resume(words, options.steps, options.more)
-    write_line(result)
+    cli.write_line(result)
     if result.difference is not None:
         raise SystemExit(1)
 
 
-def _record(options: argparse.Namespace, settings: Settings) -> None:
+def _record(options: argparse.Namespace) -> None:
     """Train one of the runs that are compared."""
     from palm.controller import Controller
     from palm.engine.run.determinism import EnoughSteps, Recorder
@@ -134,7 +123,7 @@ def _record(options: argparse.Namespace, settings: Settings) -> None:
     killed_after = options.steps if options.killed else None
     recorder = Recorder(options.record, options.steps + options.more, killed_after)
     with suppress(EnoughSteps):
-        Controller(options.config, options.task_dir, argv=settings).train([recorder])
+        Controller(options.config, options.task_dir, argv=options.settings).train([recorder])
 
 
 def _grid_arguments(options: argparse.Namespace) -> dict[str, Any]:
@@ -145,38 +134,40 @@ def _train_one(options: argparse.Namespace) -> None:
     """Train the one run of a grid whose configuration is named."""
     from palm.experiments.grid.worker import work
 
-    find_components(options.of or "config.yaml")
+    cli.find_components(options.of or "config.yaml")
     work(Path(options.config).parent)
 
 
-@command(
+@cli.command(
     "compare",
     "say whether tasks help each other",
     [
-        *CONFIG,
-        option("--seeds", type=int, default=5, metavar="N", help="runs of every variant; 5 where absent"),
-        option(
+        *cli.CONFIG,
+        cli.option("--seeds", type=int, default=5, metavar="N", help="runs of every variant; 5 where absent"),
+        cli.option(
             "--budget",
             choices=["target", "total"],
             default="target",
             help="what is equal: the steps of each target (where absent), or the steps of all tasks together",
         ),
-        repeated("--test", "TASK=FILE", "data with labels to compare a target on; its dev_file where absent"),
-        option(
+        cli.repeated(
+            "--test", "TASK=FILE", "data with labels to compare a target on; its dev_file where absent"
+        ),
+        cli.option(
             "--model",
             choices=["best", "last"],
             help="the model that is scored; absent: the best, if targets have a test file, else the last",
         ),
-        repeated(
+        cli.repeated(
             "--also",
             "NAME:SETTING=VALUE",
             "a setting of one more variant with all tasks, such as each_step:tasks_per_step=all",
         ),
-        *GRID,
+        *cli.GRID,
     ],
     takes_settings=True,
 )
-def compare_tasks(options: argparse.Namespace, settings: Settings) -> None:
+def compare_tasks(options: argparse.Namespace) -> None:
     """Train every target alone, all tasks together, and without each auxiliary, each with several seeds; say
     what helps what, and how sure that is. What is done is kept: the same command goes on after an
     interruption, and trains what is missing with more seeds.
@@ -187,39 +178,41 @@ def compare_tasks(options: argparse.Namespace, settings: Settings) -> None:
     from palm.experiments.comparison.compare import compare
 
     variants: dict[str, dict[str, str]] = {}
-    for option_name, value in pairs_of(options.also, "--also", "NAME:SETTING=VALUE"):
+    for option_name, value in cli.pairs_of(options.also, "--also", "NAME:SETTING=VALUE"):
         name, _, setting = option_name.partition(":")
         if not (name and setting):
             raise PalmError(f"--also takes NAME:SETTING=VALUE, not {f'{option_name}={value}'!r}")
         variants.setdefault(name, {})[setting] = value
-    find_components(options.config)
+    cli.find_components(options.config)
     comparison = compare(
         options.config,
         options.task_dir,
         seeds=options.seeds,
         budget=options.budget,
-        test=dict(pairs_of(options.test, "--test", "TASK=FILE")),
+        test=dict(cli.pairs_of(options.test, "--test", "TASK=FILE")),
         model=options.model,
         **_grid_arguments(options),
         also=variants,
-        argv=settings,
+        argv=options.settings,
     )
-    write_line(comparison)
+    cli.write_line(comparison)
 
 
-@command(
+@cli.command(
     "sweep",
     "find the settings with the best dev scores",
     [
-        *CONFIG,
-        repeated("--grid", "NAME=V1,V2", "values of a setting, of one task as TASK.NAME; may be repeated"),
-        option("--space", type=Path, metavar="FILE", help="a YAML file with lists and ranges by setting"),
-        option("--trials", type=int, metavar="N", help="how many points Optuna chooses"),
-        *GRID,
+        *cli.CONFIG,
+        cli.repeated(
+            "--grid", "NAME=V1,V2", "values of a setting, of one task as TASK.NAME; may be repeated"
+        ),
+        cli.option("--space", type=Path, metavar="FILE", help="a YAML file with lists and ranges by setting"),
+        cli.option("--trials", type=int, metavar="N", help="how many points Optuna chooses"),
+        *cli.GRID,
     ],
     takes_settings=True,
 )
-def sweep_settings(options: argparse.Namespace, settings: Settings) -> None:
+def sweep_settings(options: argparse.Namespace) -> None:
     """Train with different settings and write those with the best dev scores as a configuration. Without
     --trials every combination is tried; with it, Optuna chooses so many. What is done is kept: the same
     command goes on after an interruption.
@@ -230,7 +223,7 @@ def sweep_settings(options: argparse.Namespace, settings: Settings) -> None:
     from palm.experiments.search.space import grid_words, read_space
     from palm.experiments.search.sweep import sweep
 
-    find_components(options.config)
+    cli.find_components(options.config)
     space = {} if options.space is None else read_space(options.space)
     best = sweep(
         options.config,
@@ -238,6 +231,6 @@ def sweep_settings(options: argparse.Namespace, settings: Settings) -> None:
         options.task_dir,
         trials=options.trials,
         **_grid_arguments(options),
-        argv=settings,
+        argv=options.settings,
     )
-    write_line(best)
+    cli.write_line(best)

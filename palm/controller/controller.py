@@ -251,8 +251,11 @@ class Controller:
         task: str,
         inference_model_dir: str | Path | None = None,
         dev_file: str | Path | None = None,
+        output: str | Path | None = None,
     ) -> dict[str, float]:
         """Evaluate a task's saved model (see `pred`) on data with labels, by default its `dev_file`.
+
+        A table of the predictions is written to `output`, see `InferenceModel.evaluate`.
 
         Returns:
             The numbers of its metrics by name.
@@ -266,7 +269,7 @@ class Controller:
         if dev_file is None and (told := model.other_data(path)):
             logger.warning("%s: %s", task, told)
         with tf32(self.plan.settings.get("tf32")):
-            scores = model.evaluate(path, plan.task.get("metrics"))
+            scores = model.evaluate(path, plan.task.get("metrics"), output)
         logger.info(
             "%s: %s", task, ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
         )

@@ -212,15 +212,19 @@ def _keep_shared_rows(tasks: Sequence[TaskPlan]) -> None:
     pairs = {task.name: task.task.get("share_rows_with") for task in tasks}
     for task in tasks:
         shares = pairs[task.name] is not None or task.name in pairs.values()
-        if shares and task.reader is not None and task.reader[1].get("label_type") != "real":
+        if shares and task.reader is not None and task.reader[1].get("label_type") in (None, "class"):
             cls, arguments = task.reader
             if "missing_labels" in settings_of(cls):
                 arguments.setdefault("missing_labels", True)
 
 
 def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:
-    """`n_classes`, where the configuration does not tell it but the reader's label_map does."""
-    if reader is None or "n_classes" in reader[1] or reader[1].get("label_map") is None:
+    """`n_classes`, where the configuration does not tell it but the reader's labels do."""
+    if reader is None or "n_classes" in reader[1]:
+        return {}
+    if columns := reader[1].get("label_columns"):
+        return {"n_classes": len(columns)}
+    if reader[1].get("label_map") is None:
         return {}
     try:
         return {"n_classes": max(Labels(None, reader[1]["label_map"]).names) + 1}

@@ -98,6 +98,8 @@ class RunSettings:
         precision: compute in fp32 or bf16; auto is bf16 where it is clearly faster, otherwise fp32.
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32, faster and with 10 bits behind the
             point; as torch has it where absent.
+        deterministic: take kernels that add in a fixed order, so that a run on a GPU repeats itself bit by
+            bit, as one on a CPU always does; slower there.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them;
             takes less memory and more time.
         random_seed: decides everything that is drawn; the same seed repeats a run.
@@ -153,6 +155,7 @@ class RunSettings:
     process_group_timeout: float = field(default=DEFAULT_TIMEOUT, metadata=OF_WHOLE_RUN)
     precision: precision.Setting = "auto"
     tf32: bool | None = None
+    deterministic: bool = False
     activation_checkpointing: bool = False
     random_seed: int = 1
 
@@ -167,8 +170,8 @@ class TaskParts:
     """The components of one task.
 
     Args:
-        reader: reads its data: cls, match, mrc, mlm or seq_label, or the dotted path of a class.
-        paradigm: its head: cls, match, mrc, mlm, seq_label, regression, or the path of a class.
+        reader: reads its data: cls, match, multi_label, mrc, mlm or seq_label, or the dotted path of a class.
+        paradigm: its head: cls, match, multi_label, mrc, mlm, seq_label, regression, or a class's path.
     """
 
     reader: str

@@ -43,8 +43,11 @@ class Check:
 def check_resume(words: Sequence[str], steps: int, more: int) -> Check:
     """Train `steps + more` steps; then `steps`, a kill, and `more` from the checkpoint; and compare.
 
-    `words` are CONFIG and the settings that follow it, as for `palm train`; files are temporary.
+    `words` are CONFIG and the settings that follow it, as for `palm train`; files are temporary. Kernels
+    add in a fixed order unless `words` say otherwise.
     """
+    fixed = not any(word.startswith("--deterministic") for word in words)
+    words = [*words, *(["--deterministic", "True"] if fixed else [])]
     with tempfile.TemporaryDirectory(prefix="palm-verify-resume-") as folder:
         place = Path(folder)
         last = steps + more
@@ -61,7 +64,10 @@ def check_resume(words: Sequence[str], steps: int, more: int) -> Check:
     if min(after) != steps + 1:
         raise PalmError(f"after the kill the run went on from step {min(after) - 1}, not from step {steps}")
     rest = first_difference(whole, after, range(steps + 1, last + 1))
-    return Check(steps, more, rest and f"after the kill, {rest}", len(whole[last]["tensors"]))
+    kernels = (
+        "" if fixed else " (on a GPU, deterministic: True tells a difference of kernels from one of palm's)"
+    )
+    return Check(steps, more, rest and f"after the kill, {rest}{kernels}", len(whole[last]["tensors"]))
 
 
 def _recorded(

@@ -76,12 +76,18 @@ class _Collector(logging.Handler):
 def collected_warnings() -> Iterator[list[str]]:
     """Add palm's warnings to a list, as they come, and log them as usual."""
     messages: list[str] = []
-    collector = _Collector(messages)
-    logger.addHandler(collector)
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            messages.append(record.getMessage())
+        return True
+
+    # A filter, since with a handler here Python itself would show nothing to a program without logging.
+    logger.addFilter(keep)
     try:
         yield messages
     finally:
-        logger.removeHandler(collector)
+        logger.removeFilter(keep)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
     """
     if is_launched():
         return
-    count = _count(device, num_devices)
+    count = count_devices(device, num_devices)
     if count == 1:
         return
     if not is_program():
@@ -60,7 +60,8 @@ def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
     raise SystemExit(0)
 
 
-def _count(device: torch.device, num_devices: int | Literal["auto"]) -> int:
+def count_devices(device: torch.device, num_devices: int | Literal["auto"]) -> int:
+    """Return how many processes train, each with a device of its own; arguments and errors as of `launch`."""
     visible = torch.cuda.device_count()
     if num_devices == "auto":
         return visible if device.type == "cuda" else 1

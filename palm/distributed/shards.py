@@ -7,14 +7,27 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from palm.distributed.group import is_first
+
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
     from typing_extensions import TypeIs
 
 
 def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors put together from the parts of all ranks, which must all ask; others as they are."""
-    return {name: full_tensor(value) for name, value in tensors.items()}
+    """Tensors put together from the parts of all ranks, which must all ask; others as they are.
+
+    Parts are put together one tensor at a time, and only the first rank keeps the whole, in the memory of its
+    host: no device need have room for more than one of them.
+    """
+    whole = {}
+    for name, tensor in tensors.items():
+        full = full_tensor(tensor)
+        if full is tensor:
+            whole[name] = tensor
+        elif is_first():
+            whole[name] = full.cpu()
+    return whole
 
 
 def full_tensor(tensor: Tensor) -> Tensor:

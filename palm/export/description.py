@@ -36,6 +36,8 @@ def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **m
         }
         if labels := label_names(model.reader, model.head):
             task["labels"] = labels
+        if fitted := {name: values.tolist() for name, values in model.head.named_buffers()}:
+            task["fitted"] = fitted
         if isinstance(model.head, SequenceLabel) and model.head.crf is not None:
             first, last, *following = model.head.crf.weight.tolist()
             task["crf"] = {"first": first, "last": last, "following": following}

@@ -25,7 +25,7 @@ from palm.export.sources import saved_model
 from palm.export.tokenizer_files import load_tokenizer, save_reader
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
-from palm.pretrained.heads import HeadLayout, layout_of_head, renamed
+from palm.pretrained.heads import PROBLEM_TYPES, HeadLayout, layout_of_head, renamed
 
 
 def to_hugging_face(
@@ -111,7 +111,7 @@ def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[st
     weights = {family.prefix + name: value for name, value in from_ours(encoder, family.layout).items()}
     if head.reads_pooler:
         weights |= {n: pooler[own] for own, n in renamed(pooler, {"pooler": family.pooler}).items()}
-    own = model.head.state_dict()
+    own = {name: value.detach() for name, value in model.head.named_parameters()}
     theirs = renamed(own, head.names_on(family.model_type))
     return weights | {theirs[name]: value for name, value in own.items()}
 
@@ -129,6 +129,6 @@ def _config(model: InferenceModel, name: str, family: Family, head: HeadLayout) 
     if labels := label_names(model.reader, model.head):
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}
-    if name == "regression":
-        config["problem_type"] = "regression"
+    if name in PROBLEM_TYPES:
+        config["problem_type"] = PROBLEM_TYPES[name]
     return config

@@ -12,7 +12,8 @@ from palm.backbone.transformers_tasks import task_model
 from palm.core.errors import PalmError
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names
-from palm.pretrained.heads import HeadLayout, library_names
+from palm.paradigm import HEADS
+from palm.pretrained.heads import PROBLEM_TYPES, HeadLayout, library_names
 from palm.pretrained.library import ABOVE, quiet_library
 
 
@@ -34,7 +35,7 @@ def library_model(model: InferenceModel, head: HeadLayout) -> nn.Module:
     weights = {prefix + name: value for name, value in backbone.model.state_dict().items()}
     if head.reads_pooler:
         weights |= {n.removeprefix(ABOVE): v for n, v in backbone.state_dict().items() if n.startswith(ABOVE)}
-    own = model.head.state_dict()
+    own = dict(model.head.named_parameters())
     names, lacking = found
     weights |= {theirs: own[ours] for ours, theirs in names.items()}
     differing = lacking or _lacking(built, weights)
@@ -69,6 +70,6 @@ def _settings(model: InferenceModel) -> dict[str, Any]:
     if labels := label_names(model.reader, model.head):
         settings |= {"num_labels": len(labels), "id2label": dict(enumerate(labels))}
         settings["label2id"] = {label: number for number, label in enumerate(labels)}
-    if "values" in model.head.outputs_attr:
-        settings["problem_type"] = "regression"
+    if problem := PROBLEM_TYPES.get(HEADS.name_of(type(model.head))):
+        settings["problem_type"] = problem
     return settings

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from palm.backbone import BACKBONES
 from palm.core.checks import raise_any
-from palm.core.differences import ABSENT, changes, shortened
+from palm.core.differences import changes, shortened
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.atomic_dir import check_target
 from palm.core.files.checksum import checksum
 from palm.core.files.manifest import MANIFEST
-from palm.core.files.tensors import load_into, weights_under
+from palm.core.files.tensors import load_into, tensor_digests, weights_under
 from palm.core.logging import logger, show_on_console
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
@@ -107,8 +107,9 @@ def mean_of(
     """
     first = models[0]
     for name, other in zip(names[1:], models[1:], strict=True):
-        if found := _tensor_differences(first, other):
-            told = "; ".join(shortened(found, MOST_DIFFERENCES))
+        found = [f"{path[0]} is {old} and {new}" for path, old, new in changes(_forms(first), _forms(other))]
+        if found:
+            told = "; ".join(shortened(sorted(found), MOST_DIFFERENCES))
             raise StorageError(f"{names[0]} and {name} are not built alike, so they have no mean: {told}")
     taken = [(model, share) for model, share in zip(models, shares, strict=True) if share]
     mean = dict(taken[0][0])
@@ -120,24 +121,14 @@ def mean_of(
     return mean
 
 
-def _tensor_differences(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[str]:
-    ours = {name: _shown(value) for name, value in one.items()}
-    theirs = {name: _shown(value) for name, value in other.items()}
-    found = [
-        f"only one has {path[0]}" if ABSENT in (old, new) else f"{path[0]} is {old} and {new}"
-        for path, old, new in changes(ours, theirs)
-    ]
-    found += [
-        f"{name} holds other whole numbers"
-        for name, value in one.items()
-        if ours[name] == theirs.get(name) and not value.is_floating_point()
-        if not torch.equal(value, other[name])
-    ]
-    return sorted(found)
-
-
-def _shown(value: Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+def _forms(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Describe what has to be equal for a mean: types, shapes, and of whole numbers the numbers."""
+    whole = tensor_digests({n: value for n, value in tensors.items() if not value.is_floating_point()})
+    numbers = {name: f" with the digest {digest[:8]}" for name, digest in whole.items()}
+    return {
+        name: f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{numbers.get(name, '')}"
+        for name, value in tensors.items()
+    }
 
 
 def _loaded(folder: Path, task: str | None, trust: str | Sequence[str]) -> InferenceModel:

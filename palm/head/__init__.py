@@ -2,6 +2,16 @@
 
 from palm.head import base_head
 from palm.head.seq_label import SequenceLabel
-from palm.paradigm import MRC, Classify, Head, MaskLM, Match, Regression
+from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression
 
-__all__ = ["MRC", "Classify", "Head", "MaskLM", "Match", "Regression", "SequenceLabel", "base_head"]
+__all__ = [
+    "MRC",
+    "Classify",
+    "Head",
+    "MaskLM",
+    "Match",
+    "MultiLabel",
+    "Regression",
+    "SequenceLabel",
+    "base_head",
+]

@@ -5,6 +5,7 @@ from palm.metrics.base import METRICS, Metric, metric_problems, metrics_of, scor
 from palm.metrics.classification import Accuracy, MacroF1, MatthewsCorrelation, MicroF1
 from palm.metrics.files import Question, cmrc_scores, squad2_scores, squad_questions, squad_scores
 from palm.metrics.mlm import Perplexity, WordAccuracy
+from palm.metrics.multi_label import ExactMatch, LabelF1, RankingPrecision
 from palm.metrics.pairs import PairAccuracy
 from palm.metrics.regression import MeanSquaredError, Pearson, Spearman
 from palm.metrics.tagging import Entity, EntityF1, TokenAccuracy, entities, entity_scores
@@ -15,6 +16,8 @@ __all__ = [
     "Cmrc",
     "Entity",
     "EntityF1",
+    "ExactMatch",
+    "LabelF1",
     "MacroF1",
     "MatthewsCorrelation",
     "MeanSquaredError",
@@ -24,6 +27,7 @@ __all__ = [
     "Pearson",
     "Perplexity",
     "Question",
+    "RankingPrecision",
     "Spearman",
     "Squad",
     "Squad2",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import Registry
+from palm.distributed.group import exhaust
 
 Prediction = Mapping[str, Any]
 """A record, as prediction writes it."""
@@ -103,10 +104,25 @@ def metric_problems(names: Sequence[str], truth_names: Iterable[str]) -> list[st
     ]
 
 
-def scores_of(metrics: Sequence[type[Metric]], pairs: Iterable[tuple[Prediction, Truth]]) -> dict[str, float]:
-    """The numbers of several metrics over the same examples, those of the first metric first."""
+def scores_of(
+    metrics: Sequence[type[Metric]],
+    pairs: Iterable[tuple[Prediction, Truth]],
+    take: Callable[[Iterator[Prediction]], object] = exhaust,
+) -> dict[str, float]:
+    """The numbers of several metrics over the same examples, those of the first metric first.
+
+    Args:
+        metrics: to compute.
+        pairs: predictions beside the truth.
+        take: takes every prediction, after it was counted.
+    """
     counting = [metric() for metric in metrics]
-    for prediction, truth in pairs:
-        for metric in counting:
-            metric.update(prediction, truth)
+
+    def counted() -> Iterator[Prediction]:
+        for prediction, truth in pairs:
+            for metric in counting:
+                metric.update(prediction, truth)
+            yield prediction
+
+    take(counted())
     return {name: value for metric in counting for name, value in metric.compute().items()}

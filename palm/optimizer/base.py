@@ -83,8 +83,8 @@ def clip(
         torch._foreach_clamp_max_(gradients, limit)
         torch._foreach_clamp_min_(gradients, -limit)
     elif kind == "norm":
-        scales = [(limit / own).clamp(max=1.0) for own in torch._foreach_norm(gradients)]
-        torch._foreach_mul_(gradients, scales)
+        norms = full_tensor(torch.stack(torch._foreach_norm(gradients)))
+        torch._foreach_mul_(gradients, (limit / norms).clamp(max=1.0).unbind())
     elif norm.is_cuda or norm > limit:
         torch._foreach_mul_(gradients, (limit / norm).clamp(max=1.0))
     return norm

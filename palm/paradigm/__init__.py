@@ -1,11 +1,12 @@
-"""Heads by name: `cls`, `match`, `mrc`, `mlm`, `seq_label` and `regression`."""
+"""Heads by name: `cls`, `match`, `mrc`, `mlm`, `multi_label`, `seq_label` and `regression`."""
 
 from palm.paradigm.base import HEADS, Head
 from palm.paradigm.cls import Classify
 from palm.paradigm.match import Match
 from palm.paradigm.mlm import MaskLM
 from palm.paradigm.mrc import MRC
+from palm.paradigm.multi_label import MultiLabel
 from palm.paradigm.regression import Regression
 from palm.paradigm.seq_label import SequenceLabel
 
-__all__ = ["HEADS", "MRC", "Classify", "Head", "MaskLM", "Match", "Regression", "SequenceLabel"]
+__all__ = ["HEADS", "MRC", "Classify", "Head", "MaskLM", "Match", "MultiLabel", "Regression", "SequenceLabel"]

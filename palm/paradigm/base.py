@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems
@@ -14,6 +15,9 @@ from palm.core.component import Component, Translate, checked_phase
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
 from palm.paradigm.results import Results
+
+Judged = tuple[dict[str, Any], Mapping[str, Any]]
+"""The record of an example, which decoding began, and its truth."""
 
 ALIASES_2X = {"input_dim": "hidden_size", "param_initializer_range": "initializer_range"}
 """The spellings of PaddlePALM 2.x that its heads have in common."""
@@ -67,6 +71,9 @@ class Head(Component, Results, nn.Module):
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
         """The mean loss of the batch, a scalar."""
 
+    def count_labels(self, labels: npt.NDArray[Any]) -> None:
+        """Take the labels of the training data, the head's only target, before the first step."""
+
     def num_terms(self, batch: Tensors) -> int:
         """Over how many equal terms `loss` is the mean; here, one for each entry of the first target.
 
@@ -78,6 +85,17 @@ class Head(Component, Results, nn.Module):
     @abstractmethod
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """One plain value per row of the batch, for `Reader.records`."""
+
+    def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
+        """Fit to dev data what is no weight, such as thresholds; here nothing.
+
+        Args:
+            pairs: the record and the truth of every example, as `Reader.truths` gives it.
+
+        Returns:
+            The same with records of the fitted head, for the metrics.
+        """
+        return pairs
 
     def eval_outputs(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:  # noqa: ARG002
         """Per row what the outputs say of the truth, where `decode` does not suffice for a metric.

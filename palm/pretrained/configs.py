@@ -13,7 +13,8 @@ from palm.backbone.encoder import Encoder
 from palm.backbone.transformers_config import PACKED, PADDED
 from palm.config import settings_of
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.untrusted import read_object, resolve_inside, wrap_read_errors
+from palm.core.files.serialization import file_settings
+from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.pretrained.library import is_library_family
 from palm.pretrained.names import Renamed
 
@@ -89,7 +90,7 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
         saved = config.get("backbone")
         if isinstance(saved, dict):  # of palm's own: weights to start from bring no code
             name = saved["name"]
-            settings = {key: _in_folder(value, file.parent) for key, value in saved["settings"].items()}
+            settings = file_settings(saved["settings"], file.parent)
             if name not in set(BACKBONES):
                 raise StorageError(
                     f"{file} describes the backbone {name!r}; only palm's own ({', '.join(BACKBONES)}) are "
@@ -107,13 +108,6 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
         encoder = BACKBONES[name]
         assert issubclass(encoder, Encoder)
         return name, encoder.settings_in({**config, **_told_by(given, config)})
-
-
-def _in_folder(value: Any, folder: Path) -> Any:
-    """Resolve a setting that names a file of a saved model."""
-    return (
-        resolve_inside(folder, value["file"]) if isinstance(value, dict) and set(value) == {"file"} else value
-    )
 
 
 @contextmanager

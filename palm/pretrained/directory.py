@@ -14,7 +14,8 @@ from palm.backbone import BACKBONES, Backbone
 from palm.backbone.transformers import Transformers
 from palm.core.errors import StorageError
 from palm.core.files.manifest import is_sealed, verify
-from palm.core.files.untrusted import resolve_inside, wrap_read_errors
+from palm.core.files.serialization import file_settings
+from palm.core.files.untrusted import wrap_read_errors
 from palm.core.limits import explain_limits
 from palm.core.numerics.allocation_limit import within_weights
 from palm.core.numerics.skip_init import skip_init
@@ -94,10 +95,9 @@ def _missing_config(path: Path, given: Renamed) -> str:
 def _vocabulary_of(config_file: Path) -> tuple[Path | None, bool]:
     """Find the vocabulary beside a JSON file, and whether texts are lower-cased for it."""
     saved = read_config(config_file).get("reader")
-    settings: Any = saved.get("settings") if isinstance(saved, dict) else None
-    own = settings.get("vocab_path") if isinstance(settings, dict) else None
-    if isinstance(own, dict) and "file" in own:  # a model of our own says both
-        return resolve_inside(config_file.parent, own["file"]), bool(settings.get("do_lower_case"))
+    if isinstance(saved, dict) and "settings" in saved:  # a model of our own says both
+        settings = file_settings(saved["settings"], config_file.parent)
+        return settings["vocab_path"], bool(settings.get("do_lower_case"))
     vocabulary = find_vocabulary(config_file.parent)
     return vocabulary, vocabulary is not None and is_lower_case(vocabulary)
 

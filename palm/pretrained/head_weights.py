@@ -42,7 +42,7 @@ def fill_heads(
             reason = f"the {written} has other labels"
         else:
             with torch.no_grad():
-                for name, parameter in head.state_dict().items():
+                for name, parameter in head.named_parameters():
                     parameter.copy_(found.get(name, torch.zeros_like(parameter)))
             logger.info("%s: starts from the head of the %s", task, written)
             continue
@@ -53,7 +53,7 @@ def _found(
     head: Head, layout: HeadLayout, backbone: Backbone, weights: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Find the tensors of a head; empty where one lacks, but a bias that its family does not have."""
-    own = head.state_dict()
+    own = dict(head.named_parameters())
     if isinstance(backbone, Transformers):
         theirs = library_names(backbone.config, layout)
         names = {} if theirs is None or theirs[1] else theirs[0]

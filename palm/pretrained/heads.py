@@ -45,6 +45,7 @@ _SENTENCE = HeadLayout(
 HEAD_LAYOUTS = {
     "cls": _SENTENCE,
     "match": _SENTENCE,
+    "multi_label": _SENTENCE,
     "regression": _SENTENCE,
     "mrc": HeadLayout("ForQuestionAnswering", {"": {"out": "qa_outputs"}}),
     "seq_label": HeadLayout("ForTokenClassification", {"": {"out": "classifier"}}),
@@ -76,6 +77,10 @@ HEAD_LAYOUTS = {
     ),
 }
 """Our name of the head -> its layout."""
+
+
+PROBLEM_TYPES = {"multi_label": "multi_label_classification", "regression": "regression"}
+"""Our name of a head -> what `transformers` calls its problem, where that is not told by the labels."""
 
 
 def layout_of_head(head: Head) -> tuple[str, HeadLayout]:

@@ -6,6 +6,7 @@ from palm.reader.classify import ClassifyReader
 from palm.reader.mask_lm import MaskLMReader
 from palm.reader.match import MatchReader
 from palm.reader.mrc import MRCReader
+from palm.reader.multi_label import MultiLabelReader
 from palm.reader.predictions import Predictions, Record
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.seq_label import SequenceLabelReader
@@ -18,6 +19,7 @@ __all__ = [
     "MRCReader",
     "MaskLMReader",
     "MatchReader",
+    "MultiLabelReader",
     "Predictions",
     "Reader",
     "Record",

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from palm.core.errors import ConfigError, DataError
-from palm.core.tensor_specs import NO_LABEL, TensorSpec
+from palm.core.tensor_specs import TensorSpec
 from palm.reader.predictions import Record
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.text.labels import Labels, RealLabels, check_labelled
+from palm.reader.text.labels import Label, Labels, RealLabels, SoftLabels, check_labelled
 from palm.reader.text.sequence import sequence_of
 from palm.reader.tokenizing import TokenizingReader
 
@@ -27,13 +27,13 @@ class TextExample:
     Args:
         text_a: the text.
         text_b: the second text, where there is one.
-        label: its label's id, or its label where labels are real; None where it is not known or not read.
+        label: as read; None where it is not known or not read.
         place: `file:line`, for messages.
     """
 
     text_a: str
     text_b: str | None
-    label: float | None
+    label: Label | None
     place: str
 
 
@@ -45,12 +45,14 @@ class TextReader(TokenizingReader):
         optional_columns: texts that it may have.
         parsed_form: the values that `parse` takes, for messages.
         min_seq_len: the shortest `max_seq_len` that leaves room for text, with one separator between two.
+        label_columns: the columns that files with labels must have, too.
         labels: the labels that files carry; None for a reader that makes its own targets.
         missing_labels: whether a label may be left empty.
     """
 
     text_columns: ClassVar[tuple[str, ...]] = ("text_a",)
     optional_columns: ClassVar[tuple[str, ...]] = ()
+    label_columns: Sequence[str] = ("label",)
     parsed_form: ClassVar[str]
     min_seq_len: ClassVar[int] = 3
     labels: Labels | RealLabels | None = None
@@ -64,7 +66,7 @@ class TextReader(TokenizingReader):
     def use_labels(self, labels: Labels | RealLabels) -> None:
         """Read such labels from files, and give them to training."""
         self.labels = labels
-        self.targets_attr = {labels.target: TensorSpec(("batch",), labels.dtype)}
+        self.targets_attr = {labels.target: TensorSpec(labels.shape, labels.dtype)}
         self.truth_names = (labels.field,)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[TextExample]:
@@ -79,19 +81,35 @@ class TextReader(TokenizingReader):
         def example(row: TableRow) -> TextExample | None:
             if labels is None:
                 return self._example(row, None)
-            if not is_missing(label := row.cells["label"]):
-                return self._example(row, labels.value_of(label, row.place))
-            return self._example(row, NO_LABEL) if missing_labels else None
+            label = self.label_of(row, labels)
+            if label is None and missing_labels:
+                label = labels.unknown
+            return None if label is None else self._example(row, label)
 
-        columns = self.text_columns if labels is None else ("label", *self.text_columns)
+        columns = self.text_columns if labels is None else (*self.label_columns, *self.text_columns)
         return self.table_examples(path, labels is not None, columns, example, self.optional_columns)
+
+    def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
+        """The label of a row; None where it has none.
+
+        Raises:
+            DataError: it is no label of the task.
+        """
+        return None if is_missing(cell := row.cells["label"]) else labels.value_of(cell, row.place)
+
+    def label_column(self, values: Sequence[Any]) -> Column:
+        """Labels as a column of rows."""
+        assert self.labels is not None
+        dtype = np.float32 if self.labels.dtype.is_floating_point else np.int64
+        is_scalar = len(self.labels.shape) == 1
+        return Column.scalar(values, dtype) if is_scalar else Column.ragged(values, dtype)
 
     def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
         (field,) = self.truth_names
         for example in examples:
             label = _label(example)
             check_labelled(label, example.place)
-            yield {field: label}
+            yield {field: int(np.argmax(label)) if isinstance(self.labels, SoftLabels) else label}
 
     def parse(self, texts: Iterable[Any]) -> Iterator[TextExample]:
         required = set(self.text_columns)
@@ -125,8 +143,7 @@ class TextReader(TokenizingReader):
             "example": Column.scalar(range(len(examples))),
         }
         if with_targets and self.labels is not None:
-            dtype = np.float32 if self.labels.dtype.is_floating_point else np.int64
-            columns[self.labels.target] = Column.scalar([_label(example) for example in examples], dtype)
+            columns[self.labels.target] = self.label_column([_label(example) for example in examples])
         return Rows(columns)
 
     def _count(
@@ -155,7 +172,7 @@ class TextReader(TokenizingReader):
                 record["label_name"] = names[record["label"]]
             yield record
 
-    def _example(self, row: TableRow, label: float | None) -> TextExample:
+    def _example(self, row: TableRow, label: Label | None) -> TextExample:
         texts = {
             name: self._text(row.cells[name], name, row.place)
             for name in (*self.text_columns, *self.optional_columns)
@@ -173,6 +190,6 @@ class TextReader(TokenizingReader):
         return text.replace(" ", "") if self.for_cn else text
 
 
-def _label(example: TextExample) -> float:
+def _label(example: TextExample) -> Label:
     assert example.label is not None, "rows with targets are made of examples that were read with them"
     return example.label

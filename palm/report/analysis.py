@@ -38,6 +38,7 @@ from palm.report.counting import (
     LabelScore,
     NumberCounts,
     PairCounts,
+    SetCounts,
     TagCounts,
     WordCounts,
 )
@@ -296,6 +297,7 @@ def counts_of(reader: Reader) -> Counts:
     names = dict(label_names(reader))
     kinds: dict[str, Callable[[], Counts]] = {
         "label": lambda: LabelCounts(names),
+        "label_set": lambda: SetCounts(names),
         "labels": TagCounts,
         "answers": AnswerCounts,
         "words": WordCounts,

@@ -178,6 +178,37 @@ class LabelCounts(Counts):
         return sums
 
 
+class SetCounts(Counts):
+    """Any number of labels per example: scores of each label, and how many of them there are.
+
+    Args:
+        names: id -> name.
+    """
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        super().__init__()
+        self._names = names
+        self._counts: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
+        self._examples = 0
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
+        predicted, gold = (
+            {self._names.get(label, str(label)) for label in labels}
+            for labels in (record["labels"], truth["label_set"])
+        )
+        for counts, labels in zip(self._counts, (gold & predicted, predicted, gold), strict=True):
+            counts.update(labels)
+        self._examples += 1
+        return Judged(", ".join(sorted(gold)), ", ".join(sorted(predicted)), gold == predicted)
+
+    def label_scores(self) -> list[LabelScore]:
+        return scores_of_counts(*self._counts)
+
+    def facts(self) -> list[tuple[str, str]]:
+        _, predicted, gold = (counts.total() / max(1, self._examples) for counts in self._counts)
+        return [("labels of an example, on average", f"{gold:.2f}"), ("predicted ones", f"{predicted:.2f}")]
+
+
 class TagCounts(Counts):
     """A label for every word: confusions of words, scores of whole entities."""
 

@@ -23,6 +23,7 @@ SCRIPT = "run.sh"
 
 KINDS = {
     "cls": "a label for every request",
+    "multi_label": "all labels of a request that has several",
     "seq_label": "a label for every word of a request",
     "mrc": "answers to questions about a page",
     "match": "whether an answer fits a request",

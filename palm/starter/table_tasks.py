@@ -98,6 +98,8 @@ def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
     """The settings of a task with these labels; nothing where they do not look like labels."""
     if has_words and values and all(isinstance(value, list) for value in values):
         return {"reader": "seq_label", "paradigm": "seq_label", "label_map": _label_map(_labels(values))}
+    if values and all(isinstance(value, list) for value in values) and len(_labels(values)) <= MOST_LABELS:
+        return {"reader": "multi_label", "paradigm": "multi_label", "label_map": _label_map(_labels(values))}
     if not values or any(isinstance(value, (list, Mapping)) for value in values):
         return {}
     told = [cell_text(value) for value in values]

@@ -187,10 +187,21 @@ def test_torchs_own_operators_take_and_give_these_shapes(dtype: torch.dtype, fir
     assert [part.grad.shape for part in parts if part.grad is not None] == [part.shape for part in parts]
 
 
+@pytest.mark.parametrize(("capability", "expected"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_a_gpu_older_than_ampere_has_no_flash_attention(
+    capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert packed_kernels.has_flash_attention(torch.device("cuda", 0)) is expected
+    assert packed_kernels.has_flash_attention(torch.device("cpu"))
+
+
 def test_what_does_not_fit_is_not_given_to_a_kernel() -> None:
     query, _, _, scope = case(False, torch.float32)
     narrow = query[..., :6]
     assert [fits(narrow, scope), fits(narrow.half(), scope), fits(query.double(), scope)] == [False] * 3
+    wide = torch.empty(len(query), 2, 264)
+    assert [fits(wide, scope), fits(wide.half(), scope)] == [True, False]
     windowed, first = case(False, torch.float32, 2)[3], case(True, torch.float32, 2)[3]
     assert [fits(query, windowed), fits(query.half(), windowed), fits(query.half(), first)] == [
         False,

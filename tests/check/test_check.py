@@ -66,7 +66,7 @@ def test_nothing_is_found_in_clean_data(tmp_path: Path) -> None:
         ("train", 160, 160, 0),
         ("dev", 40, 40, 0),
     ]
-    assert [(label.name, label.count) for label in found.files[0].labels] == [(str(k), 40) for k in range(4)]
+    assert found.files[0].labels == [(str(k), 40) for k in range(4)]
     assert found.files[0].first_rows[0] == "train.tsv:2 [CLS] anna has the red door of anna [SEP] | label: 0"
     assert found.files[0].tokens == {"least": 9, "median": 9, "95 %": 9, "99 %": 9, "most": 9, "mean": 9.0}
 

@@ -20,12 +20,13 @@ from palm.core.logging import logger
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.onnx.computing import _sources
-from palm.paradigm import MRC, Classify, Head, MaskLM, Match, Regression, SequenceLabel
+from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, SequenceLabel
 from palm.reader import (
     ClassifyReader,
     MaskLMReader,
     MatchReader,
     MRCReader,
+    MultiLabelReader,
     Reader,
     SequenceLabelReader,
 )
@@ -50,6 +51,11 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
         lambda vocab: ClassifyReader(vocab, 24, label_type="real", task_id=3),
         lambda: ERNIE(**SIZES, task_type_vocab_size=5),
         lambda: Regression(16, **START),
+    ),
+    "multi_label": (
+        lambda vocab: MultiLabelReader(vocab, 24, n_classes=4),
+        lambda: BERT(**SIZES),
+        lambda: MultiLabel(4, 16, **START),
     ),
     "mlm": (
         lambda vocab: MaskLMReader(vocab, 24),
@@ -77,6 +83,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [row.split("\t")[1] for row in rows]
     tagged = [f"{text}\t{' '.join(['O'] * len(text.split(' ')))}" for text in texts]
     (folder / "seq_label.tsv").write_text("\n".join(["text_a\tlabel", *tagged]) + "\n", encoding="utf-8")
+    sets = [f"{k % 4},{k % 3}\t{text}" for k, text in enumerate(texts)]
+    (folder / "multi_label.tsv").write_text("\n".join(["label\ttext_a", *sets]) + "\n", encoding="utf-8")
     real = [f"{len(text)}.5\t{text}" for text in texts]
     (folder / "regression.tsv").write_text("\n".join(["label\ttext_a", *real]) + "\n", encoding="utf-8")
     for kind in KINDS:

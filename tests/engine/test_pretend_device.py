@@ -16,7 +16,7 @@ from helpers import pretend_modes
 from helpers.once import filled_once
 
 TESTS = Path(__file__).parents[1]
-WAITING = {"lamb", "adamwdl", "balance"}
+WAITING = {"balance"}
 """Modes that read a step's loss before its update: docs/speed.md says why."""
 
 

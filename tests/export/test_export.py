@@ -26,7 +26,7 @@ from palm.engine.training.model import outputs_of
 from palm.export import to_hugging_face, to_onnx
 from palm.export.onnx_model import check_graph, graph_of
 from palm.export.sources import check_alike, tasks_of_run
-from palm.paradigm import MRC, Classify, Head, MaskLM, Match, Regression, SequenceLabel
+from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, SequenceLabel
 from palm.reader import ClassifyReader, MaskLMReader, SequenceLabelReader
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -232,6 +232,7 @@ SIZES = {
 HEADS: dict[str, Any] = {
     "Classify": lambda: Classify(3, 16, initializer_range=1.0),
     "Match": lambda: Match(2, 16, initializer_range=1.0),
+    "MultiLabel": lambda: MultiLabel(3, 16, initializer_range=1.0),
     "pairwise Match": lambda: Match(hidden_size=16, initializer_range=1.0, learning_strategy="pairwise"),
     "Regression": lambda: Regression(16, initializer_range=1.0),
     "SequenceLabel": lambda: SequenceLabel(5, 16, initializer_range=1.0),

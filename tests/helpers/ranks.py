@@ -22,7 +22,7 @@ from palm.controller import Controller
 from palm.core.errors import ConfigError
 from palm.core.numerics import layers
 from palm.distributed import replica
-from palm.distributed.group import is_first, num_ranks, rank
+from palm.distributed.group import gather_objects, is_first, num_ranks, rank
 from palm.distributed.shards import full_tensors
 from palm.engine.run.evaluation import Evaluator
 from palm.engine.training.loop import Training
@@ -101,6 +101,7 @@ def record_gathers(path: Path, in_bf16: bool, config: dict[str, Any]) -> None:
             found["losses"].append(step.loss.item())
             own = {name: p.grad for name, p in training.model.named_parameters() if p.grad is not None}
             found["gradients"].append(full_tensors(own))
+        found["kept"] = gather_objects(len(found["gradients"][0]))
         try:
             TransferProbe(training, 1)
         except ConfigError as error:

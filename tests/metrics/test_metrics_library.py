@@ -149,3 +149,24 @@ class OffByOne(Metric):
 
     def compute(self) -> dict[str, float]:
         return {"close": sum(self.hits) / len(self.hits)}
+
+
+def test_sets_of_labels_score_as_in_scikit_learn() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(10)
+    for _ in range(CASES):
+        shape = (int(rng.integers(1, 20)), int(rng.integers(2, 7)))
+        true, ours = rng.random(shape) < rng.random(), rng.random(shape) < rng.random()
+        probs = rng.integers(0, 6, shape) / 5  # with ties
+        pairs = [
+            ({"labels": np.flatnonzero(p).tolist(), "probs": q.tolist()}, {"label_set": [*np.flatnonzero(t)]})
+            for p, q, t in zip(ours, probs, true, strict=True)
+        ]
+        some = np.flatnonzero((true | ours).any(0))
+        macro = [sklearn.f1_score(true[:, k], ours[:, k]) for k in some]
+        assert scores_of(metrics_of(["label_f1", "exact_match", "lrap"]), pairs) == {
+            "micro_f1": pytest.approx(sklearn.f1_score(true, ours, average="micro", zero_division=0)),
+            "macro_f1": pytest.approx(np.mean(macro) if macro else 0),
+            "exact_match": pytest.approx(sklearn.accuracy_score(true, ours)),
+            "lrap": pytest.approx(sklearn.label_ranking_average_precision_score(true, probs)),
+        }

@@ -115,6 +115,25 @@ def test_gradients_are_those_of_finite_differences() -> None:
         assert crf.weight.grad[row, column].item() == pytest.approx(slope, abs=2e-3)
 
 
+def test_gradients_are_those_of_trying_every_sequence() -> None:
+    weight, emissions, mask = random(3, [4, 1, 3], seed=6)
+    labels, factors = torch.tensor([[0, 2, 1, 1], [2, 0, 0, 0], [1, 1, 0, 0]]), torch.tensor([2.0, -1.0, 0.5])
+    crf, given = crf_of(weight), emissions.clone().requires_grad_()
+    (factors * crf.negative_log_likelihood(given, labels, mask)).sum().backward()
+    exact, each = weight.double().requires_grad_(), emissions.double().requires_grad_()
+    total = torch.zeros((), dtype=torch.double)
+    for row, length in enumerate((4, 1, 3)):
+        every = {}
+        for way in product(range(3), repeat=length):
+            moves = [exact[0, way[0]], exact[1, way[-1]], *(exact[2 + a, b] for a, b in pairwise(way))]
+            every[way] = sum(moves) + each[row, range(length), way].sum()
+        likely = every[tuple(labels[row, :length].tolist())]
+        total = total + factors[row] * (torch.stack(list(every.values())).logsumexp(0) - likely)
+    total.backward()
+    for ours, expected in ((crf.weight.grad, exact.grad), (given.grad, each.grad)):
+        torch.testing.assert_close(ours, expected, check_dtype=False, atol=1e-6, rtol=1e-6)
+
+
 def test_long_texts_and_large_scores_stay_finite() -> None:
     weight, emissions, mask = random(5, [512, 300], seed=1)
     emissions = (100 * emissions).requires_grad_()

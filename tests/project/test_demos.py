@@ -33,6 +33,12 @@ def test_demo3_saves_six_targets_of_which_some_share_a_layer(tmp_path: Path) -> 
         assert (tmp_path / "out" / f"cls{number}" / "infer_model" / "config.json").is_file()
 
 
+def test_demo9_predicts_the_labels_of_a_message(tmp_path: Path) -> None:
+    output = run("demo9", tmp_path, "--max_steps", "2", "--warmup_proportion", "0")
+    assert "micro_f1 " in output
+    assert (tmp_path / "out" / "requests" / "best_model" / "model.safetensors").is_file()
+
+
 def test_help_lists_the_settings(tmp_path: Path) -> None:
     output = run("demo1", tmp_path, "--help")
     assert "--learning_rate  (number, required)" in output

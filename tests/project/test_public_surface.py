@@ -21,12 +21,13 @@ PACKAGES = {
         "base_reader",
         "ClassifyReader",
         "MatchReader",
+        "MultiLabelReader",
         "SequenceLabelReader",
         "MRCReader",
         "MaskLMReader",
     ],
     "backbone": ["base_backbone", "BERT", "ERNIE", "RoBERTa", "DistilBERT", "ELECTRA"],
-    "head": ["base_head", "Classify", "Match", "SequenceLabel", "MRC", "MaskLM", "Regression"],
+    "head": ["base_head", "Classify", "Match", "SequenceLabel", "MRC", "MaskLM", "MultiLabel", "Regression"],
     "optimizer": [
         "base_optimizer",
         "Adam",
@@ -48,8 +49,8 @@ PACKAGES = {
 }
 
 REGISTERED = {
-    "reader": (READERS, ["cls", "match", "mlm", "mrc", "seq_label"]),
-    "paradigm": (HEADS, ["cls", "match", "mlm", "mrc", "regression", "seq_label"]),
+    "reader": (READERS, ["cls", "match", "mlm", "mrc", "multi_label", "seq_label"]),
+    "paradigm": (HEADS, ["cls", "match", "mlm", "mrc", "multi_label", "regression", "seq_label"]),
     "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta", "transformers"]),
     "optimizer": (OPTIMIZERS, ["adam", "adamw", "adamwdl", "lamb"]),
     "mixing": (
@@ -219,6 +220,7 @@ PLACES = {
     palm.head.SequenceLabel: "n_classes hidden_size dropout_prob learning_rate initializer_range phase",
     palm.head.MRC: "max_query_len hidden_size pred_output_path verbose with_negative do_lower_case "
     "max_answer_len null_score_diff_threshold n_best_size phase",
+    palm.head.MultiLabel: "n_classes hidden_size dropout_prob initializer_range loss phase",
     palm.head.Regression: "hidden_size dropout_prob initializer_range phase",
     palm.head.MaskLM: "hidden_size vocab_size hidden_act dropout_prob initializer_range phase",
 }

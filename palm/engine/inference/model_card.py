@@ -10,13 +10,14 @@ from typing import Any
 
 from palm.paradigm import Head, Match, Regression
 from palm.reader import Reader
-from palm.reader.text.labels import Labels
+from palm.reader.inspection import label_names as names_of_labels
 
 CARD = "README.md"
 
 PIPELINES = {
     "cls": ("text-classification", "text classification"),
     "match": ("text-classification", "matching of two texts"),
+    "multi_label": ("text-classification", "any number of labels for a text"),
     "regression": ("text-classification", "a number for a text"),
     "seq_label": ("token-classification", "a label for every word"),
     "mrc": ("question-answering", "answers to questions about a text"),
@@ -54,8 +55,7 @@ def label_names(reader: Reader, head: Head) -> list[str]:
         return ["value"]
     if isinstance(head, Match) and head.is_pairwise:
         return ["score"]
-    label_map = reader.settings.get("label_map")
-    names = Labels(None, label_map).names if label_map is not None else {}
+    names = names_of_labels(reader)
     return [names.get(number, str(number)) for number in range(head.settings.get("n_classes", 0))]
 
 

@@ -115,7 +115,9 @@ class Evaluator:
             for task in self.tasks:
                 assert task.dev_file is not None
                 model = model_of(self.training, task)
-                scores[task.name], loss = model.evaluate_with_loss(task.dev_file, task.metric_names)
+                scores[task.name], loss = model.evaluate_with_loss(
+                    task.dev_file, task.metric_names, tune=True
+                )
                 if loss is not None:
                     dev_loss[task.name] = loss
         self._take(evaluation := Evaluated(self.training.step, scores, dev_loss))

@@ -14,6 +14,7 @@ from palm.core.files.fs import write_text
 from palm.core.limits import explain_limits
 from palm.core.logging import collected_warnings, logger
 from palm.core.numerics.precision import tf32
+from palm.core.numerics.repeatability import fixed_order
 from palm.distributed.group import is_first
 from palm.engine.run.result import TrainingResult, result_of
 from palm.engine.run.run_directory import BAD_ROWS
@@ -81,7 +82,8 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
         *watch.observers,
         *actors,
     ]
-    with collected_warnings() as collected, tf32(training.recipe.tf32):
+    recipe = training.recipe
+    with collected_warnings() as collected, tf32(recipe.tf32), fixed_order(recipe.deterministic):
         warned = collected if watch.warned is None else watch.warned
         try:
             if watch.folder is not None and is_first():

@@ -48,6 +48,7 @@ class Recipe:
         device: where the run computes.
         precision: compute in fp32 or bf16, or in what is fast on the device (auto).
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32; None leaves it as torch has it.
+        deterministic: take kernels that add in a fixed order.
         parallel: what every device has of the parameters, see `Replica`.
         activation_checkpointing: compute activations again in the backward pass.
         eval_every_n_steps: how often tasks are evaluated; it counts where draws follow dev scores.
@@ -69,6 +70,7 @@ class Recipe:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "auto"
     tf32: bool | None = None
+    deterministic: bool = False
     parallel: Parallel = "ddp"
     activation_checkpointing: bool = False
     eval_every_n_steps: int = -1
@@ -227,6 +229,8 @@ def loss_scale(task: Task, kind: LossScale) -> float:
 
 def num_classes(task: Task) -> int | None:
     """The number of classes, or of places in a sequence, that a task's loss chooses from; None for none."""
+    if "label_set" in task.head.targets_attr:
+        return 2  # yes or no, for each label
     declared = task.head.outputs_attr
     shape = next((declared[name].shape for name in ("logits", "start_logits") if name in declared), (None,))
     length: int | None = task.reader.settings.get("max_seq_len")

@@ -154,6 +154,8 @@ class Task:
             self._log_first_rows(self.train_file)
         if rows is None:
             rows = training_rows(self.reader, self.train_file, cache)
+        if len(self.head.targets_attr) == 1 and (target := next(iter(self.head.targets_attr))) in rows:
+            self.head.count_labels(rows[target].values)
         self.stream = self._stream(rows, seed if self.seed is None else self.seed, devices or num_ranks())
         self.expected_steps = 0
         self.step = 0
@@ -301,5 +303,5 @@ def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
     return found
 
 
-LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
+LABEL_TYPES = {"label_ids": "class", "label_values": "real", "label_probs": "soft"}
 """What a batch calls its labels -> the reader's `label_type` that gives them."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import logging
 import os
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from palm.core.files.checksum import checksum
 from palm.core.files.door import make_folder, remove
 from palm.core.files.locking import locked
 from palm.core.files.manifest import is_sealed
-from palm.core.logging import logger
+from palm.core.logging import collected_warnings, logger
 from palm.reader.rows.chunks import RowEncoder, training_parts
 from palm.reader.rows.rows import Rows
 from palm.reader.rows.stored import mapped_rows, write_arrays, write_description
@@ -210,7 +209,7 @@ def _encode_into(entry: Path, reader: RowEncoder, path: Path) -> None:
     """Encode a file into a new entry."""
     with new_directory(entry) as part:
         bad = BadRows(path, reader.on_bad_row)
-        with _warnings() as warnings:
+        with collected_warnings() as warnings:
             columns = write_arrays(part, _with_progress(training_parts(reader, path, bad), path))
         write_description(part, columns, warnings, (bad.records, bad.count))
         if key_of(reader, path) != entry.name:
@@ -227,20 +226,3 @@ def _with_progress(parts: Iterable[Rows], path: Path) -> Iterator[Rows]:
         if time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()
             logger.info("%s: %d rows encoded, once for this run and later ones", path, count)
-
-
-@contextmanager
-def _warnings() -> Iterator[list[str]]:
-    """The warnings that palm logs within this context, as they come."""
-    messages: list[str] = []
-
-    def keep(record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.WARNING:
-            messages.append(record.getMessage())
-        return True
-
-    logger.addFilter(keep)
-    try:
-        yield messages
-    finally:
-        logger.removeFilter(keep)

@@ -16,10 +16,19 @@ from palm.core.errors import ConfigError, DataError
 from palm.core.files.untrusted import parse_json, read_bytes, wrap_read_errors
 from palm.core.registry import did_you_mean
 from palm.core.tensor_specs import NO_LABEL
-from palm.reader.tables.record import cell_text
+from palm.reader.tables.record import cell_text, cut
 
 _SHOWN = 10
+
+SUM_TOLERANCE = 1e-3
+"""The rounding that probabilities of a row may have."""
+
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+
+Shape = tuple[str | int, ...]
+
+Label = float | list[int] | list[float]
+"""An id, a number, the ids of all labels that a text has, or the probabilities of all labels."""
 
 MAX_LABEL = 2**31 - 1
 """The largest id of a label, as an int32 takes it."""
@@ -35,8 +44,10 @@ class Labels:
     Attributes:
         target: what a batch calls the ids.
         dtype: the dtype they have there.
+        shape: of a batch of them.
         field: what a record calls one.
         names: id -> name; empty where labels are written as ids.
+        unknown: the value of a row without a label, which no loss counts.
 
     Raises:
         ConfigError: a mapping of another form, or with ids that `n_classes` leaves out.
@@ -45,7 +56,9 @@ class Labels:
 
     target: ClassVar[str] = "label_ids"
     dtype: ClassVar[torch.dtype] = torch.long
+    shape: Shape = ("batch",)
     field: ClassVar[str] = "label"
+    unknown: Any = NO_LABEL
 
     def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
         if n_classes is not None and n_classes < 1:
@@ -89,19 +102,80 @@ def moved_labels(one: Mapping[int, str], other: Mapping[int, str]) -> str:
     return ", ".join(moved[:_SHOWN])
 
 
+class SoftLabels(Labels):
+    """The labels of a task whose rows have a probability of each, as another model may give them.
+
+    Args:
+        n_classes: as of `Labels`.
+        label_map: as of `Labels`.
+
+    Raises:
+        ConfigError: as `Labels`; or their number is not told.
+    """
+
+    target = "label_probs"
+    dtype = torch.float
+
+    def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
+        super().__init__(n_classes, label_map)
+        self.count = class_count(n_classes, self.names)
+        self.shape = ("batch", self.count)
+
+    def value_of(self, cell: Any, place: str) -> list[float]:  # type: ignore[override]
+        """The probabilities in a cell: a list of them (or that as JSON), or one label, which is certain.
+
+        Raises:
+            DataError: neither; the message begins with `place`.
+        """
+        probs = parsed_list(cell, place) if isinstance(cell, str) and cell.startswith("[") else cell
+        if not isinstance(probs, list):
+            label = super().value_of(probs, place)
+            return [float(k == label) for k in range(self.count)]
+        is_right = len(probs) == self.count and all(isinstance(p, int | float) and p >= 0 for p in probs)
+        if not is_right or not abs(sum(probs) - 1) < SUM_TOLERANCE:
+            raise DataError(f"{place}: label should be {self.count} probabilities of sum 1, not {probs!r}")
+        return [float(p) for p in probs]
+
+
+def class_count(n_classes: int | None, names: Mapping[int, str]) -> int:
+    """The number of labels.
+
+    Raises:
+        ConfigError: it is not told.
+    """
+    if n_classes is None and not names:
+        raise ConfigError(["n_classes: the number of labels is not told; set n_classes or label_map"])
+    return n_classes or max(names) + 1
+
+
+def parsed_list(cell: str, place: str) -> Any:
+    """The value of a cell with JSON.
+
+    Raises:
+        DataError: it is none; the message begins with `place`.
+    """
+    try:
+        return parse_json(cell.encode())
+    except ValueError as error:
+        raise DataError(f"{place}: label is no list in JSON ({error}): {cut(cell)!r}") from None
+
+
 class RealLabels:
     """The labels of a task that predicts a number.
 
     Attributes:
         target: what a batch calls them.
         dtype: the dtype they have there.
+        shape: of a batch of them.
         field: what a record calls one.
         names: empty; numbers have no names.
     """
 
     target: ClassVar[str] = "label_values"
     dtype: ClassVar[torch.dtype] = torch.float
+    shape: Shape = ("batch",)
     field: ClassVar[str] = "value"
+    unknown: ClassVar[None] = None
     names: ClassVar[dict[int, str]] = {}
 
     def value_of(self, cell: Any, place: str) -> float:
@@ -119,13 +193,13 @@ class RealLabels:
         return value
 
 
-def check_labelled(label: float, place: str) -> None:
+def check_labelled(label: Label, place: str) -> None:
     """Refuse a row to evaluate on that has no label.
 
     Raises:
         DataError: it has none; the message begins with `place`.
     """
-    if label == NO_LABEL:
+    if label == NO_LABEL or (isinstance(label, list) and min(label, default=0) < 0):
         raise DataError(f"{place}: the label is empty; rows to evaluate on need one (missing_labels or not)")
 
 
@@ -135,16 +209,16 @@ def labels_of(
     """The labels that a reader's settings describe.
 
     Args:
-        label_type: 'class' or 'real'.
+        label_type: 'class', 'soft' or 'real'.
         n_classes: number of classes; not used for real labels.
         label_map: the classes' names, as `Labels` takes them.
 
     Raises:
         ConfigError: another `label_type`, names for real labels, or what `Labels` finds.
     """
-    raise_any(choice_problems(("class", "real"), label_type=label_type))
-    if label_type == "class":
-        return Labels(n_classes, label_map)
+    raise_any(choice_problems(("class", "soft", "real"), label_type=label_type))
+    if label_type != "real":
+        return (Labels if label_type == "class" else SoftLabels)(n_classes, label_map)
     if label_map is not None:
         raise ConfigError(["label_map: real labels are numbers and have no names; leave it out"])
     return RealLabels()

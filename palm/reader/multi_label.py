@@ -1,0 +1,141 @@
+"""The `multi_label` reader: one text (or two) per line, and all labels that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from palm.config import FilePath
+from palm.core.errors import ConfigError, DataError
+from palm.core.tensor_specs import NO_LABEL
+from palm.reader.base import READERS
+from palm.reader.predictions import Record
+from palm.reader.rows.rows import Column, Rows
+from palm.reader.table import TextExample, TextReader
+from palm.reader.tables.record import TableRow, cell_text
+from palm.reader.text.labels import Labels, RealLabels, class_count, parsed_list
+
+
+class LabelSets(Labels):
+    """The labels of a task whose texts have any number of them.
+
+    The set of a text is the list of its ids; -1 - id stands for a label of which it is not known whether the
+    text has it.
+
+    Args:
+        n_classes: how many labels there are; None for as many as `label_map` has.
+        label_map: as of `Labels`.
+
+    Attributes:
+        count: how many labels there are.
+
+    Raises:
+        ConfigError: as `Labels`; or their number is not told.
+    """
+
+    target = "label_set"
+    dtype = torch.float
+    field = "label_set"
+
+    def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
+        super().__init__(n_classes, label_map)
+        self.count = class_count(n_classes, self.names)
+        self.shape = ("batch", self.count)
+        self.unknown = [-1 - label for label in range(self.count)]
+
+
+@READERS.register("multi_label")
+class MultiLabelReader(TextReader):
+    """Reads tables with the columns `label` and `text_a`, and `text_b` where there is one.
+
+    The cell `label` has all labels of its text, as a list (JSON in a TSV or CSV file) or with separators
+    between; an empty one has none of them. Or every label has a column of its own, of 0 and 1. A record is
+    `{"index": 0, "labels": [0, 3], "logits": [...], "probs": [...]}`, with `label_names` if there are names.
+
+    Args:
+        n_classes: number of labels, against which the file's labels are checked.
+        label_map: label name -> id, or a JSON file with it, where labels are written as names.
+        label_columns: the columns that are a label each, in the order of their ids.
+        label_separator: the text between two labels of a cell that is no list.
+        missing_labels: whether labels of a training row may be unknown: null, or an empty cell of their own
+            column; the row then trains other labels, or only tasks that share it.
+
+    Raises:
+        ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
+        DataError: the vocabulary or label_map cannot be read.
+    """
+
+    cacheable = True
+    known_columns = ("label", "text_a", "text_b")
+    aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
+    optional_columns = ("text_b",)
+    parsed_form = "a string or {'text_a': …} (and 'text_b')"
+
+    def setup(
+        self,
+        *,
+        n_classes: int | None = None,
+        label_map: FilePath | dict[str, int] | None = None,
+        label_columns: list[str] | None = None,
+        label_separator: str = ",",
+        missing_labels: bool = False,
+    ) -> None:
+        super().setup()
+        if label_columns and label_map is not None:
+            raise ConfigError(["label_map: label_columns name the labels; leave one of them out"])
+        if not label_separator:
+            raise ConfigError(["label_separator is empty; give the text between two labels"])
+        self.label_separator = label_separator
+        self.missing_labels = missing_labels
+        self.has_columns = bool(label_columns)
+        if label_columns:
+            label_map = {name: label for label, name in enumerate(label_columns)}
+            self.label_columns = label_columns
+        self.sets = LabelSets(n_classes, label_map)
+        self.use_labels(self.sets)
+
+    def label_of(self, row: TableRow, labels: Labels | RealLabels) -> list[int] | None:  # noqa: ARG002
+        if self.has_columns:
+            return [*self._answers(row)]
+        cell = row.cells["label"]
+        if isinstance(cell, str):
+            labels_in_cell = [each.strip() for each in cell.split(self.label_separator)]
+            cell = (
+                parsed_list(cell, row.place) if cell.startswith("[") else list(filter(None, labels_in_cell))
+            )
+        if cell is None:
+            return None
+        if not isinstance(cell, list):
+            raise DataError(f"{row.place}: label should be a list of labels, not {cell!r}")
+        return sorted({self.sets.value_of(item, row.place) for item in cell})
+
+    def _answers(self, row: TableRow) -> Iterator[int]:
+        """The ids of the labels whose columns are 1, and what stands for the unknown ones."""
+        for label, name in enumerate(self.label_columns):
+            text = cell_text(row.cells[name]).strip().lower()
+            if text in ("1", "true"):
+                yield label
+            elif not text and self.missing_labels:
+                yield -1 - label
+            elif text not in ("0", "false"):
+                raise DataError(f"{row.place}: {name} should be 0 or 1, not {row.cells[name]!r}")
+
+    def label_column(self, values: Sequence[Any]) -> Column:
+        sets = np.zeros((len(values), self.sets.count), dtype=np.int8)
+        for row, ids in zip(sets, values, strict=True):
+            row[[label for label in ids if label >= 0]] = 1
+            row[[-1 - label for label in ids if label < 0]] = NO_LABEL
+        return Column.ragged([*sets], np.int8)
+
+    def records(
+        self, examples: Sequence[TextExample], rows: Rows, decoded: Sequence[Record], first: int
+    ) -> Iterator[Record]:
+        names = self.sets.names
+        for record in super().records(examples, rows, decoded, first):
+            if names:
+                record["label_names"] = [names.get(label, str(label)) for label in record["labels"]]
+            yield record

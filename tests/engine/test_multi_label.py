@@ -1,0 +1,171 @@
+"""Several labels per text: from files of all forms to thresholds, saved models, exports and the report."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import palm
+from helpers import tiny
+from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from palm.core.errors import ConfigError, DataError
+from palm.paradigm import MultiLabel
+from palm.paradigm.multi_label import best_thresholds
+from palm.reader import MultiLabelReader
+from palm.report.analysis import analyses_of
+from palm.report.run import read_run
+
+NAMES = {"red": 0, "green": 1, "blue": 2}
+
+FORMS = {
+    "list.jsonl": '{"label": ["red", "blue"], "text_a": "a"}\n{"label": [], "text_a": "b"}\n',
+    "json.tsv": 'label\ttext_a\n["red", "blue"]\ta\n[]\tb\n',
+    "cell.tsv": "label\ttext_a\nblue, red\ta\n\tb\n",
+    "columns.tsv": "red\tgreen\tblue\ttext_a\n1\t0\ttrue\ta\n0\tFalse\t0\tb\n",
+}
+
+
+@pytest.fixture
+def vocab(tmp_path: Path) -> Path:
+    return write_vocabulary(tmp_path)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_labels_gives_the_same_sets(vocab: Path, tmp_path: Path, name: str) -> None:
+    path = write_text(tmp_path, name, FORMS[name])
+    own: dict[str, Any] = {"label_columns": [*NAMES]} if "columns" in name else {"label_map": NAMES}
+    reader = MultiLabelReader(vocab, 16, **own)
+    batch = reader.collate(encoded(reader, path, with_targets=True), [1, 0], rng_of_row)
+    assert batch["label_set"].tolist() == [[0, 0, 0], [1, 0, 1]]
+    assert [truth["label_set"] for truth in reader.truths(reader.read_true(path))] == [[0, 2], []]
+
+
+def test_unknown_labels_do_not_count(vocab: Path, tmp_path: Path) -> None:
+    path = write_text(tmp_path, "some.tsv", "red\tblue\ttext_a\n1\t\ta\n")
+    reader = MultiLabelReader(vocab, 16, label_columns=["red", "blue"], missing_labels=True)
+    batch = reader.collate(encoded(reader, path, with_targets=True), [0], rng_of_row)
+    assert batch["label_set"].tolist() == [[1, -100]]
+    head = MultiLabel(2, 4)
+    loss = head.loss({"logits": torch.tensor([[0.0, 9.0]])}, batch)
+    assert (loss.item(), head.num_terms(batch)) == (pytest.approx(np.log(2)), 1)
+    with pytest.raises(DataError, match=r"some\.tsv:2"):
+        list(reader.truths(reader.read_true(path)))
+
+
+@pytest.mark.parametrize(("cell", "named"), [("pink", "'pink'"), ('["red"', '\\["red"'), ("[1.5]", "'1.5'")])
+def test_a_bad_cell_is_an_error_with_its_place(vocab: Path, tmp_path: Path, cell: str, named: str) -> None:
+    path = write_text(tmp_path, "bad.tsv", f"label\ttext_a\nred\ta\n{cell}\tb\n")
+    with pytest.raises(DataError, match=rf"bad\.tsv:3: .*{named}"):
+        list(MultiLabelReader(vocab, 16, label_map=NAMES).read(path, with_targets=True))
+
+
+def test_a_column_that_is_no_answer_is_an_error(vocab: Path, tmp_path: Path) -> None:
+    path = write_text(tmp_path, "bad.tsv", "red\tblue\ttext_a\n1\tno\ta\n")
+    with pytest.raises(DataError, match=r"bad\.tsv:2: blue .*'no'"):
+        list(MultiLabelReader(vocab, 16, label_columns=["red", "blue"]).read(path, with_targets=True))
+
+
+def test_settings_that_contradict_each_other_are_refused(vocab: Path) -> None:
+    with pytest.raises(ConfigError, match="label_map: "):
+        MultiLabelReader(vocab, 16, label_map=NAMES, label_columns=["red"])
+    with pytest.raises(ConfigError, match="n_classes: "):
+        MultiLabelReader(vocab, 16)
+    with pytest.raises(ConfigError, match="loss: 'l2'"):
+        MultiLabel(3, 4, loss="l2")
+
+
+@pytest.mark.parametrize("kind", ["bce", "asymmetric"])
+def test_the_loss_and_its_gradient_are_those_of_the_paper(kind: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        logits = (3 * torch.randn(6, 5, generator=generator)).double().requires_grad_()
+        labels = torch.randint(2, (6, 5), generator=generator).float()
+        ours = MultiLabel(5, 4, loss=kind).loss({"logits": logits.float()}, {"label_set": labels})
+        found = torch.autograd.grad(ours, logits)[0]
+        p = torch.sigmoid(logits)
+        if kind == "bce":
+            theirs = F.multilabel_soft_margin_loss(logits, labels.double())
+        else:
+            lowered = torch.maximum(p - 0.05, torch.zeros_like(p))
+            each = labels * torch.log(p) + (1 - labels) * lowered.pow(4) * torch.log(1 - lowered)
+            theirs = -each.mean()
+        torch.testing.assert_close(ours.double(), theirs, atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(found, torch.autograd.grad(theirs, logits)[0], atol=1e-6, rtol=0)
+
+
+def test_thresholds_have_the_highest_f1_of_all_there_are() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        probs = rng.integers(1, 8, (12, 3)).astype(np.float32) / 8
+        true = rng.random((12, 3)) < 0.3
+        for label, threshold in enumerate(best_thresholds(probs, true)):
+            tried = [scored(probs[:, label] >= each, true[:, label]) for each in np.arange(0.01, 1, 0.06)]
+            assert scored(probs[:, label] >= threshold, true[:, label]) == pytest.approx(max(tried))
+    assert best_thresholds(np.zeros((2, 1), np.float32), np.zeros((2, 1), bool)).tolist() == [0.5]
+
+
+def scored(given: Any, true: Any) -> float:
+    return 2 * (given & true).sum() / max(1, given.sum() + true.sum())
+
+
+def colour_sets(folder: Path, rows: int, seed: int) -> Path:
+    """Texts with some colours, which are their labels."""
+    rng = random.Random(seed)
+    lines = []
+    for _ in range(rows):
+        words = [rng.choice([*tiny.COLOURS[:3], *tiny.THINGS[:3]]) for _ in range(3)]
+        lines.append(json.dumps({"label": sorted({*words} & NAMES.keys()), "text_a": " ".join(words)}))
+    return write_text(folder, f"{seed}.jsonl", "\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny.write_files(tmp_path_factory.mktemp("run"))
+    train, dev = (str(colour_sets(folder, rows, seed)) for rows, seed in ((96, 1), (40, 2)))
+    task = {"reader": "multi_label", "paradigm": "multi_label", "label_map": NAMES}
+    settings = tiny.config(folder, "cls", batch_size=8, num_epochs=12, learning_rate=3e-3)
+    config = settings | {"tasks": {"cls": {**task, "train_file": train, "dev_file": dev, "pred_file": dev}}}
+    controller = palm.Controller(config, argv=[])
+    controller.train()
+    predictions = controller.pred("cls")
+    assert predictions[0].keys() == {"index", "labels", "label_names", "logits", "probs"}
+    return folder
+
+
+def test_yaml_trains_it_and_the_best_model_has_the_scores_of_the_run(trained: Path) -> None:
+    model = palm.load_model(trained / "out" / "cls" / "best_model")
+    scores = model.evaluate(trained / "2.jsonl")
+    assert scores["micro_f1"] > 0.9
+    assert model.trained["scores"] == pytest.approx(scores, abs=1e-6)
+    assert model.head.thresholds.tolist() != [0.5] * 3
+    table = model.predict_file(trained / "2.jsonl", trained / "out.csv")
+    assert {"predicted_text", "labels", "probability"} - set(table[0]) == {"predicted_text"}
+
+
+def test_the_report_scores_every_label(trained: Path) -> None:
+    found = analyses_of(read_run(trained / "out"))["cls"]
+    assert not isinstance(found, str)
+    assert {each.label for each in found.label_scores} == {*NAMES}
+    assert sum(row.is_right for row in found.hardest) < len(found.hardest)
+
+
+def test_a_directory_of_transformers_has_the_same_logits(trained: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    place = trained / "out" / "cls" / "best_model"
+    palm.export.to_hugging_face(place, tmp_path / "hf")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
+    assert theirs.config.problem_type == "multi_label_classification"
+    assert theirs.config.id2label == {0: "red", 1: "green", 2: "blue"}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    logits = theirs(**tokenizer("red boat", return_tensors="pt")).logits[0].tolist()
+    (record,) = palm.load_model(place, precision="fp32").predict(["red boat"])
+    assert record["logits"] == pytest.approx(logits, abs=1e-5)
+    told = json.loads((tmp_path / "hf" / "palm_export.json").read_text(encoding="utf-8"))
+    assert len(told["tasks"]["cls"]["fitted"]["thresholds"]) == 3
