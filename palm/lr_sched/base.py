@@ -63,6 +63,7 @@ def schedule_of_run(
     """
     schedule = LR_SCHEDULES[name]
     horizon = dict(zip(HORIZON, (int(warmup_proportion * num_train_steps), num_train_steps), strict=True))
+    # The signature says which part of the horizon a schedule needs, also that of a user's own.
     accepted = inspect.signature(schedule).parameters
     if warmup_proportion > 0 and "warmup_steps" not in accepted:
         raise ConfigError(f"warmup_proportion: {name} has no warm-up of this kind; leave it out")

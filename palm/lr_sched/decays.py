@@ -34,6 +34,7 @@ class Decay(Schedule):
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
             return step / self.warmup_steps
+        # Beyond the planned end, where a run may go on for a target, the rate stays at its last.
         progress = (step - self.warmup_steps) / (self.num_train_steps - self.warmup_steps)
         return self.end_factor + (1 - self.end_factor) * self.left(min(progress, 1.0))
 
@@ -117,6 +118,7 @@ class SlantedTriangularScheduler(Schedule):
                 f"slanted_triangular rises in a tenth of the steps, for which {num_train_steps!r} are "
                 "too few; set num_epochs higher, or lr_scheduler: linear"
             )
+        # So that the line down ends at T, up to the rounding of the cut.
         self.fall = self.cut * (1 / self.CUT_FRACTION - 1)
 
     def __call__(self, step: int) -> float:

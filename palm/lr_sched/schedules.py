@@ -33,6 +33,7 @@ class TriangularScheduler(Schedule):
             return 1.0
         if step < self.warmup_steps:
             return step / self.warmup_steps
+        # Not from the end of the warm-up on: PALM counts the decay from step 0.
         return max(0.0, 1.0 - step / self.num_train_steps)
 
     def simplest(self) -> Schedule:
@@ -64,6 +65,7 @@ class NoamScheduler(Schedule):
         self.warmup_steps = warmup_steps
 
     def __call__(self, step: int) -> float:
+        # From 1, or the first step would have no rate.
         ratio = (step + 1) / self.warmup_steps
         return float(min(ratio, ratio**-0.5))
 

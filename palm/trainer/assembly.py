@@ -94,6 +94,7 @@ class Assembly(ABC):
 
     def __init__(self, name: str, precision: str) -> None:
         show_on_console()
+        # Before anything is built, because a process of several must take its own GPU.
         join(device_of(use_gpu=True))
         self._name = name
         self._precision = checked(precision)
@@ -162,6 +163,7 @@ class Assembly(ABC):
         self._forwards("build_backward")
         if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
             raise ConfigError(f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}")
+        # Optimizers of 2.x take the schedule in their constructor; only the run can follow it.
         own_schedule = getattr(optimizer, "lr_scheduler", None)
         self._chosen |= {
             "ema_decay": ema_decay if use_ema else None,

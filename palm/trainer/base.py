@@ -80,6 +80,7 @@ class TrainerBase(Assembly):
         backbone = next(iter(forwards.values())).backbone
         heads = [(name, forward.head, ()) for name, forward in forwards.items()]
         load_pretrain(backbone, pretrained_directory(model_path), heads)
+        # Own layers were copied from the shared ones when the task was made; they are to be pretrained, too.
         for task in self._tasks("load_pretrain") if self._is_fitted() else ():
             if task.top is not None:
                 task.top.load_state_dict(backbone.copied_top(task.private_layers).state_dict())
@@ -99,6 +100,7 @@ class TrainerBase(Assembly):
         logger.info("Load model from %s", path)
         self._begin_anew()
         self._checkpoint = path
+        # Without data and an optimizer there is no run to continue; then the weights are to predict.
         if self._optimizer is not None and self._is_fitted():
             self._training("load_ckpt")
         else:
@@ -260,6 +262,7 @@ class TrainerBase(Assembly):
             self._training("get_one_batch")  # which knows where it stopped
         seed = seed_of(task.reader for task in tasks)
         plan = self._plan("get_one_batch")
+        # Counted apart: a batch may be taken long before it is trained on, if ever.
         handed = Counter({task.name: task.step for task in tasks})
         for position in count(self.cur_train_step):
             progress = [task.progress(handed[task.name]) for task in tasks]

@@ -264,6 +264,7 @@ class MultiHeadTrainer(TrainerBase):
                 if not self._has_own_layers(name):
                     model.backbone = shared
                 model.precision = self._precision
+            # In turns, because equal texts are encoded once only if they follow one another.
             steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}
             while steps:  # one batch of each task after another, until all are through
                 for name in list(steps):

@@ -169,6 +169,7 @@ class InferenceModel:
         log = PredictionLog(directory, lambda: self._about(file))
         if resume and is_first():
             log.resume()
+        # Only the first rank has the log; all of them skip what is in it.
         done = from_first(lambda: log.num_examples)
         examples = islice(self.reader.read(file, with_targets=False), done, None)
         steps = self.steps(examples, together=True, first=done)
@@ -392,6 +393,7 @@ class InferenceModel:
         Raises:
             StorageError: the place is in use or cannot be written; nothing is left half-written.
         """
+        # Parts of weights are gathered by all ranks, so the others leave after this.
         weights = full_tensors(self.weights())
         if not is_first():
             return
@@ -426,6 +428,7 @@ def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
     Returns:
         At most as many batches as there would be of `batch_size` rows.
     """
+    # Stable, so that equal lengths have one order on every platform.
     order = np.argsort(lengths, kind="stable")
     if 0 < len(order) <= batch_size:
         return [order.tolist()]

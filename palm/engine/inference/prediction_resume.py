@@ -105,6 +105,7 @@ class PredictionLog:
         self._check()
         mark_written(self.path)
         self._file = file = open_to_append(self.path)
+        # What a dying process left half written is cut off.
         file.truncate(self._end)
         if not self._end:
             self._digest = ""
@@ -115,6 +116,7 @@ class PredictionLog:
         """Write a line: its checksum, which covers all lines before, and the value."""
         assert self._file is not None
         text = json.dumps(value)
+        # Over all lines before, so that one that was moved or left out shows.
         self._digest = chained(self._digest, text.encode())
         self._file.write(f"{self._digest} {text}\n".encode())
 

@@ -58,6 +58,7 @@ def save_checkpoint(
         files = tensors_of(training) if resumable else {"model": training.model.state_dict()}
         for name, tensors in files.items():
             check_finite(tensors, f"{name} at global step {training.step}")
+        # Ranks gather together, though only the first one writes.
         contents = {name: full_tensors(tensors) for name, tensors in files.items()}
         if is_first():
             _write(training, folder, run_id, contents)
@@ -184,6 +185,7 @@ def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str,
         then = tasks[name]
         now = run["tasks"][name]
         sharing = {key: now[key] for key in ("batch_size", "gradient_accumulation_steps", "devices")}
+        # Where tokens limit a batch, batches shared out otherwise have other rows.
         if now["batch_size"] is not None and _size(then) == _size(now):
             tasks[name] = {**then, **sharing}
         elif {**then, "devices": now["devices"]} == {**then, **sharing}:
@@ -267,6 +269,7 @@ def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None
                     found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
         except StorageError as error:
             logger.warning("passed over: %s", error)
+    # Digests of whole files are read for the farthest checkpoint alone, if that is whole.
     for _, folder in sorted(found, reverse=True):
         try:
             verify(folder, NEEDED)
@@ -355,6 +358,7 @@ def optimizer_tensors(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return the optimizer's state as `<parameter>/<entry>`, for parameters that have any."""
+    # By identity, since tensors compare their numbers.
     names = {id(parameter): name for name, parameter in parameters.items()}
     return {
         f"{names[id(parameter)]}/{entry}": value

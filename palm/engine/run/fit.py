@@ -74,6 +74,7 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
         watch: logging and observers.
     """
     history = HistoryWriter(training, watch.folder if is_first() else None)
+    # Whoever reads numbers comes before whoever acts on them; the meter, which makes them, is the first.
     observers: list[Observer] = [
         Meter(training, watch.every, history.seconds),
         history,

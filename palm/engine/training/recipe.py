@@ -224,6 +224,7 @@ def _plain(value: Any) -> Any:
 def loss_scale(task: Task, kind: LossScale) -> float:
     """The factor of a task's loss that makes losses of tasks with many and few classes alike."""
     classes = num_classes(task) if kind == "classes" else None
+    # A single class would divide by log 1.
     return 1.0 if classes is None else 1 / math.log(max(classes, 2))
 
 

@@ -167,6 +167,7 @@ class TransferProbe:
             torch._foreach_add_(weights, [grad for _, grad in moved], alpha=-length / (norms[own] or 1.0))
             fall = 1 - self._loss(name, parts) / losses[k]
             found.append(fall / (length * norms[k] / losses[k]) if length else math.nan)
+            # Put back, not subtracted: that would leave rounding in the weights.
             torch._foreach_copy_(weights, before)
         with self.training.replica.apart():
             pass
