@@ -18,7 +18,7 @@ from palm.distributed.group import is_first
 from palm.distributed.shards import full_tensors
 from palm.engine.run.checkpoint import tensors_of
 from palm.engine.training.events import Event, Started
-from palm.engine.training.loop import Step
+from palm.engine.training.loop import Step, Training
 
 Recording = dict[int, dict[str, Any]]
 """Global step -> its task, its batches' digests and its loss, and at the end the digests of all tensors."""
@@ -60,18 +60,21 @@ class Recorder:
         }
         is_last = event.number == self.last
         if is_last:
-            line["tensors"] = tensor_digests(
-                {
-                    f"{name} ({file})": value
-                    for file, tensors in tensors_of(self.training).items()
-                    for name, value in full_tensors(tensors).items()
-                }
-            )
+            line["tensors"] = learned_digests(self.training)
         if is_first():
             with open_to_append(self.path) as file:
                 file.write(json.dumps(line).encode() + b"\n")
         if is_last:
             raise EnoughSteps
+
+
+def learned_digests(training: Training) -> dict[str, str]:
+    """Return the digests of all learned tensors of a run: weights, the optimizer's state, averages."""
+    digests = {}
+    for file, tensors in tensors_of(training).items():
+        found = tensor_digests(full_tensors(tensors))
+        digests |= {f"{name} ({file})": digest for name, digest in found.items()}
+    return digests
 
 
 def read_recording(path: Path) -> Recording:
