@@ -26,6 +26,7 @@ class SharedPass(Backbone):
         self.encoder = encoder
         self.inputs_attr = encoder.inputs_attr
         self.outputs_attr = encoder.outputs_attr
+        self.is_packed = encoder.is_packed
         self._wanted = {name for head in heads for name in head.inputs_attr} & encoder.outputs_attr.keys()
         self._inputs: Tensors = {}
         self._outputs: Tensors = {}
