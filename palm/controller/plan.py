@@ -289,12 +289,14 @@ def place_of(config: Config, name: str, scope: str | None = None) -> str:
 
 
 def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[TaskPlan]) -> None:
-    if settings.get("num_epochs") is None and settings.get("max_steps") is None:
+    lacks = partial(_lacks, config)
+    if lacks(settings, "num_epochs") and lacks(settings, "max_steps"):
         config.missing("num_epochs", "passes over the main task's training data; or set max_steps")
     for task in tasks:
-        if task.task.get("batch_size") is None and task.task.get("max_tokens_per_batch") is None:
+        own = partial(lacks, task.task, scope=task.name)
+        if own("batch_size") and own("max_tokens_per_batch"):
             config.problem(f"task {task.name!r}: {NO_BATCH_SIZE}")
-        if task.task.get("train_file") is None:
+        if own("train_file"):
             config.problem(
                 f"task {task.name!r} has no train_file; name its training data in {task.name}.yaml"
             )
@@ -302,6 +304,11 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
             path = task.task.get(name)
             if path is not None and not is_data(path):
                 config.problem(f"{place_of(config, name, task.name)}: no such file: {path}")
+
+
+def _lacks(config: Config, values: Mapping[str, Any], name: str, scope: str | None = None) -> bool:
+    """Tell whether a setting has no value; a wrong one, which is reported, is left out of `values`."""
+    return values.get(name) is None and (name in values or config.place(name, scope) is None)
 
 
 def _check_evaluation(config: Config, settings: dict[str, Any], tasks: list[TaskPlan], mixing: Any) -> None:

@@ -143,6 +143,9 @@ def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]
         name for name, value in given.weights.items() if name in parameters and not value.is_floating_point()
     ]:
         yield f"whole numbers, as of quantized weights, {len(whole)} of {len(parameters)}: {_listed(whole)}"
+    floats = {name: value for name, value in given.weights.items() if value.is_floating_point()}
+    if spoiled := [name for name, value in floats.items() if not value.isfinite().all()]:
+        yield f"infinities, or what is not a number, in {len(spoiled)}: {_listed(spoiled)}; copy them anew"
     for name, parameter in parameters.items():
         theirs = tuple(given.weights.get(name, parameter).shape)
         if theirs != tuple(parameter.shape):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.distributed.group import is_first
 from palm.distributed.shards import full_tensors, shard_like
+from palm.engine.inference.inference import DESCRIPTION
 from palm.engine.training.finite import check_finite
 from palm.engine.training.loop import Training
 from palm.engine.training.model import PRIVATE
@@ -35,6 +36,7 @@ FORMAT = "palm-checkpoint"
 VERSION = 2
 STATE = "state.json"
 WEIGHTS_NEEDED = (STATE, "model.safetensors")
+START = "start_from (in Python load_pretrain)"
 NEEDED = (*WEIGHTS_NEEDED, "optimizer.safetensors")
 
 
@@ -131,11 +133,11 @@ def load_checkpoint(training: Training, folder: Path) -> None:
 
 def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
     """Return the state of a checkpoint from which a run can resume, and its steps as by `on_devices_of`."""
-    files = verify(folder, WEIGHTS_NEEDED)
+    files = _verified(folder)
     if "optimizer.safetensors" not in files:
         raise StorageError(
             f"{folder} is a checkpoint without optimizer, so no run can resume from it; "
-            "start a new run from its weights with start_from"
+            f"start a new run from its weights with {START}"
         )
     if training.ema is not None:
         verify(folder, ("ema.safetensors",))
@@ -145,10 +147,22 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
         saved_run, steps_per_saved = on_devices_of(now, state["run"])
         found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
     if found:
-        remedy = "Restore these settings to resume it, or start a new run from its weights with load_pretrain"
+        remedy = f"Restore these settings to resume it, or start a new run from its weights with {START}"
         lines = "\n  ".join([f"{folder} is a checkpoint of another configuration:", *found])
         raise StorageError(f"{lines}\n{remedy}")
     return state, steps_per_saved
+
+
+def _verified(folder: Path) -> Collection[str]:
+    """Return the files of a checkpoint, whole, by the manifest."""
+    if (folder / DESCRIPTION).is_file() and not (folder / STATE).exists():
+        raise StorageError(
+            f"{folder} is a saved model, not a checkpoint; start a new run from it with {START}, or predict "
+            "with palm.load_model"
+        )
+    if steps := numbered(folder, "step_"):
+        raise StorageError(f"{folder} is a run; name one of its checkpoints, such as {steps[max(steps)]}")
+    return verify(folder, WEIGHTS_NEEDED)
 
 
 def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -163,7 +177,7 @@ def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
         raise StorageError(
             f"{folder} holds {found[0]!r} version {found[1]!r}, this palm reads "
             f"{FORMAT!r} version {VERSION}; continue it with the palm that wrote it, or start a new run from "
-            "its weights with load_pretrain"
+            f"its weights with {START}"
         )
     return state
 
@@ -228,7 +242,7 @@ def trained_weights(folder: Path) -> TrainedWeights:
     Raises:
         StorageError: missing or damaged.
     """
-    files = verify(folder, WEIGHTS_NEEDED)
+    files = _verified(folder)
     weights = load_tensors(folder / "model.safetensors")
     if any(name.startswith(PRIVATE) for name in weights):
         raise StorageError(

@@ -11,10 +11,12 @@ from typing import Any
 
 from palm.core.files.door import make_folder
 from palm.core.files.fs import write_text
+from palm.core.invocation import is_notebook
 from palm.core.limits import explain_limits
 from palm.core.logging import collected_warnings, logger
 from palm.core.numerics.precision import tf32
 from palm.core.numerics.repeatability import fixed_order
+from palm.core.signals import Stopped
 from palm.distributed.group import is_first
 from palm.engine.run.result import TrainingResult, result_of
 from palm.engine.run.run_directory import BAD_ROWS
@@ -97,8 +99,10 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
             is_asked = isinstance(error, (KeyboardInterrupt, SystemExit))
             with suppress(Exception):  # what ended the run is the error that counts
                 tell(Ended(training.step, "interrupted" if is_asked else "stopped"), observers)
-            raise
-        tell(Ended(training.step, "finished"), observers)
+            if not (isinstance(error, Stopped) and is_notebook()):  # there, the cell ends with what there is
+                raise
+        else:
+            tell(Ended(training.step, "finished"), observers)
     steps = {task.name: task.step for task in training.tasks}
     planned = {task.name: task.expected_steps for task in training.tasks}
     return result_of(history.lines, steps, planned, history.seconds())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.backbone.base import Backbone
-from palm.core.errors import WiringError
+from palm.core.errors import ConfigError, WiringError
 from palm.core.numerics.precision import Precision
 from palm.core.tensor_specs import Tensors
 from palm.engine.training.joint_pass import joint_outputs
@@ -52,7 +52,10 @@ class MultiTaskModel(nn.Module):
         self.private = nn.ModuleDict()
         for task in tasks:
             if task.private_layers:
-                task.top = task.top or backbone.copied_top(task.private_layers)
+                try:
+                    task.top = task.top or backbone.copied_top(task.private_layers)
+                except ConfigError as error:
+                    raise ConfigError(f"task {task.name!r}: {line}" for line in error.problems) from None
                 self.private[f"@{_escaped(task.name)}"] = task.top
 
     @property

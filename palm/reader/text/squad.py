@@ -215,7 +215,10 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
         MendableError: the text of one is elsewhere: at one place, or nearest to its position.
     """
     if not question.answers:
-        raise DataError(f"{question.place}: no answers; training needs one for every question")
+        raise DataError(
+            f"{question.place}: no answers; training needs one for every question, or "
+            "remove_noanswer: False, as for SQuAD 2.0"
+        )
     context = question.context
     in_place = tuple(
         answer
