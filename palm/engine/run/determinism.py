@@ -70,7 +70,7 @@ class Recorder:
 
 def learned_digests(training: Training) -> dict[str, str]:
     """Return the digests of all learned tensors of a run: weights, the optimizer's state, averages."""
-    digests = {}
+    digests: dict[str, str] = {}
     for file, tensors in tensors_of(training).items():
         found = tensor_digests(full_tensors(tensors))
         digests |= {f"{name} ({file})": digest for name, digest in found.items()}
