@@ -101,6 +101,7 @@ def predict(options: argparse.Namespace) -> None:
         cli.repeated("--task", "NAME", "a task to evaluate; may be repeated"),
         cli.option("--input", type=Path, help="the data file, with labels"),
         cli.option("--metric", action="append", help="a metric instead of the usual; may be repeated"),
+        cli.option("--output", type=Path, help="a .jsonl, .csv or .parquet file for the scored rows"),
         *cli.SAVED_MODEL,
     ],
     takes_settings=True,

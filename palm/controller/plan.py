@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
 from palm.balance import BALANCES, Balance
-from palm.config import AUTO, Config, Consumer, settings_of
+from palm.config import Config, settings_of
+from palm.config.config import AUTO
+from palm.config.schema import Consumer
 from palm.controller.chosen_rows import RowSettings, choose_rows
-from palm.controller.settings import RunSettings, TaskParts, reset_problems, setting_problems
+from palm.controller.settings import RunSettings, TaskParts, setting_problems
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
 from palm.engine.run.run_directory import name_problem
@@ -124,10 +126,11 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     if encoder is not None and str(encoder.value).lower() in BACKBONES:
         config.adopt_aliases(BACKBONES[str(encoder.value)].aliases)
     settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
-    begins = reset_problems(settings.get("reset"), settings.get("start_from"), config.tasks)
-    for name, wrong in (*setting_problems(settings, config.tasks), *begins):
+    for name, wrong in setting_problems(settings, config.tasks):
         config.problem(f"{place_of(config, name)} {wrong}")
-    backbone = component(BACKBONES, "backbone", _named_backbone(settings, config))
+    # None for 'auto' where nobody has asked the directory, as before training.
+    encoder_name = None if settings.get("backbone") == AUTO else settings.get("backbone")
+    backbone = component(BACKBONES, "backbone", encoder_name)
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
     mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
     balance = None if settings.get("balance") is None else component(BALANCES, None, settings["balance"])
@@ -240,14 +243,6 @@ def _as_wanted(reader: Any, head: Any, counted: Mapping[str, int]) -> Any:
     cls, arguments = reader
     wanted = {**getattr(head[0], "reader_settings", {}), **counted}
     return cls, {name: wanted[name] for name in wanted if name in settings_of(cls)} | arguments
-
-
-def _named_backbone(settings: dict[str, Any], config: Config) -> str | None:
-    """The backbone's name; None for 'auto' where nobody has asked the directory, as before training."""
-    if settings.get("backbone") != AUTO:
-        return settings.get("backbone")
-    config.excuse("backbone")
-    return None
 
 
 def _owners() -> dict[str, dict[str, list[str]]]:

@@ -215,7 +215,7 @@ Problem = tuple[str, str]
 """A setting's name, and what is wrong with it; together they are a sentence."""
 
 
-def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Problem]:
+def setting_problems(settings: dict[str, Any], tasks: list[str]) -> list[Problem]:
     """List problems of global settings: lists of a wrong length, values outside their range."""
     found = []
     for name in marked(PER_TASK):
@@ -223,6 +223,7 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
         if isinstance(values, list) and len(values) != len(tasks):
             found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
     found += _ratio_problems(settings.get("mix_ratio"), settings.get("target_tag"), tasks)
+    found += _reset_problems(settings.get("reset"), settings.get("start_from"), tasks)
     found += [
         (name, f"should be {expected}, not {settings[name]!r}")
         for name, (fits, expected) in RANGES.items()
@@ -246,11 +247,8 @@ def _ratio_problems(ratios: object, tags: object, tasks: list[str]) -> Iterator[
                 yield "mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"
 
 
-def reset_problems(reset: Sequence[str] | None, start_from: Path | None, tasks: list[str]) -> list[Problem]:
-    """List problems of the setting `reset`."""
-    strange = sorted({*(reset or ())} - {*tasks, "heads"})
-    if strange:
-        return [("reset", f"names {', '.join(strange)}; it takes heads, or of {', '.join(tasks)}")]
-    if reset and start_from is None:
-        return [("reset", "concerns the weights of start_from, which is not set; leave it out")]
-    return []
+def _reset_problems(reset: Sequence[str] | None, start_from: object, tasks: list[str]) -> Iterator[Problem]:
+    if strange := sorted({*(reset or ())} - {*tasks, "heads"}):
+        yield "reset", f"names {', '.join(strange)}; it takes heads, or of {', '.join(tasks)}"
+    elif reset and start_from is None:
+        yield "reset", "concerns the weights of start_from, which is not set; leave it out"

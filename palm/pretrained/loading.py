@@ -16,7 +16,7 @@ from palm.core.errors import StorageError
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.pretrained.agreement import check_agreement
-from palm.pretrained.configs import find_config, read_config
+from palm.pretrained.configs import ROWS_OF, find_config, read_config
 from palm.pretrained.files import read_weights
 from palm.pretrained.head_weights import NamedHead, fill_heads
 from palm.pretrained.library import directory_pooling, renamed_for
@@ -35,16 +35,6 @@ def may_lack(name: str) -> str | None:
     return MAY_LACK.get(name) or (
         MAY_LACK["pooler.weight"] if name.startswith(("model.pooler.", "sentence.")) else None
     )
-
-
-_ROWS = {
-    "embeddings.word.weight": "vocab_size",
-    "embeddings.position.weight": "max_position_embeddings",
-    "embeddings.segment.weight": "type_vocab_size",
-    "embeddings.task.weight": "task_type_vocab_size",
-    "ffn.inner.weight": "intermediate_size",
-}
-"""End of a parameter's name -> the setting that gives the number of its rows."""
 
 
 MAX_NAMED = 6
@@ -151,8 +141,8 @@ def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]
         if theirs != tuple(parameter.shape):
             hints = [
                 f"; its {setting} is {theirs[0]}, the backbone's {parameter.shape[0]}"
-                for end, setting in _ROWS.items()
-                if name.endswith(end) and theirs[0] != parameter.shape[0]
+                for setting, first in ROWS_OF.items()
+                if name.endswith(first.removeprefix("layers.0.")) and theirs[0] != parameter.shape[0]
             ]
             ours = list(parameter.shape)
             yield f"{name}: {list(theirs)} in the file, {ours} in the backbone{''.join(hints)}"

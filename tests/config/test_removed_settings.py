@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from helpers import tiny
-from palm.config import listed
+from palm.config.printing import listed
 from palm.config.removed import REMOVED
 from palm.controller import Controller
 from palm.controller.plan import HELP, NO_SETTINGS

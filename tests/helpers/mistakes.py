@@ -14,8 +14,10 @@ from palm.backbone import BACKBONES
 from palm.balance import BALANCES
 from palm.check import check
 from palm.cli import main
-from palm.config import Parameter, listed, type_name
+from palm.config.conversion import type_name
+from palm.config.printing import listed
 from palm.config.removed import FOREIGN
+from palm.config.schema import Parameter
 from palm.controller import Controller
 from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.registry import Registry
