@@ -12,7 +12,6 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -132,10 +131,9 @@ def files() -> Iterator[tuple[str, str]]:
 
 
 def _several(drawn: list[Request]) -> Iterator[str]:
-    """One, two or three requests at a time, with the list of what they want."""
-    rest = iter(drawn)
-    for count, first in enumerate(rest):
-        asked = [first, *islice(rest, count % 3)]
+    """Every request, alone or with the next one or two, with the list of what they want."""
+    for first in range(len(drawn)):
+        asked = drawn[first : first + 1 + first % 3]
         labels = sorted({request.intent for request in asked})
         text = " and ".join(" ".join(request.words) for request in asked)
         yield json.dumps({"labels": labels, "text": text})

@@ -14,7 +14,8 @@ from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
 from palm.core.numerics.fused_cast import cast_together
 from palm.core.numerics.layers import ACTIVATIONS, casts_norms, layer_norm, linear
-from palm.distributed import num_ranks
+from palm.distributed.group import num_ranks
+from palm.distributed.shards import local_shard
 
 
 class FeedForward(nn.Module):
@@ -115,16 +116,25 @@ class PreNorm(PostNorm):
         return output
 
 
-def casting(layers: Iterable[nn.Module], tokens: Tensor) -> AbstractContextManager[None]:
+def casting(
+    layers: Iterable[nn.Module], tokens: Tensor, *, one_of_several_ranks: bool = False
+) -> AbstractContextManager[None]:
     """Within it, what layers cast to the dtype of tokens on their way through them is cast already.
 
-    Not where ranks send gradients while others are still computed, nor in compiled layers, which cast within
-    their kernels.
+    Of several ranks, which send gradients of one layer while those of others are still computed, each layer
+    does so for itself, where its parameters are whole.
     """
-    layers = list(layers)
-    is_compiled = any(layer._compiled_call_impl is not None for layer in layers)
-    if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or num_ranks() > 1 or is_compiled:
+    other_way = (num_ranks() > 1) != one_of_several_ranks
+    if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or other_way:
         return nullcontext()
     kinds = (nn.Linear, nn.LayerNorm) if casts_norms(tokens) else (nn.Linear,)
     parts = (part for layer in layers for part in layer.modules() if isinstance(part, kinds))
-    return cast_together((parameter for part in parts for parameter in part.parameters()), tokens.dtype)
+    parameters = (parameter for part in parts for parameter in part.parameters())
+    return cast_together((each for each in parameters if local_shard(each) is each), tokens.dtype)
+
+
+def call_layer(layer: nn.Module, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
+    """Call a layer of an encoder; see `PostNorm.forward`."""
+    with casting([layer], tokens, one_of_several_ranks=True):
+        output: Tensor = layer(tokens, packing, first_only)
+    return output

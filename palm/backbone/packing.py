@@ -154,6 +154,7 @@ class Packing:
 
 POSITIONS = "packed_positions"
 OFFSETS = "packed_offsets"
+LAYOUT = (POSITIONS, OFFSETS)
 """Names in a batch of the layout that was computed before it went to a GPU."""
 
 

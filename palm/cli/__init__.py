@@ -8,8 +8,10 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from palm.cli.command import COMMANDS, Command, find_components
+from palm.cli.without_torch import run_without_torch
 from palm.config.command_line import separated
 from palm.core.errors import PalmError
 from palm.core.files.untrusted import printable
@@ -33,15 +35,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] not in COMMANDS:
         _parser().parse_args(words)  # --help, --version, or a mistake: it ends here
     command = COMMANDS[words[0]]
+    if not {"-h", "--help"}.isdisjoint(words):
+        run_without_torch(command.show_help)
+        raise SystemExit(0)
     options = _parsed(command, words[1:])
     try:
         with ending_on_signals(), explain_limits():
             if getattr(options, "trust", None):
                 find_components("config.yaml")  # a module that `palm train` found in the working directory
-            command.run(options)
+            run = partial(command.run, options)
+            run_without_torch(run) if command.only_reads else run()
     except PalmError as error:
         with suppress(OSError, MemoryError):  # where files or memory are what is missing
-            from palm.distributed import record_failure
+            from palm.distributed.failures import record_failure
 
             record_failure(error)
         sys.stdout.flush()

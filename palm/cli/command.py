@@ -54,6 +54,7 @@ class Command:
         options: its arguments.
         epilog: returns the end of its `--help`.
         takes_settings: whether settings of a configuration may follow.
+        only_reads: whether it reads declarations and records, for which torch is not needed.
     """
 
     name: str
@@ -62,15 +63,20 @@ class Command:
     options: Sequence[Option]
     epilog: Callable[[], str] | None = None
     takes_settings: bool = False
+    only_reads: bool = False
 
-    def parser(self) -> argparse.ArgumentParser:
+    def show_help(self) -> None:
+        """Write its help to stdout."""
+        self.parser("" if self.epilog is None else self.epilog()).print_help()
+
+    def parser(self, epilog: str = "") -> argparse.ArgumentParser:
         """Return the parser of its arguments."""
         # Without allow_abbrev=False, a setting whose name begins an option's would be taken for the option.
         parser = argparse.ArgumentParser(
             prog=f"palm {self.name}",
             allow_abbrev=False,
             description=inspect.getdoc(self.run),
-            epilog=self.epilog and self.epilog(),
+            epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter if self.epilog else argparse.HelpFormatter,
         )
         self.add_options(parser)
@@ -95,11 +101,12 @@ def command(
     *,
     epilog: Callable[[], str] | None = None,
     takes_settings: bool = False,
+    only_reads: bool = False,
 ) -> Callable[[Run], Run]:
     """Return a decorator that makes a function a command; arguments as in `Command`."""
 
     def enter(run: Run) -> Run:
-        COMMANDS[name] = Command(name, help, run, options, epilog, takes_settings)
+        COMMANDS[name] = Command(name, help, run, options, epilog, takes_settings, only_reads)
         return run
 
     return enter

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from palm.cli import command as cli
+from palm.cli.without_torch import need_torch
 from palm.core.errors import ConfigError, PalmError
 
 DEFAULT_TASKS = "cls, seq_label, mlm"
@@ -26,6 +27,7 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
             help="the directory, or model at Hugging Face, to start from; absent: a small random encoder",
         ),
     ],
+    only_reads=True,
 )
 def init(options: argparse.Namespace) -> None:
     """Write a configuration, a file for each task, a few rows of data and a script into a new folder; `palm
@@ -63,6 +65,7 @@ def init(options: argparse.Namespace) -> None:
         cli.option("--config", help="also those of the modules that this configuration names"),
         cli.TASK_DIR,
     ],
+    only_reads=True,
 )
 def ls(options: argparse.Namespace) -> None:
     """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and balancing methods
@@ -73,6 +76,8 @@ def ls(options: argparse.Namespace) -> None:
 
     cli.find_components(options.config or ".")
     modules = list(dict.fromkeys(_modules_of(options.config, options.task_dir, COMPONENT_KINDS)))
+    if modules:
+        need_torch()
     found = entries(modules=modules) if options.name is None else chosen(options.name, modules)
     if options.name in (None, *COMPONENT_KINDS):
         cli.write_line(listing(found))
@@ -131,7 +136,7 @@ def completion(options: argparse.Namespace) -> None:
 
 def _add_settings(words: argparse.ArgumentParser) -> None:
     """Add the settings of a configuration to the options of a command."""
-    from palm.config import listed
+    from palm.config.printing import listed
     from palm.controller.plan import HELP, NO_SETTINGS
 
     taken = {action.dest for action in words._actions}

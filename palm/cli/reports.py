@@ -82,6 +82,7 @@ def report(options: argparse.Namespace) -> None:
         cli.option("second", metavar="RUN", help="that of another"),
         cli.JSON,
     ],
+    only_reads=True,
 )
 def diff(options: argparse.Namespace) -> None:
     """Tell what differs between two runs: settings, with the file and line that set them, data, versions,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from safetensors import safe_open
 from torch import Tensor
 
 from palm.core.differences import shortened
@@ -13,7 +15,7 @@ from palm.core.errors import StorageError
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.serialization import file_settings
-from palm.core.files.tensors import weights_under
+from palm.core.files.tensors import check_header, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.engine.inference import inference
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
@@ -102,7 +104,7 @@ def _exported(folder: Path) -> Facts | None:
         "versions": {"palm": description["palm_version"]},
     }
     if description["to"] == "hf":
-        facts["parameters"] = _parameters(read_weights(folder, headers=True))
+        facts["parameters"] = _parameters(_in_headers(read_weights(folder, headers=True)))
     hidden = ("format", "version", "palm_version", "to")
     return facts | {name: value for name, value in description.items() if name not in hidden}
 
@@ -191,7 +193,7 @@ def _pretrained(folder: Path) -> Facts:
         "format": LAYOUT_TITLES[given.layout],
         "architecture": config.get("architectures", [directory.backbone])[0],
         "backbone": {"name": directory.backbone, **directory.settings},
-        "parameters": _parameters(given.weights),
+        "parameters": _parameters(_in_headers(given.weights)),
         "left out": sorted(given.left_out),
         "unknown": sorted(given.unused),
         "labels": list(config.get("id2label", {}).values()),
@@ -223,19 +225,49 @@ def _component(saved: Mapping[str, Any]) -> Facts:
     return {"name": saved.get("name"), **settings}
 
 
+class _Header(NamedTuple):
+    """The type and the number of elements of a tensor."""
+
+    dtype: str
+    number: int
+
+
 def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
-    """Parameters of the encoder and of every head, whose weights' names begin as `heads` says."""
-    headers = read_weights(folder, headers=True)
+    """Parameters of the encoder and of every head, whose weights' names begin as `heads` says.
+
+    They are in a file of palm's own, whose header can be read without torch.
+    """
+    file = folder / checkpoint.WEIGHTS_NEEDED[1]
+    check_header(file)
+    with safe_open(file, "np") as tensors:
+        slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+        headers = {
+            name: _Header(_dtype(one.get_dtype()), prod(one.get_shape())) for name, one in slices.items()
+        }
     places = {"backbone": "backbone", **heads}
     return {part: _parameters(weights_under(place, headers)) for part, place in places.items()}
 
 
-def _parameters(weights: Mapping[str, Tensor]) -> Facts:
-    dtypes = {str(value.dtype).removeprefix("torch.") for value in weights.values()}
+def _dtype(short: str) -> str:
+    """Return torch's name of a type: float32 of F32, int8 of I8."""
+    return f"{_KINDS.get(kind := short.rstrip('0123456789'), kind)}{short.removeprefix(kind)}"
+
+
+_KINDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
+
+
+def _in_headers(weights: Mapping[str, Tensor]) -> dict[str, _Header]:
     return {
-        "number": sum(value.numel() for value in weights.values()),
-        "tensors": len(weights),
-        "dtype": ", ".join(sorted(dtypes)),
+        name: _Header(str(value.dtype).removeprefix("torch."), value.numel())
+        for name, value in weights.items()
+    }
+
+
+def _parameters(headers: Mapping[str, _Header]) -> Facts:
+    return {
+        "number": sum(header.number for header in headers.values()),
+        "tensors": len(headers),
+        "dtype": ", ".join(sorted({header.dtype for header in headers.values()})),
     }
 
 

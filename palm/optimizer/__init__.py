@@ -7,7 +7,7 @@ from palm.optimizer.adamw import Adam, AdamW
 from palm.optimizer.adamwdl import AdamWDL, layerwise_lr_decay
 from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, clip
 from palm.optimizer.groups import ParameterGroups
-from palm.optimizer.lamb import Lamb, trust_ratio
+from palm.optimizer.lamb import Lamb, trust_ratios
 from palm.optimizer.sparse_adamw import takes_sparse_gradients
 
 __all__ = [
@@ -23,5 +23,5 @@ __all__ = [
     "clip",
     "layerwise_lr_decay",
     "takes_sparse_gradients",
-    "trust_ratio",
+    "trust_ratios",
 ]

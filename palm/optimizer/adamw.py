@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from palm.optimizer.base import OPTIMIZERS, GradClipType
-from palm.optimizer.moments import EpsilonHatRule, MomentOptimizer, keep_moments_normal
+from palm.optimizer.moments import EpsilonHatRule, FusedAdamW, MomentOptimizer, keep_moments_normal
 from palm.optimizer.sparse_adamw import step_by_rows
 
 
@@ -41,7 +41,7 @@ class AdamW(MomentOptimizer):
         if self.epsilon_hat:
             settings = {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon}
             return EpsilonHatRule(self.groups(named_parameters), settings)
-        optimizer = torch.optim.AdamW(
+        optimizer = FusedAdamW(
             self.groups(named_parameters),
             lr=self.learning_rate,
             betas=self.betas,

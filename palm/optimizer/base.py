@@ -13,7 +13,7 @@ from torch.nn.utils import get_total_norm
 from palm.core.component import Component, Translate, unused
 from palm.core.numerics.sparse_embedding import stored_numbers
 from palm.core.registry import Registry
-from palm.distributed import full_tensor
+from palm.distributed.shards import full_tensor
 
 GradClipType = Literal["global_norm", "norm", "value"]
 
@@ -83,8 +83,8 @@ def clip(
         torch._foreach_clamp_max_(gradients, limit)
         torch._foreach_clamp_min_(gradients, -limit)
     elif kind == "norm":
-        scales = [(limit / own).clamp(max=1.0) for own in torch._foreach_norm(gradients)]
-        torch._foreach_mul_(gradients, scales)
+        norms = full_tensor(torch.stack(torch._foreach_norm(gradients)))
+        torch._foreach_mul_(gradients, (limit / norms).clamp(max=1.0).unbind())
     elif norm.is_cuda or norm > limit:
         torch._foreach_mul_(gradients, (limit / norm).clamp(max=1.0))
     return norm

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from palm.core.component import Translate, unused
 from palm.core.errors import ConfigError
+from palm.distributed.shards import full_tensor
 from palm.optimizer.base import OPTIMIZERS, Optimizer
 from palm.optimizer.moments import Group, MomentOptimizer, MomentRule
 
@@ -50,12 +51,12 @@ class Lamb(MomentOptimizer):
         if exclude_from_weight_decay is None:
             return
         if self._rule is not None:
-            raise ConfigError(["lamb: set apply_decay_param_fun or exclude_from_weight_decay, not both"])
+            raise ConfigError("lamb: set apply_decay_param_fun or exclude_from_weight_decay, not both")
         try:
             excluded = [re.compile(pattern) for pattern in exclude_from_weight_decay]
         except re.error as error:
             problem = f"{error.pattern!r} is no regular expression: {error}"
-            raise ConfigError([f"exclude_from_weight_decay: {problem}"]) from None
+            raise ConfigError(f"exclude_from_weight_decay: {problem}") from None
         self._rule = lambda name: not any(pattern.search(name) for pattern in excluded)
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
@@ -79,23 +80,24 @@ class LambRule(MomentRule):
             self.take_adam_step(updates, some, step, lr=1.0, betas=group["betas"], eps=group["eps"])
             torch._foreach_add_(updates, some, alpha=-group["weight_decay"])
             if group["adapts"]:
-                torch._foreach_mul_(updates, [trust_ratio(*pair) for pair in zip(some, updates, strict=True)])
+                torch._foreach_mul_(updates, trust_ratios(some, updates))
+            if self.refuses is not None:
+                torch._foreach_mul_(updates, 1 - self.refuses)
             torch._foreach_add_(some, updates, alpha=group["lr"])
 
 
-def trust_ratio(weight: Tensor, update: Tensor) -> Tensor:
-    """Return the factor by which LAMB scales the update of one parameter to its size.
+def trust_ratios(weights: list[Tensor], updates: list[Tensor]) -> tuple[Tensor, ...]:
+    """Return the factors by which LAMB scales the updates of parameters to their sizes.
 
     Args:
-        weight: the parameter, of any shape.
-        update: its Adam step plus its decay, same shape, before the learning rate.
+        weights: the parameters, of any shapes.
+        updates: the Adam step of each plus its decay, same shapes, before the learning rate.
 
     Returns:
-        A scalar, norm(weight) / norm(update); 1 where either norm is zero, because a parameter that
+        Scalars, norm(weight) / norm(update) each; 1 where either norm is zero, because a parameter that
         starts at zero would otherwise never move.
 
     Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity.
     """
-    size = torch.linalg.vector_norm(weight)
-    step = torch.linalg.vector_norm(update)
-    return torch.where((size > 0) & (step > 0), size / step, torch.ones_like(size))
+    sizes, steps = full_tensor(torch.stack(torch._foreach_norm([*weights, *updates]))).chunk(2)
+    return torch.where((sizes > 0) & (steps > 0), sizes / steps, torch.ones_like(sizes)).unbind()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -13,7 +15,7 @@ from torch import Tensor, nn
 from palm.core.checks import choice_problems, number_problems, positive_problems, raise_any
 from palm.core.constructor import constructor_of
 from palm.core.registry import imported
-from palm.distributed import local_shard
+from palm.distributed.shards import local_shard
 from palm.optimizer.base import GRAD_CLIP_TYPES, GradClipType, Optimizer
 
 DecayRule = Callable[[str], bool]
@@ -108,7 +110,23 @@ class MomentOptimizer(Optimizer):
         return [group for group in groups if group["params"]]
 
 
-class MomentRule(torch.optim.Optimizer):
+class LightOptimizer(torch.optim.Optimizer):
+    """A torch optimizer that works without the compiler, whose import takes a second.
+
+    `torch.optim` keeps it from tracing these methods, and imports it to do so.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class FusedAdamW(LightOptimizer, torch.optim.AdamW):
+    """Torch's own, in its fused form."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class MomentRule(LightOptimizer):
     """A torch optimizer whose steps are made of both means and of the number of steps of each parameter.
 
     Args:
@@ -118,11 +136,14 @@ class MomentRule(torch.optim.Optimizer):
 
     def __init__(self, groups: Iterable[Group], settings: dict[str, Any]) -> None:
         super().__init__(groups, settings)
+        # While a device decides about steps, the host does not know of the last two whether they were made.
+        self._counted: deque[list[Tensor]] = deque(maxlen=2)
         keep_moments_normal(self)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
-        """Move every parameter that has a gradient."""
+        """Move every parameter that has a gradient; with `found_inf`, only where that is 0 on the device."""
+        self._counted.append([])
         for group in self.param_groups:
             by_step: dict[int, list[Tensor]] = {}
             for parameter in group["params"]:
@@ -133,9 +154,21 @@ class MomentRule(torch.optim.Optimizer):
                         state["exp_avg"] = torch.zeros_like(parameter)
                         state["exp_avg_sq"] = torch.zeros_like(parameter)
                     state["step"] += 1
+                    self._counted[-1].append(state["step"])
                     by_step.setdefault(int(state["step"]), []).append(parameter)
             for step, parameters in by_step.items():
                 self.move(group, parameters, step)
+
+    def forget(self, steps: int) -> None:
+        """Take back the counting of so many of the last steps, at most two, which the device refused."""
+        for _ in range(steps):
+            for count in self._counted.pop():
+                count -= 1
+
+    @property
+    def refuses(self) -> Tensor | None:
+        """The scalar on the device that is 1 where it refuses the step; None where the host has decided."""
+        return getattr(self, "found_inf", None)
 
     @abstractmethod
     def move(self, group: Group, parameters: list[Tensor], step: int) -> None:
@@ -159,7 +192,8 @@ class MomentRule(torch.optim.Optimizer):
         means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
         # The kernel does not communicate: each rank moves what it has.
         tensors = [list(map(local_shard, each)) for each in (targets, gradients, means, squares)]
-        fused_adamw(tensors, torch.full((), float(step), device=tensors[0][0].device), **options)
+        here = torch.full((), float(step), device=tensors[0][0].device)
+        fused_adamw(tensors, here, **options, refuses=self.refuses)
 
 
 def fused_adamw(
@@ -170,6 +204,7 @@ def fused_adamw(
     betas: tuple[float, float],
     eps: float,
     weight_decay: float = 0.0,
+    refuses: Tensor | None = None,
 ) -> None:
     """Torch's fused kernel of AdamW, which changes parameters and both moments in place.
 
@@ -177,12 +212,13 @@ def fused_adamw(
         tensors: parameters, their gradients, first and second moments.
         step: which one it is, from 1, a float32 scalar.
         lr, betas, eps, weight_decay: as in `torch.optim.AdamW`.
+        refuses: float32, 1 where nothing is to change.
     """
     parameters, gradients, means, squares = tensors
     steps = [step] * len(parameters)
     options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps}
     options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False}
-    torch._fused_adamw_(parameters, gradients, means, squares, [], steps, **options)
+    torch._fused_adamw_(parameters, gradients, means, squares, [], steps, **options, found_inf=refuses)
 
 
 class EpsilonHatRule(MomentRule):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems
@@ -69,6 +70,9 @@ class Head(Component, Results, nn.Module):
     @abstractmethod
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
         """The mean loss of the batch, a scalar."""
+
+    def count_labels(self, labels: npt.NDArray[Any]) -> None:
+        """Take the labels of the training data, the head's only target, before the first step."""
 
     def num_terms(self, batch: Tensors) -> int:
         """Over how many equal terms `loss` is the mean; here, one for each entry of the first target.

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import choice_problems, positive_problems, raise_any
+from palm.core.errors import ConfigError
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS
@@ -29,6 +30,9 @@ class Match(Classify):
         initializer_range: sigma of the normal that the weights start from.
         learning_strategy: 'pointwise' or 'pairwise'.
         margin: by how much the right pair's score should be above the wrong one's.
+        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label)
+        label_smoothing: the part of the true label's probability that is divided among all labels.
+        focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
 
     Raises:
         ConfigError: with every setting that is wrong.
@@ -46,13 +50,27 @@ class Match(Classify):
         initializer_range: float = 0.02,
         learning_strategy: str = "pointwise",
         margin: float = 0.5,
+        *,
+        class_weights: str | list[float] | None = None,
+        label_smoothing: float = 0.0,
+        focal_gamma: float = 0.0,
     ) -> None:
-        super().__init__(n_classes, hidden_size, dropout_prob, initializer_range)
+        super().__init__(
+            n_classes,
+            hidden_size,
+            dropout_prob,
+            initializer_range,
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
+            focal_gamma=focal_gamma,
+        )
         problems = choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy)
         raise_any(positive_problems(margin=margin) + problems)
         self.is_pairwise = learning_strategy == "pairwise"
         self.margin = margin
         if self.is_pairwise:
+            if not self.class_loss.is_plain:
+                raise ConfigError(["pairwise: class_weights, label_smoothing and focal_gamma are of labels"])
             self.metrics = ("pair_accuracy",)
             self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
             self.outputs_attr = {"probs": TensorSpec(("batch", 1), torch.float)}

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.component import Translate
-from palm.core.errors import WiringError
+from palm.core.errors import ConfigError, WiringError
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import ALIASES_2X, HEADS, Head, head_problems
+from palm.paradigm.class_loss import ClassLoss
 from palm.paradigm.crf import LinearChainCRF
 
 
@@ -34,6 +36,9 @@ class SequenceLabel(Head):
         initializer_range: sigma of the normal that the linear layer's weights start from.
         use_crf: score a text's labels together, with a linear-chain CRF over its words.
         crf_learning_rate_factor: of seq_label with use_crf, factor of the rate of the CRF's weights.
+        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label)
+        label_smoothing: the part of the true label's probability that is divided among all labels.
+        focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
         emission_l2: of seq_label, what part of the linear layer's weights is added to their gradient.
 
     Raises:
@@ -58,6 +63,9 @@ class SequenceLabel(Head):
         use_crf: bool = False,
         crf_learning_rate_factor: float = 1.0,
         emission_l2: float = 0.0,
+        class_weights: str | list[float] | None = None,
+        label_smoothing: float = 0.0,
+        focal_gamma: float = 0.0,
     ) -> None:
         super().__init__()
         raise_any(
@@ -80,6 +88,11 @@ class SequenceLabel(Head):
         }
         self.dropout = nn.Dropout(dropout_prob)
         self.out = nn.Linear(hidden_size, n_classes)
+        self.class_loss = ClassLoss(n_classes, class_weights, label_smoothing, focal_gamma)
+        if use_crf and not self.class_loss.is_plain:
+            raise ConfigError(
+                ["use_crf: class_weights, label_smoothing and focal_gamma are of single labels"]
+            )
         self.crf = LinearChainCRF(n_classes) if use_crf else None
         if use_crf and crf_learning_rate_factor != 1:
             self.rate_factors = {"crf.weight": crf_learning_rate_factor}
@@ -110,8 +123,8 @@ class SequenceLabel(Head):
         if self.crf is None:
             # Equal gradients, bit by bit; but a GPU would be waited for to count the words, and on a CPU the
             # sum of the others has the last digits that it always had.
-            if mask.is_cuda:
-                return cross_entropy_of_words(outputs["logits"], labels, mask)
+            if mask.is_cuda or not self.class_loss.is_plain:
+                return cross_entropy_of_words(outputs["logits"], labels, mask, self.class_loss)
             return F.cross_entropy(outputs["logits"][mask], labels[mask])
         # A row without labels is computed with label 0, and left out of the mean.
         known = (labels != NO_LABEL).any(1)
@@ -119,6 +132,9 @@ class SequenceLabel(Head):
         labels = words_first(labels.clamp(min=0), mask)[0]
         # Not selected by `known`, for which a GPU would be waited for.
         return (self.crf.negative_log_likelihood(emissions, labels, words) * known).sum() / known.sum()
+
+    def count_labels(self, labels: npt.NDArray[Any]) -> None:
+        self.class_loss.count(labels)
 
     def num_terms(self, batch: Tensors) -> int:
         """The words, or with the CRF the rows, that have labels; all of them where nothing has any."""
@@ -138,16 +154,18 @@ class SequenceLabel(Head):
         return [{"labels": row.tolist()} for row in torch.split(labels, mask.sum(1).tolist())]
 
 
-def cross_entropy_of_words(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+def cross_entropy_of_words(
+    logits: Tensor, labels: Tensor, mask: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
+) -> Tensor:
     """The mean over the words, without counting or selecting them.
 
     Args:
         logits: [batch, seq, n_classes].
         labels: int64 [batch, seq].
         mask: bool [batch, seq], True on words.
+        loss: of rows [words, n_classes] and their labels, which leaves out those of NO_LABEL.
     """
-    labels = labels.masked_fill(~mask, NO_LABEL)
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LABEL)
+    return loss(logits.flatten(0, 1), labels.masked_fill(~mask, NO_LABEL).flatten())
 
 
 def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

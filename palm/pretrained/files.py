@@ -74,7 +74,7 @@ def _read_safetensors(file: Path, headers: bool) -> Weights:
         return load_tensors(file)
     with wrap_read_errors(file):
         check_header(file)
-        with safe_open(file, "pt") as tensors:
+        with safe_open(file, "np") as tensors:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
             return {
                 name: torch.empty(

@@ -22,7 +22,7 @@ class ClassifyReader(TextReader):
     Args:
         n_classes: number of labels, against which the file's labels are checked; not used for real ones.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
-        label_type: 'class', or 'real' for labels that are real numbers.
+        label_type: 'class', 'soft' for a probability of each, or 'real' for labels that are real numbers.
         missing_labels: whether a training row's label, of a class, may be left empty; the row then trains
             only tasks that share it.
 
@@ -48,7 +48,7 @@ class ClassifyReader(TextReader):
         missing_labels: bool = False,
     ) -> None:
         super().setup()
-        if missing_labels and label_type == "real":
-            raise ConfigError(["missing_labels: a real label cannot be left empty; set it to False"])
+        if missing_labels and label_type != "class":
+            raise ConfigError([f"missing_labels: a {label_type} label cannot be left empty; set it to False"])
         self.missing_labels = missing_labels
         self.use_labels(labels_of(label_type, n_classes, label_map))

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from palm.config import FilePath
 from palm.core.errors import ConfigError, DataError
-from palm.core.files.untrusted import parse_json
-from palm.core.tensor_specs import NO_LABEL, Tensors
-from palm.reader.base import READERS, Draw
+from palm.core.tensor_specs import NO_LABEL
+from palm.reader.base import READERS
 from palm.reader.predictions import Record
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.table import TextExample, TextReader
-from palm.reader.tables.record import TableRow, cell_text, cut
-from palm.reader.text.labels import Labels, RealLabels
+from palm.reader.tables.record import TableRow, cell_text
+from palm.reader.text.labels import Labels, RealLabels, class_count, parsed_list
 
 
 class LabelSets(Labels):
@@ -43,9 +43,7 @@ class LabelSets(Labels):
 
     def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
         super().__init__(n_classes, label_map)
-        if n_classes is None and not self.names:
-            raise ConfigError(["n_classes: the number of labels is not told; set n_classes or label_map"])
-        self.count = n_classes or max(self.names) + 1
+        self.count = class_count(n_classes, self.names)
         self.shape = ("batch", self.count)
         self.unknown = [-1 - label for label in range(self.count)]
 
@@ -105,20 +103,15 @@ class MultiLabelReader(TextReader):
             return [*self._answers(row)]
         cell = row.cells["label"]
         if isinstance(cell, str):
-            cell = self._parsed(cell, row.place)
+            labels_in_cell = [each.strip() for each in cell.split(self.label_separator)]
+            cell = (
+                parsed_list(cell, row.place) if cell.startswith("[") else list(filter(None, labels_in_cell))
+            )
         if cell is None:
             return None
         if not isinstance(cell, list):
             raise DataError(f"{row.place}: label should be a list of labels, not {cell!r}")
         return sorted({self.sets.value_of(item, row.place) for item in cell})
-
-    def _parsed(self, cell: str, place: str) -> Any:
-        if not cell.startswith("["):
-            return [label.strip() for label in cell.split(self.label_separator) if label.strip()]
-        try:
-            return parse_json(cell.encode())
-        except ValueError as error:
-            raise DataError(f"{place}: label is no list in JSON ({error}): {cut(cell)!r}") from None
 
     def _answers(self, row: TableRow) -> Iterator[int]:
         """The ids of the labels whose columns are 1, and what stands for the unknown ones."""
@@ -132,17 +125,11 @@ class MultiLabelReader(TextReader):
                 raise DataError(f"{row.place}: {name} should be 0 or 1, not {row.cells[name]!r}")
 
     def label_column(self, values: Sequence[Any]) -> Column:
-        return Column.ragged(values)
-
-    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
-        batch = super().collate(rows, indices, draw)
-        if "label_set" in rows:
-            batch["label_set"] = torch.zeros(len(indices), self.sets.count)
-            for row, index in enumerate(indices):
-                ids = rows["label_set"][index]
-                batch["label_set"][row, ids[ids >= 0]] = 1
-                batch["label_set"][row, -1 - ids[ids < 0]] = NO_LABEL
-        return batch
+        sets = np.zeros((len(values), self.sets.count), dtype=np.int8)
+        for row, ids in zip(sets, values, strict=True):
+            row[[label for label in ids if label >= 0]] = 1
+            row[[-1 - label for label in ids if label < 0]] = NO_LABEL
+        return Column.ragged([*sets], np.int8)
 
     def records(
         self, examples: Sequence[TextExample], rows: Rows, decoded: Sequence[Record], first: int

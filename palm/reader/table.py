@@ -15,7 +15,7 @@ from palm.reader.predictions import Record
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.text.labels import Label, Labels, RealLabels, check_labelled
+from palm.reader.text.labels import Label, Labels, RealLabels, SoftLabels, check_labelled
 from palm.reader.text.sequence import sequence_of
 from palm.reader.tokenizing import TokenizingReader
 
@@ -100,14 +100,16 @@ class TextReader(TokenizingReader):
     def label_column(self, values: Sequence[Any]) -> Column:
         """Labels as a column of rows."""
         assert self.labels is not None
-        return Column.scalar(values, np.float32 if self.labels.dtype.is_floating_point else np.int64)
+        dtype = np.float32 if self.labels.dtype.is_floating_point else np.int64
+        is_scalar = len(self.labels.shape) == 1
+        return Column.scalar(values, dtype) if is_scalar else Column.ragged(values, dtype)
 
     def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
         (field,) = self.truth_names
         for example in examples:
             label = _label(example)
             check_labelled(label, example.place)
-            yield {field: label}
+            yield {field: int(np.argmax(label)) if isinstance(self.labels, SoftLabels) else label}
 
     def parse(self, texts: Iterable[Any]) -> Iterator[TextExample]:
         required = set(self.text_columns)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
@@ -29,11 +29,13 @@ def gradients(checkpointed: bool = False, frozen: bool = False) -> Iterator[tupl
     return ((name, parameter.grad) for name, parameter in bert.named_parameters())
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_gradients_are_those_of_casting_each_weight(
-    monkeypatch: pytest.MonkeyPatch, checkpointed: bool, frozen: bool
+    monkeypatch: pytest.MonkeyPatch, checkpointed: bool, frozen: bool, ranks: int
 ) -> None:
+    monkeypatch.setattr(layer, "num_ranks", lambda: ranks)
     together = dict(gradients(checkpointed, frozen))
     monkeypatch.setattr(layer, "cast_together", lambda *_: nullcontext())
 
@@ -41,6 +43,23 @@ def test_gradients_are_those_of_casting_each_weight(
         ours = together[name]
         assert (ours is None) == (alone is None)
         assert ours is None or alone is None or torch.equal(ours, alone)
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(1, [24]), (2, [12, 12])])
+def test_one_of_several_ranks_casts_each_layer_by_itself(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, expected: list[int]
+) -> None:
+    counts = []
+
+    def counted(parameters: Iterable[Tensor], dtype: torch.dtype) -> AbstractContextManager[None]:
+        chosen = list(parameters)
+        counts.append(len(chosen))
+        return cast_together(chosen, dtype)
+
+    monkeypatch.setattr(layer, "num_ranks", lambda: ranks)
+    monkeypatch.setattr(layer, "cast_together", counted)
+    list(gradients())
+    assert counts == expected  # six linear layers in each, with weight and bias
 
 
 def test_one_copy_casts_all_and_who_is_not_used_has_no_gradient() -> None:

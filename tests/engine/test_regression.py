@@ -58,7 +58,7 @@ def test_settings_that_make_no_sense_with_real_labels_are_refused(vocab: Path) -
         ClassifyReader(vocab, 16, label_type="real", label_map={"no": 0})
     with pytest.raises(ConfigError, match=r"label_type: .*pairwise"):
         MatchReader(vocab, 16, label_type="real", learning_strategy="pairwise")
-    with pytest.raises(ConfigError, match=r"label_type: 'float' .* class, real"):
+    with pytest.raises(ConfigError, match=r"label_type: 'float' .* class, soft, real"):
         ClassifyReader(vocab, 16, label_type="float")
 
 

@@ -17,6 +17,7 @@ MODES: dict[str, dict[str, Any]] = {
     "crf": {"crf": True, "tasks_per_step": "all"},
     "lamb": {"optimizer": "lamb"},
     "adamwdl": {"optimizer": "adamwdl"},
+    "epsilon as in PaddlePALM": {"epsilon_hat": True},
     "balance": {"tasks_per_step": "all", "balance": "uncertainty"},
     "frozen embeddings": {"freeze": "embeddings"},
 }

@@ -21,7 +21,7 @@ from palm.backbone import BERT, ERNIE, Backbone
 from palm.controller import Controller
 from palm.core.errors import ConfigError, PalmError
 from palm.core.tensor_specs import Tensors
-from palm.optimizer import Adam, AdamW, AdamWDL, Lamb, clip, layerwise_lr_decay, trust_ratio
+from palm.optimizer import Adam, AdamW, AdamWDL, Lamb, clip, layerwise_lr_decay, trust_ratios
 
 SHAPES = {"a.weight": (4, 3), "a.bias": (3,), "b.weight": (3, 5), "norm.weight": (5,), "zero.weight": (2, 2)}
 
@@ -93,11 +93,8 @@ def test_lamb_is_that_of_timm_for_twenty_five_steps() -> None:
 
 def test_the_ratio_is_one_where_a_norm_is_zero() -> None:
     zero, five = torch.zeros(2), torch.tensor([3.0, 4.0])
-    assert [trust_ratio(*pair).item() for pair in [(five, 2 * five), (zero, five), (five, zero)]] == [
-        0.5,
-        1,
-        1,
-    ]
+    ratios = trust_ratios([five, zero, five], [2 * five, five, zero])
+    assert [ratio.item() for ratio in ratios] == [0.5, 1, 1]
 
 
 def documented(values: dict[str, Any], rates: dict[str, float], steps: int) -> dict[str, Any]:

@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 
 import palm
+from helpers import tiny
+from palm.cli import COMMANDS
+from palm.controller import Controller
+from palm.starter.catalogue import entries
+from palm.starter.catalogue_text import description, listing
 
 HEAVY = {"pandas", "scipy", "sentence_transformers", "sklearn", "transformers"}
 ALL = f"""
@@ -21,10 +26,44 @@ print(sorted(sys.modules.keys() & {HEAVY!r}))
 LIGHT = """
 import sys, palm
 from palm.cli import main
-try:
-    main({words!r})
-finally:
+for words in {commands!r}:
+    try:
+        main(words)
+    except SystemExit:
+        pass
     print("torch" in sys.modules)
+"""
+SHOWN = """
+from palm.cli.without_torch import run_without_torch
+
+def show():
+    from palm.cli import COMMANDS
+    from palm.starter.catalogue import entries
+    from palm.starter.catalogue_text import description, listing
+    print(listing(entries()), *map(description, entries()), COMMANDS["train"].epilog(), sep="\\n")
+
+run_without_torch(show)
+"""
+STEPS = """
+import sys, torch
+from palm.optimizer import OPTIMIZERS
+for name in OPTIMIZERS:
+    weight = torch.nn.Parameter(torch.zeros(2))
+    settings = OPTIMIZERS[name](learning_rate=1.0)
+    optimizer = settings.build([("weight", weight)], *[[["weight"]]] * settings.needs_layers)
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    optimizer.zero_grad()
+    assert weight[0] and weight.grad is None
+print("torch._dynamo" in sys.modules)
+"""
+OWN = """
+import torch
+from palm.paradigm import Classify
+
+class Mine(Classify):
+    \"\"\"Three rows.\"\"\"
+    rows = len(torch.zeros(3))
 """
 
 
@@ -33,12 +72,53 @@ def test_importing_palm_loads_nothing_that_only_tests_need_and_says_nothing() ->
     assert (run.returncode, run.stdout, run.stderr) == (0, "[]\n", "")
 
 
-@pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["inspect", "--help"], ["download", "--list"], ["export", "--help"]]
-)
-def test_help_does_not_wait_for_torch(words: list[str]) -> None:
-    run = python(LIGHT.format(words=words))
-    assert (run.returncode, run.stdout.splitlines()[-1], run.stderr) == (0, "False", "")
+LIGHT_COMMANDS = {
+    "--help": "usage",
+    "--version": "palm",
+    "download --list": "BERT",
+    "export --help": "usage",
+    "train --help": "layerwise_decay",
+    "ls": "seq_label",
+    "ls temperature": "mixing_temperature",
+    "init new --tasks cls,mlm": "config.yaml",
+    "inspect run": "palm run",
+    "inspect run/cls/infer_model": "float32",
+    "inspect run/step_1": "resumable",
+    "diff run run": "differ in nothing",
+}
+"""What reads declarations and records only -> a part of what it shows."""
+
+
+def test_commands_that_read_declarations_and_records_do_not_wait_for_torch(folder: Path) -> None:
+    last = "ls paradigm --config config.yaml"  # whose module is the user's
+    commands = [words.split() for words in (*LIGHT_COMMANDS, last)]
+    run = python(LIGHT.format(commands=commands), folder)
+    *shown, own = run.stdout.split("False\n")
+    assert (own.split()[-4:], run.stderr) == (["own.Mine", "Three", "rows", "True"], "")
+    assert [part in text for part, text in zip(LIGHT_COMMANDS.values(), shown, strict=True)] == [True] * 12
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tiny.write_files(tmp_path_factory.mktemp("light"))
+    config = tiny.config(path, "cls") | {"save_path": str(path / "run"), "max_steps": 1}
+    Controller(config | {"save_every_n_steps": 1}, argv=[]).train()
+    (path / "own.py").write_text(OWN, encoding="utf-8")
+    (path / "config.yaml").write_text("task_instance: cls\n", encoding="utf-8")
+    (path / "cls.yaml").write_text("paradigm: own.Mine\n", encoding="utf-8")
+    return path
+
+
+def test_what_is_shown_without_torch_is_what_torch_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    run = python(SHOWN)
+    texts = [listing(entries()), *map(description, entries()), COMMANDS["train"].epilog()]
+    assert (run.stdout, run.stderr) == ("".join(f"{text}\n" for text in texts), "")
+
+
+def test_an_optimizer_does_not_wait_for_the_compiler() -> None:
+    run = python(STEPS)
+    assert (run.stdout, run.stderr) == ("False\n", "")
 
 
 def test_the_names_that_are_imported_late_are_those_that_a_type_checker_reads() -> None:
@@ -58,5 +138,6 @@ def test_a_name_that_palm_does_not_have_is_an_attribute_error() -> None:
         palm.Trainr  # noqa: B018
 
 
-def python(program: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+def python(program: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", program]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,6 +16,8 @@ from palm.core.errors import StorageError
 from palm.core.files.door import new_file
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.files.write_errors import wrap_write_errors
+
+T = TypeVar("T")
 
 MAX_HEADER = 1 << 24
 """Bytes of a safetensors header, some thousand times what a model has."""
@@ -85,7 +88,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) ->
     module.load_state_dict(dict(weights))
 
 
-def weights_under(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def weights_under(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
     """Return the weights whose name begins with `prefix` and a dot, by the rest of it."""
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)}

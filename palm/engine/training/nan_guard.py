@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from palm.core.tensor_specs import Tensors
-from palm.distributed import num_ranks
+from palm.distributed.group import num_ranks
 from palm.engine.training.device_transfer import fetched
 from palm.engine.training.recipe import Recipe
+from palm.optimizer.moments import MomentRule
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ def can_read_late(recipe: Recipe, optimizer: torch.optim.Optimizer) -> bool:
     On a GPU, where reading waits until all work is done; with an optimizer whose kernel can decide by itself
     whether it updates; and without a balance, which weighs the next step by the losses of this one.
     """
-    fused = isinstance(optimizer, torch.optim.AdamW) and all(g["fused"] for g in optimizer.param_groups)
+    fused = isinstance(optimizer, MomentRule) or (
+        isinstance(optimizer, torch.optim.AdamW) and all(group["fused"] for group in optimizer.param_groups)
+    )
     whole = num_ranks() == 1 or recipe.parallel == "ddp"
     return recipe.device.type == "cuda" and fused and whole and recipe.balance is None
 
@@ -57,7 +60,7 @@ class NanGuard:
     """Lets an optimizer make its steps, but none with a loss or a gradient that is not a number.
 
     Args:
-        optimizer: where values are read late, a fused AdamW of torch's.
+        optimizer: where values are read late, a fused AdamW of torch's, or a `MomentRule`.
         late: read the values of a step when the next one is on its way, so that a GPU never waits for the
             host. Until then, the device decides: a step that is not finite, and all after it, move nothing.
 
@@ -109,9 +112,12 @@ class NanGuard:
         """
         try:
             while len(self._unread) > but:
-                attempt, names, numbers = self._unread.pop(0)
+                attempt, names, numbers = self._unread[0]
                 _check(attempt, names, numbers()["values"].tolist())
+                self._unread.pop(0)
         except NotFinite:
+            if isinstance(self._optimizer, MomentRule):
+                self._optimizer.forget(len(self._unread))
             self._unread.clear()
             self.refuses = None
             raise

@@ -16,7 +16,7 @@ from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.errors import TrainingError
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors, mismatches
-from palm.distributed import num_ranks, rank
+from palm.distributed.group import num_ranks, rank
 from palm.engine.training.stream import TaskStream
 from palm.metrics import metric_problems
 from palm.mixing.base import TaskProgress
@@ -154,7 +154,10 @@ class Task:
             self._log_first_rows(self.train_file)
         if rows is None:
             rows = training_rows(self.reader, self.train_file, cache)
+        if len(self.head.targets_attr) == 1 and (target := next(iter(self.head.targets_attr))) in rows:
+            self.head.count_labels(rows[target].values)
         self.stream = self._stream(rows, seed if self.seed is None else self.seed, devices or num_ranks())
+        # A task may be given data a second time, and is then as new.
         self.expected_steps = 0
         self.step = 0
         self.scores = []
@@ -301,5 +304,5 @@ def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
     return found
 
 
-LABEL_TYPES = {"label_ids": "class", "label_values": "real"}
+LABEL_TYPES = {"label_ids": "class", "label_values": "real", "label_probs": "soft"}
 """What a batch calls its labels -> the reader's `label_type` that gives them."""

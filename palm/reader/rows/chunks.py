@@ -13,8 +13,8 @@ from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
 from palm.reader.text.bad_rows import BadRows
 
-CHUNK_EXAMPLES = 4096
-"""Examples that are text in memory at a time."""
+CHUNK_EXAMPLES = 1024
+"""Examples that are text in memory at a time; of 4096, a million rows took 10 MB more, at the same speed."""
 
 
 class RowEncoder(Protocol):

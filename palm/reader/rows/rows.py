@@ -48,12 +48,12 @@ class Column:
         return np.diff(self.offsets)
 
     @classmethod
-    def ragged(cls, rows: Sequence[Sequence[int] | Ints]) -> Column:
+    def ragged(cls, rows: Sequence[Sequence[float] | Numbers], dtype: npt.DTypeLike = np.int32) -> Column:
         """A column of rows of different lengths."""
         lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         flat = np.concatenate([np.asarray(row) for row in rows]) if len(rows) else np.empty(0)
-        return cls(flat.astype(np.int32), offsets)
+        return cls(flat.astype(dtype), offsets)
 
     @classmethod
     def scalar(cls, values: Sequence[float] | Numbers, dtype: npt.DTypeLike = np.int64) -> Column:
@@ -114,7 +114,7 @@ class Rows:
             {
                 name: Column.scalar(column.values[indices], column.values.dtype)
                 if column.offsets is None
-                else Column.ragged([column[index] for index in indices])
+                else Column.ragged([column[index] for index in indices], column.values.dtype)
                 for name, column in self.columns.items()
             }
         )

@@ -12,19 +12,24 @@ import numpy as np
 import torch
 
 from palm.core.checks import choice_problems, raise_any
+from palm.core.differences import shortened
 from palm.core.errors import ConfigError, DataError
 from palm.core.files.untrusted import parse_json, read_bytes, wrap_read_errors
 from palm.core.registry import did_you_mean
 from palm.core.tensor_specs import NO_LABEL
-from palm.reader.tables.record import cell_text
+from palm.reader.tables.record import cell_text, cut
 
 _SHOWN = 10
+
+SUM_TOLERANCE = 1e-3
+"""The rounding that probabilities of a row may have."""
+
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 Shape = tuple[str | int, ...]
 
-Label = float | list[int]
-"""An id, a number, or the ids of all labels that a text has."""
+Label = float | list[int] | list[float]
+"""An id, a number, the ids of all labels that a text has, or the probabilities of all labels."""
 
 MAX_LABEL = 2**31 - 1
 """The largest id of a label, as an int32 takes it."""
@@ -75,7 +80,7 @@ class Labels:
         if type(cell) is int and cell in self.names:
             return cell
         if self._ids:
-            known = ", ".join(list(self._ids)[:_SHOWN]) + (", …" if len(self._ids) > _SHOWN else "")
+            known = ", ".join(shortened(list(self._ids), _SHOWN))
             hint = did_you_mean(text, self._ids)
             raise DataError(f"{place}: the label {text!r} is not in the label_map ({known}){hint}")
         if not re.fullmatch(r"-?[0-9]{1,18}", text):
@@ -96,6 +101,64 @@ def moved_labels(one: Mapping[int, str], other: Mapping[int, str]) -> str:
     ids = {name: number for number, name in other.items()}
     moved = [f"{n!r} is {k} and {ids[n]}" for k, n in one.items() if n in ids and ids[n] != k]
     return ", ".join(moved[:_SHOWN])
+
+
+class SoftLabels(Labels):
+    """The labels of a task whose rows have a probability of each, as another model may give them.
+
+    Args:
+        n_classes: as of `Labels`.
+        label_map: as of `Labels`.
+
+    Raises:
+        ConfigError: as `Labels`; or their number is not told.
+    """
+
+    target = "label_probs"
+    dtype = torch.float
+
+    def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
+        super().__init__(n_classes, label_map)
+        self.count = class_count(n_classes, self.names)
+        self.shape = ("batch", self.count)
+
+    def value_of(self, cell: Any, place: str) -> list[float]:  # type: ignore[override]
+        """The probabilities in a cell: a list of them (or that as JSON), or one label, which is certain.
+
+        Raises:
+            DataError: neither; the message begins with `place`.
+        """
+        probs = parsed_list(cell, place) if isinstance(cell, str) and cell.startswith("[") else cell
+        if not isinstance(probs, list):
+            label = super().value_of(probs, place)
+            return [float(k == label) for k in range(self.count)]
+        is_right = len(probs) == self.count and all(isinstance(p, int | float) and p >= 0 for p in probs)
+        if not is_right or not abs(sum(probs) - 1) < SUM_TOLERANCE:
+            raise DataError(f"{place}: label should be {self.count} probabilities of sum 1, not {probs!r}")
+        return [float(p) for p in probs]
+
+
+def class_count(n_classes: int | None, names: Mapping[int, str]) -> int:
+    """The number of labels.
+
+    Raises:
+        ConfigError: it is not told.
+    """
+    if n_classes is None and not names:
+        raise ConfigError(["n_classes: the number of labels is not told; set n_classes or label_map"])
+    return n_classes or max(names) + 1
+
+
+def parsed_list(cell: str, place: str) -> Any:
+    """The value of a cell with JSON.
+
+    Raises:
+        DataError: it is none; the message begins with `place`.
+    """
+    try:
+        return parse_json(cell.encode())
+    except ValueError as error:
+        raise DataError(f"{place}: label is no list in JSON ({error}): {cut(cell)!r}") from None
 
 
 class RealLabels:
@@ -147,16 +210,16 @@ def labels_of(
     """The labels that a reader's settings describe.
 
     Args:
-        label_type: 'class' or 'real'.
+        label_type: 'class', 'soft' or 'real'.
         n_classes: number of classes; not used for real labels.
         label_map: the classes' names, as `Labels` takes them.
 
     Raises:
         ConfigError: another `label_type`, names for real labels, or what `Labels` finds.
     """
-    raise_any(choice_problems(("class", "real"), label_type=label_type))
-    if label_type == "class":
-        return Labels(n_classes, label_map)
+    raise_any(choice_problems(("class", "soft", "real"), label_type=label_type))
+    if label_type != "real":
+        return (Labels if label_type == "class" else SoftLabels)(n_classes, label_map)
     if label_map is not None:
         raise ConfigError(["label_map: real labels are numbers and have no names; leave it out"])
     return RealLabels()

@@ -1,0 +1,102 @@
+"""Commands that read declarations and records only: they run without torch, whose import takes a second.
+
+A component's settings are those of its constructor, and it inherits from classes of torch. So every name of
+torch becomes a class to inherit from, annotate and decorate with. Whatever computes with it ends the attempt.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from abc import ABCMeta
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+USERS_OF_TORCH = ("torch", "palm", "safetensors")
+"""Packages of which nothing stays that was imported without torch."""
+
+
+class _NeedsTorchError(BaseException):
+    """Torch itself is needed; nothing but `run_without_torch` may catch it."""
+
+
+def need_torch() -> None:
+    """End an attempt to do without torch, for code that palm does not know."""
+    if isinstance(sys.modules.get("torch"), _Module):
+        raise _NeedsTorchError
+
+
+class _Name(ABCMeta):
+    """The class of a name of torch, and so of the classes that inherit from it."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__") or "is_torch" not in vars(cls):
+            raise AttributeError(name)
+        return _name(name)
+
+    def __call__(cls, *_: Any, **__: Any) -> Any:
+        is_in_function = sys._getframe(1).f_code.co_flags & inspect.CO_OPTIMIZED
+        if is_in_function:
+            raise _NeedsTorchError
+        return cls  # a decorator, or a constant of a module
+
+
+def _name(name: str) -> _Name:
+    return _Name(name, (), {"__module__": "torch", "is_torch": True})
+
+
+class _Module(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        vars(self)[name] = _name(name)
+        return vars(self)[name]
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds the modules of torch."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        is_torch = fullname.partition(".")[0] == "torch"
+        return ModuleSpec(fullname, self, is_package=True) if is_torch else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Module(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing: names come when they are used."""
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    before = {*sys.modules}
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name not in before]:
+            if name.partition(".")[0] in USERS_OF_TORCH:
+                parent, _, own = name.rpartition(".")
+                del sys.modules[name]
+                if parent in sys.modules:
+                    vars(sys.modules[parent]).pop(own, None)
+
+
+def run_without_torch(run: Callable[[], None]) -> None:
+    """Run something that may need torch only in part of its cases, without it where that is possible."""
+    if "torch" not in sys.modules:
+        with suppress(_NeedsTorchError), _without_torch():
+            run()
+            return
+    run()

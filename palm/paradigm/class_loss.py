@@ -1,0 +1,86 @@
+"""The cross-entropy of heads with classes, with the settings that they share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from palm.core.checks import dropout_problems, number_problems, raise_any
+from palm.core.tensor_specs import NO_LABEL
+
+BALANCED = "balanced"
+
+
+class ClassLoss(nn.Module):
+    """Mean cross-entropy of what has a label.
+
+    Args:
+        n_classes: number of labels.
+        class_weights: factor of the loss of each label; `balanced` for rows / (labels * rows of the label).
+        label_smoothing: the part of the true label's probability that is divided among all labels.
+        focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+
+    Source: Lin et al., 2017, "Focal loss for dense object detection", without their factor alpha.
+    """
+
+    weights: Tensor | None
+
+    def __init__(
+        self,
+        n_classes: int,
+        class_weights: str | list[float] | None = None,
+        label_smoothing: float = 0.0,
+        focal_gamma: float = 0.0,
+    ) -> None:
+        super().__init__()
+        problems = dropout_problems(label_smoothing=label_smoothing)
+        problems += number_problems("a number, 0 or more", lambda value: value >= 0, focal_gamma=focal_gamma)
+        given = class_weights if isinstance(class_weights, list) else [1.0] * n_classes
+        if class_weights not in (None, BALANCED, given) or len(given) != n_classes or min(given) < 0:
+            expected = f"{BALANCED} or {n_classes} numbers from 0 on"
+            problems.append(f"class_weights: {class_weights!r} should be {expected}")
+        raise_any(problems)
+        self.is_balanced = class_weights == BALANCED
+        self.is_plain = class_weights is None and not label_smoothing and not focal_gamma
+        self.label_smoothing = label_smoothing
+        self.focal_gamma = focal_gamma
+        self.counts = torch.zeros(n_classes)
+        self.register_buffer(
+            "weights", None if class_weights is None else torch.tensor(given), persistent=False
+        )
+
+    def count(self, labels: npt.NDArray[Any]) -> None:
+        """Take the labels of training rows, or of their words, for balanced weights."""
+        if self.is_balanced:
+            assert self.weights is not None
+            self.counts += torch.from_numpy(np.bincount(labels[labels >= 0], minlength=len(self.counts)))
+            balanced = self.counts.sum() / (len(self.counts) * self.counts.clamp(min=1))
+            self.weights.copy_(balanced)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Compute the loss, a scalar.
+
+        Args:
+            logits: [rows, n_classes].
+            labels: int64 [rows]; or probabilities of all labels, float32 [rows, n_classes].
+        """
+        if self.is_plain:
+            return F.cross_entropy(logits, labels)
+        losses = F.cross_entropy(
+            logits, labels, self.weights, reduction="none", label_smoothing=self.label_smoothing
+        )
+        if labels.ndim > 1:
+            return losses.mean()
+        known = labels != NO_LABEL
+        if self.focal_gamma:
+            probs = logits.float().softmax(-1).gather(-1, labels.clamp(min=0)[:, None])[:, 0]
+            losses = losses * (1 - probs) ** self.focal_gamma
+        return losses.sum() / known.sum()
