@@ -96,7 +96,7 @@ def _scorer(metric: type[Metric], units: Units) -> Scorer:
             return from_sums
 
     def one_by_one(weights: Any) -> dict[str, float]:
-        drawn = (units[place] for place in np.repeat(np.arange(len(units)), weights))
+        drawn = (units[place] for place in np.repeat(np.arange(len(units)), weights).tolist())
         return scores_of([metric], (pair for unit in drawn for pair in unit))
 
     return one_by_one

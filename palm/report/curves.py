@@ -12,6 +12,8 @@ from palm.report.history import History
 Point = tuple[float, float]
 """A global step, and a number."""
 
+FEW_POINTS = 20
+
 RATE_INTERVALS = 40
 """Over how many parts of a run its pace is shown: fewer hide pauses, more show noise."""
 
@@ -22,6 +24,14 @@ class Curve:
 
     name: str
     points: Sequence[Point]
+
+    def smoothed(self) -> Curve:
+        """The mean of a tenth of the points around each, fewer at the ends; centred, so it does not lag."""
+        half = len(self.points) // 20
+        values = [value for _, value in self.points]
+        windows = [values[max(0, k - half) : k + half + 1] for k in range(len(values))]
+        means = [sum(window) / len(window) for window in windows]
+        return Curve(self.name, [(step, mean) for (step, _), mean in zip(self.points, means, strict=True)])
 
     def thinned(self, most: int) -> Curve:
         """Every k-th point and the last, so that there are about `most` of them."""
@@ -39,6 +49,15 @@ def losses(history: History, kind: str = "loss") -> dict[str, Curve]:
     return {
         task: _curve(task, ((step.step, getattr(step, kind)) for step in history.steps if step.task == task))
         for task in history.tasks
+    }
+
+
+def smooth_losses(history: History) -> dict[str, Curve]:
+    """Task -> its smoothed losses; of few logged steps the running mean, which knows all steps between."""
+    means = losses(history, "mean_loss")
+    return {
+        task: means[task] if len(curve.points) < FEW_POINTS else curve.smoothed()
+        for task, curve in losses(history).items()
     }
 
 

@@ -226,16 +226,16 @@ def _best(evaluated: Sequence[Evaluated], task: str) -> Evaluated | None:
 
 
 def _loss_charts(history: History) -> Iterator[Chart]:
-    """Per task its loss, raw behind the running mean of all its steps, and its dev loss."""
+    """Per task its loss, raw behind smoothed, and its dev loss."""
     dev = curves.dev_losses(history)
-    means = curves.losses(history, "mean_loss")
+    smooth = curves.smooth_losses(history)
     for task, curve in curves.losses(history).items():
         colour = history.tasks.index(task)
         if not curve.points:
             continue
         lines = [
             Line(Curve("loss of the step", curve.points), colour, faint=True, marks=len(curve.points) <= 120),
-            Line(Curve("running mean", means[task].points), colour),
+            Line(Curve("smoothed", smooth[task].points), colour),
         ]
         if task in dev:
             lines.append(Line(Curve("dev loss", dev[task].points), colour, dash=1, marks=True))

@@ -60,7 +60,7 @@ def charts_of(runs: Sequence[str | Path]) -> Iterator[Chart]:
 def _loss_lines(task: str, groups: Sequence[SeedGroup]) -> Iterator[Line]:
     for number, group in enumerate(groups):
         yield from _behind(group, number, lambda history: curves.losses(history).get(task))
-        yield from _mean(group, "", number, lambda history: curves.losses(history, "mean_loss").get(task))
+        yield from _mean(group, "", number, lambda history: curves.smooth_losses(history).get(task))
         yield from _mean(group, ", dev loss", number, lambda history: curves.dev_losses(history).get(task))
 
 

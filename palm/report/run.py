@@ -127,7 +127,7 @@ def _defaults(folder: Path, sections: Mapping[str, Sequence[Value]]) -> dict[str
     file = folder / RECORD
     if not file.is_file() or not sections:
         return {}
-    facts = dict(read_record(file, RunRecord)["identity"])
+    facts: dict[str, Any] = dict(read_record(file, RunRecord)["identity"])
     tasks = {f"task {name}": settings for name, settings in facts.pop("tasks").items()}
     parts = {"global": facts, **tasks, "backbone": facts.pop("backbone")["settings"]}
     given = {

@@ -82,7 +82,7 @@ def check(page: Page, run: Path) -> None:
     history = read_history(run)
     steps = [step for step in history.steps if step.task == "cls"]
     table = page.tables["cls: loss"]
-    assert table[0] == ["global step", "loss of the step", "running mean", "dev loss"]
+    assert table[0] == ["global step", "loss of the step", "smoothed", "dev loss"]
     assert [row[:2] for row in table[1:] if row[1] != "–"] == [
         [shown_number(s.step), shown_number(s.loss)] for s in steps
     ]

@@ -14,7 +14,7 @@ import pytest
 import palm
 from palm.cli import main
 from palm.report.charts import Chart
-from palm.report.curves import losses
+from palm.report.curves import losses, smooth_losses
 from palm.report.groups import grouped_runs, mean_curve
 from palm.report.history import read_history
 from palm.report.plot import charts_of, terminal_plot
@@ -51,7 +51,7 @@ def test_the_points_of_a_chart_are_those_of_the_history(run: Path) -> None:
     raw, smooth, *_ = charts["mrc: loss"].lines
     steps = [(step.step, step.loss) for step in history.steps if step.task == "mrc"]
     assert (list(raw.curve.points), raw.faint) == (steps, True)
-    assert smooth.curve.points == losses(history, "mean_loss")["mrc"].points
+    assert smooth.curve.points == smooth_losses(history)["mrc"].points
     f1 = [(each.step, each.scores["mrc"]["f1"]) for each in history.evaluations]
     assert list(charts["mrc: f1"].lines[0].curve.points) == f1
     # cls has two metrics, match two, mlm two, mrc two, each task a loss

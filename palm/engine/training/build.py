@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,6 +48,9 @@ def start(recipe: Recipe) -> Training:
         keep_freed_memory()
     why = f" ({choice(recipe.precision, recipe.device).reason})" if recipe.precision == "auto" else ""
     logger.info("Computing in %s on %s%s.", model.precision, recipe.device.type, why)
+    if recipe.device.type == "cpu":
+        policy = os.environ.get("OMP_WAIT_POLICY", "unset")
+        logger.info("CPU threads: %d, OMP_WAIT_POLICY %s.", torch.get_num_threads(), policy)
     if recipe.activation_checkpointing:
         recipe.backbone.checkpoint_activations()
     # fsdp replaces parameters, so the replica comes before everything that holds them.
