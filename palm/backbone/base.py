@@ -55,10 +55,8 @@ class Backbone(Component, nn.Module):
             ConfigError: the encoder does not tell.
         """
         raise ConfigError(
-            [
-                f"{type(self).__name__} does not tell which layer its parameters are in, as freeze and "
-                "layerwise_decay need; give it a method parameter_layers"
-            ]
+            f"{type(self).__name__} does not tell which layer its parameters are in, as freeze and "
+            "layerwise_decay need; give it a method parameter_layers"
         )
 
     def copied_top(self, count: int) -> nn.ModuleDict:
@@ -68,11 +66,11 @@ class Backbone(Component, nn.Module):
             ConfigError: this backbone cannot, or has no more layers than that.
         """
         name = type(self).__name__
-        raise ConfigError([f"private_layers: {name} does not know how; leave it out, not {count}"])
+        raise ConfigError(f"private_layers: {name} does not know how; leave it out, not {count}")
 
     def with_top(self, top: nn.ModuleDict) -> Backbone:
         """This backbone with what `copied_top` gave in place of its own; below, it is the same modules."""
-        raise ConfigError([f"private_layers: {type(self).__name__} does not know how ({len(top)} parts)"])
+        raise ConfigError(f"private_layers: {type(self).__name__} does not know how ({len(top)} parts)")
 
     def checkpoint_activations(self) -> None:
         """Keep less for the backward pass, and compute it again there; nothing else changes.
@@ -81,7 +79,7 @@ class Backbone(Component, nn.Module):
             ConfigError: this backbone cannot.
         """
         name = type(self).__name__
-        raise ConfigError([f"activation_checkpointing: {name} does not know how; leave it out"])
+        raise ConfigError(f"activation_checkpointing: {name} does not know how; leave it out")
 
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone", Backbone)

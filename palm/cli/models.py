@@ -80,7 +80,7 @@ def predict(options: argparse.Namespace) -> None:
     """
     if _names_model(options, "palm predict", "model", "input", "output"):
         from palm.core.numerics.device import device_of
-        from palm.distributed import join
+        from palm.distributed.group import join
 
         device = device_of(use_gpu=options.engine == "torch")
         join(device)
@@ -101,6 +101,7 @@ def predict(options: argparse.Namespace) -> None:
         cli.repeated("--task", "NAME", "a task to evaluate; may be repeated"),
         cli.option("--input", type=Path, help="the data file, with labels"),
         cli.option("--metric", action="append", help="a metric instead of the usual; may be repeated"),
+        cli.option("--output", type=Path, help="a .jsonl, .csv or .parquet file for the scored rows"),
         *cli.SAVED_MODEL,
     ],
     takes_settings=True,
@@ -114,11 +115,14 @@ def evaluate(options: argparse.Namespace) -> None:
 
     scores: Any
     if _names_model(options, "palm evaluate", "model", "input"):
-        scores = json_ready(_load_model(options).evaluate(options.input, options.metric))
+        scores = json_ready(_load_model(options).evaluate(options.input, options.metric, options.output))
     else:
         controller = _open_controller(options)
         tasks = _chosen(options, controller, "dev_file")
-        scores = {task: json_ready(controller.evaluate(task, options.inference_model_dir)) for task in tasks}
+        if options.output is not None and len(tasks) > 1:
+            raise PalmError(f"--output takes the rows of one task; choose it with --task: {', '.join(tasks)}")
+        place = options.inference_model_dir
+        scores = {task: json_ready(controller.evaluate(task, place, output=options.output)) for task in tasks}
     cli.write_line(json.dumps(scores, ensure_ascii=False))
 
 

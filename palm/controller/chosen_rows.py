@@ -22,7 +22,7 @@ from palm.reader.base import Reader
 from palm.reader.rows.cache import DataCache
 from palm.reader.tables.columns import TARGETS, Columns
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.reading import raw_rows
+from palm.reader.tables.reading import pass_over, raw_rows
 from palm.reader.tables.record import TableRow, cell_text
 from palm.reader.tables.selection import ENDING, Numbers, RowKeys, Selection, data_checksum, sample, split
 
@@ -81,7 +81,7 @@ class _Table:
     def rows(self) -> dict[str, Numbers]:
         """Read the table once, for every task; returns the numbers of the rows of each part."""
         chosen = []
-        for number, row in enumerate(raw_rows(self.path, self._look_up, _pass_over, self.format)):
+        for number, row in enumerate(raw_rows(self.path, self._look_up, pass_over, self.format)):
             if not self._is_wanted(row):
                 continue
             chosen.append(number)
@@ -147,10 +147,6 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
             rows = {name: parts[""][chosen[name]] for name in FILES if name in chosen}
             _enter(task, rows, digest, folder, records)
     return records
-
-
-def _pass_over(error: DataError) -> None:
-    """Leave a row out that cannot be read; the reader of the chosen rows tells of it."""
 
 
 def _known(cls: type[Reader]) -> tuple[str, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import Registry
+from palm.distributed.group import exhaust
 
 Prediction = Mapping[str, Any]
 """A record, as prediction writes it."""
@@ -72,6 +73,7 @@ def metrics_of(names: Sequence[str]) -> list[type[Metric]]:
         except PalmError as error:
             problems.append(f"metrics: {error}")
             continue
+        # The scores of a task are one mapping: one of the two would replace the other.
         if other := next((other for other in metrics if metrics[other].main == metric.main), None):
             problems.append(f"metrics: {other!r} and {name!r} both give {metric.main!r}; choose one")
         metrics[name] = metric
@@ -103,10 +105,25 @@ def metric_problems(names: Sequence[str], truth_names: Iterable[str]) -> list[st
     ]
 
 
-def scores_of(metrics: Sequence[type[Metric]], pairs: Iterable[tuple[Prediction, Truth]]) -> dict[str, float]:
-    """The numbers of several metrics over the same examples, those of the first metric first."""
+def scores_of(
+    metrics: Sequence[type[Metric]],
+    pairs: Iterable[tuple[Prediction, Truth]],
+    take: Callable[[Iterator[Prediction]], object] = exhaust,
+) -> dict[str, float]:
+    """The numbers of several metrics over the same examples, those of the first metric first.
+
+    Args:
+        metrics: to compute.
+        pairs: predictions beside the truth.
+        take: takes every prediction, after it was counted.
+    """
     counting = [metric() for metric in metrics]
-    for prediction, truth in pairs:
-        for metric in counting:
-            metric.update(prediction, truth)
+
+    def counted() -> Iterator[Prediction]:
+        for prediction, truth in pairs:
+            for metric in counting:
+                metric.update(prediction, truth)
+            yield prediction
+
+    take(counted())
     return {name: value for metric in counting for name, value in metric.compute().items()}

@@ -17,13 +17,11 @@ from palm.reader.legacy_2x import Methods2x
 from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
+from palm.reader.tables.record import Refuse, TableRow
 from palm.reader.text.bad_rows import BadRows
 
 Draw = Callable[[int], np.random.Generator]
 """The generator of the k-th row of a batch; only readers that draw call it."""
-
-Refuse = Callable[[DataError], object]
-"""Takes the problem with a row that is left out."""
 
 Item = TypeVar("Item")
 Example = TypeVar("Example")
@@ -135,8 +133,13 @@ class Reader(Methods2x, ABC):
         """
         return write_records(records, directory)
 
-    def rows_of(self, path: Path) -> Iterator[Mapping[str, Any]] | None:  # noqa: ARG002
-        """The rows of a table with all columns, one for each example to predict; None of another file."""
+    def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[TableRow] | None:  # noqa: ARG002
+        """The rows of a table with all columns; None of another file.
+
+        Args:
+            path: the table.
+            examples: of which rows, as `read_true` gives them; None for one for each example to predict.
+        """
         return None
 
     def results(self, records: Iterable[Record]) -> Iterator[Any]:

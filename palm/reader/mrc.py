@@ -148,8 +148,8 @@ class MRCReader(TokenizingReader):
             return question
         return answerable(question)
 
-    def rows_of(self, path: Path) -> Iterator[Mapping[str, Any]] | None:
-        return super().rows_of(path) if self._is_table(path) else None
+    def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[TableRow] | None:
+        return super().rows_of(path, examples) if self._is_table(path) else None
 
     def truths(self, examples: Iterable[SquadQuestion]) -> Iterator[Record]:
         for example in examples:

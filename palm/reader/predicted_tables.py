@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 from palm.core.errors import StorageError
 from palm.core.files.door import make_folder
 from palm.core.files.fs import write_atomically
+from palm.reader.base import Reader
 from palm.reader.predictions import Record, SavedRecords, write_records
-from palm.reader.tables.reading import raw_rows
+from palm.reader.rows.chunks import chunks_of
+from palm.reader.tables.reading import arrow_schema, raw_rows
+from palm.reader.tables.record import TableRow
 
-LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name", "label_names")
+LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name")
 """Fields of a record that a table shows in other words, or not."""
 
+Types = Callable[[], Any]
+"""Gives the types of all columns, as a `pyarrow.Schema`."""
+
 BATCH = 1024
+"""Rows in memory at a time; of the first of them, the task's columns and their types are taken."""
 
 
 def is_table_name(path: Path) -> bool:
@@ -28,54 +36,87 @@ def is_table_name(path: Path) -> bool:
     return path.suffix.lower() in (".jsonl", *_WRITE)
 
 
-def task_cells(record: Record) -> Record:
+def task_cells(record: Mapping[str, Any]) -> Record:
     """The columns of a prediction: `label` (its name, where it has one), `probability`, and the rest."""
     cells = {name: value for name, value in record.items() if name not in LEFT_OUT}
     if "label_name" in record:
         cells["label"] = record["label_name"]
     if (probs := record.get("probs")) is not None:
         cells["probability"] = max(probs) if isinstance(probs, list) else probs
-        if "labels" in record:
-            cells["labels"] = record.get("label_names", record["labels"])
-            cells["probability"] = [probs[label] for label in record["labels"]]
     if record.get("nbest"):
         cells["probability"] = record["nbest"][0].get("probability")
     return cells
 
 
-def joined_rows(rows: Iterable[Mapping[str, Any]] | None, records: Iterable[Record]) -> Iterator[Record]:
-    """Each row with its prediction; a column of both is the row's, and `predicted_…` is the task's.
+def joined_rows(
+    rows: Iterable[Mapping[str, Any]], records: Iterable[Mapping[str, Any]], names: Collection[str]
+) -> Iterator[Record]:
+    """Each row with its prediction; a column of the table keeps its name, and the task's is `predicted_…`.
 
     Args:
-        rows: of the input; None where it is no table.
+        rows: of the input.
         records: as many.
+        names: of all columns of the input.
     """
-    if rows is None:
-        yield from map(task_cells, records)
-        return
     for row, record in zip(rows, records, strict=True):
-        cells = task_cells(record)
-        if "id" in row:
-            cells.pop("id", None)
-        yield {**row, **{f"predicted_{name}" if name in row else name: cells[name] for name in cells}}
+        joined = dict(row)
+        for name, value in task_cells(record).items():
+            if name == "id" and name in names:
+                continue
+            while name in names:
+                name = f"predicted_{name}"
+            joined[name] = value
+        yield joined
 
 
-def write_table(rows: Iterable[Record], path: Path) -> Sequence[Record]:
-    """Write rows as the format that a file's name tells; the returned rows are read from it.
+def write_table(
+    records: Iterable[Mapping[str, Any]],
+    path: Path,
+    reader: Reader,
+    source: Path,
+    examples: Iterable[Any] | None = None,
+) -> Sequence[Record]:
+    """Write predictions beside the rows that they are of, as the format that a file's name tells.
+
+    Args:
+        records: the predictions.
+        path: the new file.
+        reader: of the input.
+        source: the input; of one that is no table, the predictions stand alone.
+        examples: of the predictions; None where they are of all rows.
+
+    Returns:
+        The rows, read from the file as needed.
 
     Raises:
         StorageError: the file cannot be written, or is not palm's to replace.
     """
+    names = list(dict.fromkeys(chain.from_iterable(_cells_of(reader.rows_of(source)))))
+    found = reader.rows_of(source, examples)
+    rows = map(task_cells, records) if found is None else joined_rows(_cells_of(found), records, names)
+    make_folder(path.parent)
     write = _WRITE.get(path.suffix.lower())
     if write is None:
         return write_records(rows, path.parent, path.name)
-    make_folder(path.parent)
-    # The columns, and their types, are known after the last row.
-    with TemporaryDirectory(dir=path.parent, prefix=".palm-") as folder:
-        saved = write_records(rows, Path(folder))
-        with write_atomically(path) as file:
-            write(file, list(dict.fromkeys(chain.from_iterable(saved))), saved)
-        return SavedTable(path, len(saved))
+    with write_atomically(path) as file:
+        first = list(islice(rows, BATCH))
+        columns = list(dict.fromkeys(chain(names, *first)))
+        count = 0
+
+        def checked() -> Iterator[Record]:
+            nonlocal count
+            for row in chain(first, rows):
+                if strange := row.keys() - {*columns}:
+                    raise StorageError(f"{path}: only some rows have {', '.join(strange)}; write .jsonl")
+                count += 1
+                yield row
+
+        write(file, columns, checked(), partial(_schema, reader, source, first))
+    return SavedTable(path, count)
+
+
+def _cells_of(rows: Iterable[TableRow] | None) -> Iterator[Mapping[str, Any]]:
+    return (row.cells for row in rows or ())
 
 
 class SavedTable(SavedRecords):
@@ -90,7 +131,7 @@ class SavedTable(SavedRecords):
         return (dict(row.cells) for row in raw_rows(self.path))
 
 
-def _write_csv(file: BinaryIO, names: Sequence[str], rows: Iterable[Record]) -> None:
+def _write_csv(file: BinaryIO, names: Sequence[str], rows: Iterable[Record], _: Types) -> None:
     text = TextIOWrapper(file, "utf-8", "backslashreplace", "")
     writer = csv.writer(text)
     writer.writerow(names)
@@ -99,34 +140,58 @@ def _write_csv(file: BinaryIO, names: Sequence[str], rows: Iterable[Record]) -> 
 
 
 def _csv_cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, dict, bool)) else value
+    return (
+        json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, (list, dict, bool)) else value
+    )
 
 
-def _write_parquet(file: BinaryIO, names: Sequence[str], rows: Sequence[Record]) -> None:
+def _write_parquet(file: BinaryIO, names: Sequence[str], rows: Iterable[Record], types: Types) -> None:  # noqa: ARG001
     try:
-        import pyarrow
         from pyarrow.parquet import ParquetWriter
     except ImportError:
         raise StorageError("Parquet files need pyarrow: pip install 'palm-torch[parquet]'") from None
+    schema = types()
+    with ParquetWriter(file, schema) as writer:
+        for batch in chunks_of(rows, BATCH):
+            writer.write_table(_arrow_table(batch, schema))
 
-    def batches() -> Iterator[Any]:
-        each = iter(rows)
-        while part := list(islice(each, BATCH)):
-            yield pyarrow.table({name: [row.get(name) for row in part] for name in names})
+
+def _schema(reader: Reader, source: Path, first: Sequence[Record]) -> Any:
+    """The columns and their types: those of the input's files, then of the first predictions."""
+    from pyarrow import unify_schemas
+
+    found = reader.rows_of(source)
+    known = None if found is None else arrow_schema(source)
+    batches = chunks_of(_cells_of(found) if known is None else (), BATCH)
+    schemas = [_arrow_table(batch).schema for batch in batches] if known is None else [known]
+    names = {name for schema in schemas for name in schema.names}
+    task = [{name: value for name, value in row.items() if name not in names} for row in first]
+    with _told():
+        return unify_schemas(
+            [*schemas, _arrow_table(task).schema], promote_options="permissive"
+        ).remove_metadata()
+
+
+def _arrow_table(rows: Sequence[Mapping[str, Any]], schema: Any = None) -> Any:
+    from pyarrow import table
+
+    names = dict.fromkeys(chain.from_iterable(rows)) if schema is None else schema.names
+    with _told():
+        return table({name: [row.get(name) for row in rows] for name in names}, schema)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turn pyarrow's errors about values and types into palm's."""
+    from pyarrow import ArrowException
 
     try:
-        schema = None
-        for batch in batches():
-            known = [batch.schema] if schema is None else [schema, batch.schema]
-            schema = pyarrow.unify_schemas(known, promote_options="permissive")
-        with ParquetWriter(file, schema or pyarrow.schema([])) as writer:
-            for batch in batches():
-                writer.write_table(batch.cast(schema))
-    except pyarrow.ArrowException as error:
+        yield
+    except (ArrowException, OverflowError, UnicodeError) as error:
         raise StorageError(f"the rows have no common types as Parquet ({error}); write .jsonl") from error
 
 
-_WRITE: dict[str, Callable[[BinaryIO, Sequence[str], Sequence[Record]], None]] = {
+_WRITE: dict[str, Callable[[BinaryIO, Sequence[str], Iterable[Record], Types], None]] = {
     ".csv": _write_csv,
     ".parquet": _write_parquet,
 }

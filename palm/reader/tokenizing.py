@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
@@ -14,13 +14,13 @@ from palm.core.checks import choice_problems, path_problems, raise_any, type_pro
 from palm.core.constructor import constructor_of
 from palm.core.files.fs import write_text
 from palm.core.tensor_specs import Tensors
-from palm.reader.base import Draw, Reader, Refuse
+from palm.reader.base import Draw, Reader
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.columns import Columns, column_problems
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.reading import raw_rows, read_table
-from palm.reader.tables.record import TableRow
+from palm.reader.tables.reading import pass_over, raw_rows, read_table
+from palm.reader.tables.record import Refuse, TableRow
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.subwords import load_tokenizer
 
@@ -130,8 +130,9 @@ class TokenizingReader(Reader):
                 batch[name] = torch.from_numpy(values).to(spec.dtype)
         return batch
 
-    def rows_of(self, path: Path) -> Iterator[Mapping[str, Any]] | None:
-        return (row.cells for row in raw_rows(Path(path), default=self.format))
+    def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[TableRow] | None:
+        rows = raw_rows(Path(path), refuse=pass_over, default=self.format)
+        return rows if examples is None else _rows_at(rows, (example.place for example in examples))
 
     def table_examples(
         self,
@@ -169,3 +170,12 @@ class TokenizingReader(Reader):
         yield from self.examples_of(path, with_targets, rows, counted)
         if unlabelled:
             self.warn_once(f"{path}: {unlabelled} rows have no label for this task and are no rows of it")
+
+
+def _rows_at(rows: Iterator[TableRow], places: Iterable[str]) -> Iterator[TableRow]:
+    """The rows at these places, in their order; a place may come several times on end."""
+    row = TableRow({}, "")
+    for place in places:
+        while row.place != place:
+            row = next(rows)
+        yield row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from palm.controller import Controller
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.loop import Training
 from palm.reader import ClassifyReader
+from palm.reader.tables.reading import raw_rows
 from palm.reader.tables.selection import RowKeys, sample, split
 from palm.starter.project import write_project
 from palm.starter.table_tasks import tasks_in
@@ -206,6 +208,70 @@ def keys_of(texts: list[str], labels: list[str | None], seed: int = 1) -> RowKey
     for text, label in zip(texts, labels, strict=True):
         keys.add([text], label)
     return keys
+
+
+@pytest.mark.parametrize("given", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_an_evaluation_writes_the_rows_that_it_scored(
+    trained: InferenceModel, tmp_path: Path, given: str, kind: str
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow" if "parquet" in (given, kind) else "csv")
+    rows: list[dict[str, Any]] = [
+        {"n": k, "intent": "" if k % 3 == 1 else str(k % 2), "said": f"who owns door {k}"} for k in range(7)
+    ]
+    file = tmp_path / f"in.{given}"
+    if given == "parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), file)
+    elif given == "csv":
+        rows = [{name: str(value) for name, value in row.items()} for row in rows]
+        file.write_text("\n".join(map(",".join, [rows[0], *(row.values() for row in rows)])))
+    else:
+        file.write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / f"out.{kind}"
+    scores = trained.evaluate(file, ["accuracy"], out)
+    assert scores == trained.evaluate(file, ["accuracy"])
+    made = [dict(row.cells) for row in raw_rows(out)]
+    scored = [row for row in rows if row["intent"]]
+    told = [{name: str(value) for name, value in row.items()} if kind == "csv" else row for row in scored]
+    assert [{name: row[name] for name in rows[0]} for row in made] == told
+    assert list(made[0]) == ["n", "intent", "said", "label", "probability"]
+    right = sum(str(row["label"]) == row["intent"] for row in made)
+    assert scores["accuracy"] == pytest.approx(right / len(scored))
+    with pytest.raises(palm.StorageError, match=r"out\.txt"):
+        trained.evaluate(file, output=tmp_path / "out.txt")
+
+
+def test_types_of_parquet_survive(trained: InferenceModel, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "said": pyarrow.array(["who owns it"] * 3, pyarrow.large_string()),
+        "when": pyarrow.array([0, None, 10**15], pyarrow.timestamp("us", "UTC")),
+        "kind": pyarrow.array(["a", None, "a"]).dictionary_encode(),
+        "small": pyarrow.array([1, 2, None], pyarrow.uint8()),
+        "price": pyarrow.array([Decimal("1.25"), None, Decimal("0.10")], pyarrow.decimal128(5, 2)),
+        "raw": pyarrow.array([b"\xff", None, b""], pyarrow.binary()),
+        "deep": pyarrow.array(
+            [{"a": [1]}, None, {"a": []}], pyarrow.struct([("a", pyarrow.list_(pyarrow.int16()))])
+        ),
+        "label": pyarrow.array([None, None, None], pyarrow.null()),
+    }
+    before = pyarrow.table(columns)
+    parquet.write_table(before, tmp_path / "in.parquet")
+    trained.predict_file(tmp_path / "in.parquet", tmp_path / "out.parquet")
+    after = parquet.read_table(tmp_path / "out.parquet")
+    assert after.select(before.column_names).equals(before)
+    assert after.column_names[len(columns) :] == ["predicted_label", "probability"]
+
+
+def test_a_column_of_some_rows_alone_keeps_its_name(trained: InferenceModel, tmp_path: Path) -> None:
+    rows = [{"said": "who owns it"}, {"said": "who owns it", "label": 7, "predicted_label": 1}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    made = trained.predict_file(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
+    assert [sorted(row) for row in made] == [
+        ["predicted_predicted_label", "probability", "said"],
+        ["label", "predicted_label", "predicted_predicted_label", "probability", "said"],
+    ]
 
 
 def test_every_label_has_its_share_and_a_seed_decides() -> None:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.errors import ConfigError, DataError, PalmError
+from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.fs import check_not_read, write_json, write_text
 from palm.core.files.serialization import describe
@@ -27,15 +28,9 @@ from palm.core.numerics.rng import generator
 from palm.core.numerics.weight_cache import WeightCache
 from palm.core.tensor_specs import Tensors
 from palm.core.version import __version__
-from palm.distributed import (
-    exhaust,
-    from_first,
-    full_tensors,
-    gather_objects,
-    is_first,
-    report_missing_ranks,
-    split_among_ranks,
-)
+from palm.distributed.failures import report_missing_ranks
+from palm.distributed.group import exhaust, from_first, gather_objects, is_first, split_among_ranks
+from palm.distributed.shards import full_tensors
 from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.engine.inference.prediction_resume import PredictionLog
@@ -46,7 +41,7 @@ from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
 from palm.paradigm.base import Judged
 from palm.reader import READERS, Predictions, Reader, Record, Rows
-from palm.reader.predicted_tables import is_table_name, joined_rows, write_table
+from palm.reader.predicted_tables import is_table_name, write_table
 from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.rows.chunks import chunks_of
 from palm.reader.rows.rows import Ints
@@ -174,6 +169,7 @@ class InferenceModel:
         log = PredictionLog(directory, lambda: self._about(file))
         if resume and is_first():
             log.resume()
+        # Only the first rank has the log; all of them skip what is in it.
         done = from_first(lambda: log.num_examples)
         examples = islice(self.reader.read(file, with_targets=False), done, None)
         steps = self.steps(examples, together=True, first=done)
@@ -184,8 +180,8 @@ class InferenceModel:
         progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
         with report_missing_ranks(f"while predicting {self.task!r}"), log:
             if is_table:
-                rows = joined_rows(self.reader.rows_of(file), progress)
-                return from_first(lambda: write_table(rows, target), lambda: exhaust(records))
+                make = partial(write_table, progress, target, self.reader, file)
+                return from_first(make, lambda: exhaust(records))
             return from_first(lambda: self.reader.write(progress, directory), lambda: exhaust(records))
 
     def _about(self, path: Path) -> dict[str, Any]:
@@ -207,7 +203,9 @@ class InferenceModel:
         return chain.from_iterable(self.steps(examples))
 
     @explain_limits()
-    def evaluate(self, path: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
+    def evaluate(
+        self, path: str | Path, metrics: Sequence[str] | None = None, output: str | Path | None = None
+    ) -> dict[str, float]:
         """Score the predictions of a file with labels; every example counts once.
 
         Several ranks, which must all call this, divide the work.
@@ -215,6 +213,8 @@ class InferenceModel:
         Args:
             path: a data file as for training.
             metrics: names of `palm.metrics.METRICS` or dotted paths; those of the head where None.
+            output: a `.jsonl`, `.csv` or `.parquet` file for the rows that were scored, with their
+                predictions as in `predict_file`.
 
         Returns:
             The numbers of the metrics by name, those of the first metric first.
@@ -222,11 +222,21 @@ class InferenceModel:
         Raises:
             ConfigError: a metric that is unknown, or that does not fit the reader.
             DataError: a row that cannot be used, with its file and line.
+            StorageError: the output cannot be written, or is the input.
         """
-        return self.evaluate_with_loss(path, metrics)[0]
+        target = None if output is None else Path(output)
+        if target is not None:
+            check_not_read(target, [path])
+            if not is_table_name(target):
+                raise StorageError(f"{target}: expected a name that ends in .jsonl, .csv or .parquet")
+        return self.evaluate_with_loss(path, metrics, output=target)[0]
 
     def evaluate_with_loss(
-        self, path: str | Path, metrics: Sequence[str] | None = None, tune: bool = False
+        self,
+        path: str | Path,
+        metrics: Sequence[str] | None = None,
+        tune: bool = False,
+        output: Path | None = None,
     ) -> tuple[dict[str, float], float | None]:
         """Compute `evaluate`, and the mean loss of the rows: None where training has others, as windows.
 
@@ -236,7 +246,13 @@ class InferenceModel:
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
         losses: Losses = {}
-        seen, known = tee(self.reader.read_true(Path(path)))
+        seen, known, *written = tee(self.reader.read_true(Path(path)), 2 if output is None else 3)
+
+        take: Callable[[Iterator[Mapping[str, Any]]], object] = exhaust
+        if output is not None:
+            take = partial(
+                write_table, path=output, reader=self.reader, source=Path(path), examples=written[0]
+            )
         with (
             restored_modes(self.backbone, self.head),
             report_missing_ranks(f"while evaluating {self.task!r}"),
@@ -244,7 +260,9 @@ class InferenceModel:
             records = chain.from_iterable(self.steps(seen, losses=losses, together=True))
             pairs: Iterable[Judged] = zip(records, self.reader.truths(known), strict=True)
             fit = self.head.tune if tune else iter
-            scores = from_first(lambda: scores_of(metrics_of(names), fit(pairs)), lambda: exhaust(records))
+            scores = from_first(
+                lambda: scores_of(metrics_of(names), fit(pairs), take), lambda: exhaust(records)
+            )
             for fitted in self.head.buffers() if tune else ():
                 fitted.copy_(from_first(fitted.cpu))
             weighted = [value for part in gather_objects(losses) for value in part.values()]
@@ -375,6 +393,7 @@ class InferenceModel:
         Raises:
             StorageError: the place is in use or cannot be written; nothing is left half-written.
         """
+        # Parts of weights are gathered by all ranks, so the others leave after this.
         weights = full_tensors(self.weights())
         if not is_first():
             return
@@ -409,6 +428,7 @@ def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
     Returns:
         At most as many batches as there would be of `batch_size` rows.
     """
+    # Stable, so that equal lengths have one order on every platform.
     order = np.argsort(lengths, kind="stable")
     if 0 < len(order) <= batch_size:
         return [order.tolist()]

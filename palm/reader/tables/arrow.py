@@ -8,7 +8,7 @@ from typing import Any
 
 from palm.core.errors import DataError
 from palm.core.files.untrusted import wrap_read_errors
-from palm.reader.tables.files import seekable
+from palm.reader.tables.files import format_of, seekable
 from palm.reader.tables.record import Head, Refuse, TableRow
 
 BATCH = 256
@@ -45,6 +45,14 @@ def arrow_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]:  #
             parts = (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
             wanted = (part if columns is None else part.select(columns) for part in parts)
             yield from _placed(wanted, f"{file}: record batch {number}")
+
+
+def file_schema(file: Path) -> Any:
+    """The columns of a Parquet or Arrow file with their types, a `pyarrow.Schema`."""
+    with seekable(file) as stream, wrap_read_errors(file, error=DataError):
+        if format_of(file) == "parquet":
+            return _module("parquet", file).read_schema(stream)
+        return _module("ipc", file).open_stream(stream).schema
 
 
 def _placed(batches: Iterator[Any], place: str) -> Iterator[TableRow]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from palm.core.errors import DataError
-from palm.reader.tables.arrow import arrow_rows, parquet_rows
+from palm.reader.tables.arrow import arrow_rows, file_schema, parquet_rows
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.delimited import csv_rows, tsv_rows
 from palm.reader.tables.files import TableFormat, files_of, format_of
@@ -110,6 +112,19 @@ def raw_rows(
             if wanted is None or (number < len(wanted) and wanted[number]):
                 yield row
             number += 1
+
+
+def arrow_schema(path: Path) -> Any:
+    """The columns of a table of Parquet and Arrow files with their types; None where a file is another."""
+    files = files_of(table_of(path))
+    if not {format_of(file) for file in files} <= {"parquet", "arrow"}:
+        return None
+    schemas = [file_schema(file) for file in files]
+    return import_module("pyarrow").unify_schemas(schemas, promote_options="permissive")
+
+
+def pass_over(error: DataError) -> None:
+    """Leave a row out that cannot be read, where its reader tells of it."""
 
 
 def _raise(error: DataError) -> None:
