@@ -141,6 +141,7 @@ class RunDirectory:
                 move_foreign_aside(self.path / name)
             check_replaceable(self.path / name)
         self._clear(tasks)
+        # Restarts of one launch find their own results, and are not to be refused for them.
         is_own = goes_on and self._record().get("launch") == launch
         if not is_own and (refused := self.refusal()) is not None:
             raise StorageError(refused)
@@ -261,6 +262,7 @@ class RunDirectory:
         folder = self.path.resolve()
         for file in self.inputs:
             place = file.resolve()
+            # A file of the user's may lie in the folder, but not where models or records will be written.
             first, *rest = place.relative_to(folder).parts if folder in place.parents else ("",)
             if RESERVED.fullmatch(first) or (first in tasks and rest and MODELS.fullmatch(rest[0])):
                 raise StorageError(f"{file} is read, and the run writes there; give another save_path")
