@@ -21,6 +21,8 @@ class Backbone(Component, nn.Module):
         inputs_attr: tensors it takes from the reader.
         outputs_attr: features it gives.
         max_tokens: the longest sequence it takes; None for any.
+        wants_even_lengths: True if the rows of a training batch should be of about one length, because it
+            computes padding as well.
         is_packed: True if it computes real tokens only, and takes the layout of `packing.layout_of`.
     """
 
@@ -32,6 +34,7 @@ class Backbone(Component, nn.Module):
     outputs_attr: Specs
     max_tokens: int | None = None
     is_packed: bool = False
+    wants_even_lengths: bool = False
 
     @abstractmethod
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:

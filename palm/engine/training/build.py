@@ -37,6 +37,10 @@ def start(recipe: Recipe) -> Training:
     )
     if recipe.balance is not None:
         recipe.balance.reset()
+    if recipe.backbone.wants_even_lengths:
+        for task in recipe.tasks:
+            if task.stream is not None:
+                task.stream.group_by_length()
     model = MultiTaskModel(recipe.backbone, recipe.tasks, resolved(recipe.precision, recipe.device))
     model.to(recipe.device)
     if recipe.device.type == "cpu":
