@@ -102,6 +102,7 @@ class Analysis:
         confused: the pairs that are confused most.
         facts: what else there is to say, as names and values.
         groups: titles, and under each of them ranges with their number of examples and mean score.
+        reliability: names, and of each the probabilities of predictions and how many of these are right.
     """
 
     task: str
@@ -120,6 +121,7 @@ class Analysis:
     confused: Sequence[Confused] = ()
     facts: Sequence[tuple[str, str]] = ()
     groups: Sequence[tuple[str, Sequence[tuple[str, int, float]]]] = ()
+    reliability: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
 
 
 class Analyses(TypedDict):
@@ -277,6 +279,7 @@ def analyse(
         counts.confused(),
         counts.facts(),
         counts.groups(windows),
+        counts.reliability() if windows else [],
     )
 
 

@@ -212,7 +212,19 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
         ],
         "analysis": analysis if isinstance(analysis, Analysis) else None,
         "missing": analysis if isinstance(analysis, str) else "",
+        "reliability": _reliability(analysis)
+        if isinstance(analysis, Analysis) and analysis.reliability
+        else None,
     }
+
+
+def _reliability(analysis: Analysis) -> Chart:
+    lines = [
+        Line(Curve(name, points), k, marks=True) for k, (name, points) in enumerate(analysis.reliability)
+    ]
+    ideal = Line(Curve("ideal", [(0.0, 0.0), (1.0, 1.0)]), 7, faint=True, in_table=False)
+    note = "above the diagonal, predictions are right more often than they say"
+    return Chart("Reliability of probabilities", "share that is right", [ideal, *lines], note, "probability")
 
 
 def _last_task_step(history: History, task: str) -> int:

@@ -78,9 +78,11 @@ def test_a_resumed_run_goes_on_with_its_curves(tmp_path: Path, monkeypatch: pyte
     assert [value for _, value in points] == pytest.approx(list(history.values()), rel=1e-6)
     client = MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow' / 'mlflow.db'}")
     (run,) = client.search_runs([client.get_experiment_by_name("palm").experiment_id])  # type: ignore[union-attr]
-    logged = {point.step: point.value for point in client.get_metric_history(run.info.run_id, "cls/loss")}
-    assert logged == pytest.approx(history)
+    logged = client.get_metric_history(run.info.run_id, "cls/loss")
+    assert sorted(point.step for point in logged) == list(history)  # none twice
+    assert {point.step: point.value for point in logged} == pytest.approx(history)
     assert run.info.status == "FINISHED"
+    assert (run.data.params["learning_rate"], run.data.params["cls.n_classes"]) == ("0.001", "4")
 
 
 @needs("mlflow")
@@ -111,6 +113,19 @@ def test_trackio_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pyte
     points = {line["step"]: line["cls/loss"] for line in logs if "cls/loss" in line}
     assert points == pytest.approx(curve(tmp_path, "cls", "loss"))
     assert [line["best/cls/step"] for line in logs if "best/cls/step" in line]
+
+
+@needs("trackio")
+def test_a_resumed_run_has_no_point_twice_in_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    with pytest.raises(RuntimeError, match="broken"):
+        controller(tmp_path, trackers=["trackio"]).train(callbacks=[Breaks(27)])
+    controller(tmp_path, trackers=["trackio"], resume="auto").train()
+    import trackio
+
+    logs = trackio.SQLiteStorage.get_logs("palm", "out")
+    steps = sorted(line["step"] for line in logs if "cls/loss" in line)
+    assert steps == list(curve(tmp_path, "cls", "loss"))
 
 
 def test_a_tracker_that_is_not_there_is_named_with_the_way_to_get_it(
