@@ -100,6 +100,7 @@ def predict(options: argparse.Namespace) -> None:
         *cli.OPTIONAL_CONFIG,
         cli.repeated("--task", "NAME", "a task to evaluate; may be repeated"),
         cli.option("--input", type=Path, help="the data file, with labels"),
+        cli.option("--output", type=Path, help="a .jsonl, .csv or .parquet file for the scored rows"),
         cli.option("--metric", action="append", help="a metric instead of the usual; may be repeated"),
         *cli.SAVED_MODEL,
     ],

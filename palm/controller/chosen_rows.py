@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from palm.core.errors import DataError, StorageError
-from palm.core.files.atomic_dir import new_directory
+from palm.core.errors import DataError
+from palm.core.files.cache import Cache
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.registry import did_you_mean
-from palm.reader.rows.cache import DataCache
 from palm.reader.tables.columns import TARGETS, Columns
 from palm.reader.tables.files import TableFormat
 from palm.reader.tables.reading import pass_over, raw_rows
@@ -158,18 +156,10 @@ def _enter(
     for part, rows in parts.items():
         text = Selection(task.task["train_file"], digest, rows.tolist()).text(settings)
         name = f"{task.name}.{part}{ENDING}"
-        cache = DataCache.of_user()
-        base = Path(tempfile.gettempdir()) / "palm-rows" if cache is None else cache.folder
-        entry = base / hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:32]
-        found[part] = entry / name
-        try:
-            if not found[part].is_file():
-                with new_directory(entry) as new:
-                    write_text(new / name, text)
-        except StorageError:
-            if not found[part].is_file():  # another process was first
-                raise
-        os.utime(found[part].parent)  # it is in use, and not to be forgotten
+        key = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:32]
+        found[part] = Cache.of_anyone().file(
+            key, name, f"the rows of {task.name}", partial(write_text, text=text)
+        )
         if folder is not None:
             records[folder / name] = text
     _take(task, found)
