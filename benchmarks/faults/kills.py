@@ -1,6 +1,6 @@
 """Kill runs at every file-system call and at random moments, go on, and compare with a run left in peace.
 
-    python benchmarks/faults/kills.py [--calls 200] [--random 100] [--stages 20] [--commands 50] [--sweeps 10]
+    python benchmarks/faults/kills.py [--calls 200] [--random 100] [--stages 20] [--commands 50] [--grids 33]
 
 A trial is good if, after the kill, everything under its proper name is whole, nobody's own file is touched,
 and the run that goes on ends with the same bits, with nothing half-written left; after kills at random
@@ -166,9 +166,13 @@ def killed_within(seconds: float, work: Callable[[], object]) -> bool:
             work()
         finally:
             os._exit(0)
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
+    end = time.monotonic() + seconds
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+        time.sleep(0.005)
+    if ended[0] == 0:
+        os.kill(child, signal.SIGKILL)
+        ended = os.waitpid(child, 0)
+    _, status = ended
     return os.WIFSIGNALED(status)
 
 
@@ -234,26 +238,43 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def sweeps(data: Path, work: Path, wanted: int, trials: Trials) -> None:
-    """Sweeps, killed at random moments and continued: each ends with all of its trials."""
-    draw, out = random.Random(5), work / "sweep"
+def grids(data: Path, work: Path, wanted: int, trials: Trials) -> None:
+    """Sweeps with Optuna, and comparisons, killed at random moments and continued until they end."""
+    short = {"overwrite": True, "num_epochs": 1, "hidden_size": 8}
+    settings = tiny_run.settings(data, work / "none", **short)
+    rates = {"learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
+    alone = {**settings, "target_tag": [1, 0]}
+    commands: dict[str, Callable[[Path], object]] = {
+        "sweep": lambda out: palm.sweep(settings, rates, trials=3, output=out),
+        "compare": lambda out: palm.compare(alone, seeds=2, output=out, overwrite=True),
+    }
+    for name, command in commands.items():
+        draw = random.Random(5)
+        out = work / name
+        start = time.perf_counter()
+        killed_within(10_000, lambda: command(out))  # noqa: B023
+        duration = time.perf_counter() - start
+        whole = results_of(out, name)
+        kills = 0
+        while kills < wanted:
+            shutil.rmtree(out, ignore_errors=True)
+            deaths = 0
+            while killed_within(draw.uniform(0, duration), lambda: command(out)):  # noqa: B023
+                deaths += 1
+            kills += deaths
+            wrong = [] if results_of(out, name) == whole else ["other results"]
+            wrong += [f"left over: {left}" for left in tiny_run.temporaries(out)]
+            for number in range(deaths):
+                trials.add(f"killed at a random moment: {name}", wrong if number == 0 else [])
+            print(f"{name}: {kills} kills", flush=True)
 
-    def sweep() -> None:
-        settings = tiny_run.settings(data, work / "none", overwrite=True)
-        palm.sweep(settings, {"learning_rate": [0.001, 0.01, 0.1]}, output=out)
 
-    kills = 0
-    while kills < wanted:
-        shutil.rmtree(out, ignore_errors=True)
-        deaths = 0
-        while killed_within(draw.uniform(2, 40), sweep):
-            deaths += 1
-        kills += deaths
-        found = json.loads((out / "sweep.json").read_text(encoding="utf-8"))["trials"]
-        wrong = [] if len(found) == 3 else [f"{len(found)} trials"]
-        wrong += [f"left over: {left}" for left in tiny_run.temporaries(out)]
-        for number in range(deaths):
-            trials.add("killed at a random moment: sweep", wrong if number == 0 else [])
+def results_of(out: Path, name: str) -> Any:
+    """The result of a sweep or a comparison, without times."""
+    return json.loads(
+        (out / f"{name}.json").read_text(encoding="utf-8"),
+        object_hook=lambda found: {key: value for key, value in found.items() if key != "seconds"},
+    )
 
 
 def left_in_peace(work: Path, **more: Any) -> tuple[Path, str]:
@@ -275,7 +296,7 @@ def main() -> int:
     parser.add_argument("--random", type=int, default=100)
     parser.add_argument("--stages", type=int, default=20)
     parser.add_argument("--commands", type=int, default=50)
-    parser.add_argument("--sweeps", type=int, default=10)
+    parser.add_argument("--grids", type=int, default=33)
     options = parser.parse_args()
     under_the_shim()
     trials = Trials()
@@ -293,8 +314,8 @@ def main() -> int:
             )
         if options.commands:
             of_commands(data, work, options.commands, trials)
-        if options.sweeps:
-            sweeps(data, work, options.sweeps, trials)
+        if options.grids:
+            grids(data, work, options.grids, trials)
     return trials.report()
 
 

@@ -188,13 +188,14 @@ def _keep_quiet() -> None:
     torch.set_num_threads(1)
 
 
-def tally(sample: Sample, count: int, seed: int) -> Tally:
+def tally(sample: Sample, count: int, seed: int, first: int = 0) -> Tally:
     """Read `count` mutations of a format, in a process that is replaced when it dies or takes too long."""
-    found, number = Tally(), 0
+    found = Tally()
+    number = first
     whole = sample.file.read_bytes()
-    while number < count:
+    while number < first + count:
         with _worker(sample, seed) as connection:
-            while number < count:
+            while number < first + count:
                 connection.send(number)
                 what, why, seconds = _answer(connection)
                 found.outcomes[what] += 1
@@ -280,6 +281,7 @@ def main() -> int:
     )
     parser.add_argument("--count", type=int, default=2000, help="mutations of all formats together")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first mutation of each format")
     parser.add_argument("--written", action="store_true", help="of the files that palm's commands leave")
     parser.add_argument("--only", action="append", help="a format; may be repeated")
     parser.add_argument("--keep", type=Path, help="the folder for the bytes of faults")
@@ -297,7 +299,8 @@ def main() -> int:
             made = [one for one in made if one.is_covered and one.file.suffix == ".json"]
         tallies = {}
         for sample in made:
-            one = flips(sample) if args.flips else tally(sample, -(-args.count // len(made)), args.seed)
+            count = -(-args.count // len(made))
+            one = flips(sample) if args.flips else tally(sample, count, args.seed, args.first)
             tallies[sample.name] = one
             print(f"{sample.name}: {dict(one.outcomes)}", file=sys.stderr, flush=True)
             for number, why in one.faults[:5]:

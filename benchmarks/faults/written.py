@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,37 +73,30 @@ class Written:
     opened: dict[str, set[str]] = field(default_factory=dict)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield every file that a reading opens; of equal ones (`step_5`, `step_10`), the last."""
+        """Yield every file with each reading that opens it; of equal ones (`step_5`, `step_10`), the last."""
         whole = self.folder.with_name(f"{self.folder.name}.whole")
         shutil.copytree(self.folder, whole, symlinks=True)
         for name, read in self.readings.items():
             with opened_files(self.folder) as opened:
                 read()
-            restore(self.folder, whole)
+            restore(self.folder, {each.relative_to(whole): each for each in walk(whole)})
             self.opened[name] = opened
         files = (file for file in sorted(self.folder.rglob("*")) if file.is_file())
         kinds = {kind_of(file.relative_to(self.folder)): file for file in files}
+        clean = functools.partial(
+            restore, self.folder, {each.relative_to(whole): each for each in walk(whole)}
+        )
         for kind, file in kinds.items():
-            of_file = [read for name, read in self.readings.items() if str(file) in self.opened[name]]
-            if of_file and file.stat().st_size:
-                yield Sample(
-                    f"{self.command}: {kind}",
-                    file,
-                    functools.partial(all_of, of_file),
-                    is_covered=has_checksum(file),
-                    clean=functools.partial(restore, self.folder, whole),
-                )
+            for name, read in self.readings.items():
+                if str(file) in self.opened[name] and file.stat().st_size:
+                    sample = f"{self.command}: {kind}, {name}"
+                    yield Sample(sample, file, read, is_covered=has_checksum(file), clean=clean)
 
     def unread(self) -> list[str]:
         """The kinds of files that no reading opens; call it after `samples`."""
         opened = set().union(*self.opened.values())
         files = [file for file in self.folder.rglob("*") if file.is_file() and str(file) not in opened]
         return sorted({kind_of(file.relative_to(self.folder)) for file in files})
-
-
-def all_of(readings: Sequence[Callable[[], Any]]) -> list[Any]:
-    """The results of several readings."""
-    return [read() for read in readings]
 
 
 def kind_of(name: Path) -> str:
@@ -128,9 +121,9 @@ def has_checksum(file: Path) -> bool:
     return is_written(file) and not any(grows)
 
 
-def restore(folder: Path, whole: Path) -> None:
+def restore(folder: Path, before: Mapping[Path, Path]) -> None:
     """Make a folder what it was: a reading may repair, move aside or write."""
-    now, before = ({each.relative_to(top): each for each in walk(top)} for top in (folder, whole))
+    now = {each.relative_to(folder): each for each in walk(folder)}
     for name in now.keys() - before.keys():
         now[name].unlink()
     for name, file in before.items():

@@ -80,7 +80,7 @@ def predict(options: argparse.Namespace) -> None:
     """
     if _names_model(options, "palm predict", "model", "input", "output"):
         from palm.core.numerics.device import device_of
-        from palm.distributed import join
+        from palm.distributed.group import join
 
         device = device_of(use_gpu=options.engine == "torch")
         join(device)

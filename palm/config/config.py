@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -67,6 +68,10 @@ class Config:
         self.tasks = [scope for scope in titles if scope not in (None, "backbone")]
         self.base = base
         self._layers = layers
+        self._places: dict[str | None, dict[int, SettingsLayer]] = {}
+        for number, layer in enumerate(layers):
+            self._places.setdefault(layer.scope, {})[number] = layer
+        self._backbone = {n: layer for n, layer in enumerate(layers) if layer.section == "backbone"}
         self._titles = titles
         self._problems = problems
         self._backbone_gap = backbone_gap
@@ -88,11 +93,9 @@ class Config:
         found = self._found(parameter, scope)
         if not found:
             return None
-        self._say_overruled(found, parameter)
-        winner = found[0]
-        value = guessed(winner.setting.value)
-        winner.layer.record(winner.name, value, declared=False)
-        return Setting(value, winner.setting.origin, winner.setting.base)
+        guess: dict[str, Any] = {}
+        self._convert(found, parameter, guess, required=True)
+        return replace(found[0].setting, value=guess[name])
 
     def arguments(
         self,
@@ -245,12 +248,10 @@ class Config:
 
     def _reaching(self, scope: str | None, from_backbone: bool = True) -> list[SettingsLayer]:
         """Return the layers that reach a scope, the strongest first; the backbone's JSON reaches tasks."""
-        return [
-            layer
-            for layer in self._layers
-            if layer.scope in (None, scope)
-            or (layer.section == "backbone" and scope is not None and from_backbone)
-        ]
+        found = self._places.get(None, {}) | self._places.get(scope, {})
+        if scope is not None and from_backbone:
+            found |= self._backbone
+        return [found[number] for number in sorted(found)]
 
     def _found(self, parameter: Parameter, scope: str | None, from_backbone: bool = True) -> list[Found]:
         """Find every layer that sets a parameter, the strongest first; all of it counts as used."""

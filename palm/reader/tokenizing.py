@@ -14,13 +14,13 @@ from palm.core.checks import choice_problems, path_problems, raise_any, type_pro
 from palm.core.constructor import constructor_of
 from palm.core.files.fs import write_text
 from palm.core.tensor_specs import Tensors
-from palm.reader.base import Draw, Reader, Refuse
+from palm.reader.base import Draw, Reader
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.columns import Columns, column_problems
 from palm.reader.tables.files import TableFormat
 from palm.reader.tables.reading import pass_over, raw_rows, read_table
-from palm.reader.tables.record import TableRow
+from palm.reader.tables.record import Refuse, TableRow
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.subwords import load_tokenizer
 

@@ -61,3 +61,25 @@ def test_evaluations_are_those_of_the_cpu_without_a_wait(seen: dict[str, Any], t
     cuda = seen["predictions"][task]["cuda"]
     assert cuda["scores"] == pytest.approx(cpu["scores"], rel=1e-5)
     assert cuda["waits"] == {}
+
+
+def test_a_run_with_stages_resumed_predicted_and_exported_is_that_of_the_cpu(seen: dict[str, Any]) -> None:
+    cpu, cuda = seen["run"]["cpu"], seen["run"]["cuda"]
+    assert len(cuda["losses"]) > 4
+    assert len(cuda["staged"]) > 4
+    for name in ("losses", "resumed", "staged", "one"):
+        assert cuda[name] == pytest.approx(cpu[name], rel=1e-5), name
+    assert cuda["resumed"] == cuda["losses"][4:]
+    assert {task: pytest.approx(scores, rel=1e-4) for task, scores in cpu["scores"].items()} == cuda["scores"]
+    for task, records in cpu["records"].items():
+        assert [sorted(record) for record in records] == [sorted(record) for record in cuda["records"][task]]
+    assert [row["label"] for row in cuda["records"]["cls"]] == [row["label"] for row in cpu["records"]["cls"]]
+
+
+def test_components_train_and_predict_together_as_on_the_cpu(seen: dict[str, Any]) -> None:
+    cpu, cuda = seen["components"]["cpu"], seen["components"]["cuda"]
+    assert cuda["losses"] == pytest.approx(cpu["losses"], rel=1e-5)
+    for task, rows in cpu["probs"].items():
+        assert [pytest.approx(row, rel=1e-4) for row in rows] == cuda["probs"][task]
+    # Each head asks once whether its batch is the last one's; of the first batch nobody asks.
+    assert cuda["waits"] == cuda["batches"] - 1

@@ -137,6 +137,24 @@ def test_trials_of_optuna_go_on_where_they_were(tmp_path: Path) -> None:
     assert both.trials[1].values["learning_rate"] != first.trials[0].values["learning_rate"]
 
 
+def test_a_study_that_goes_on_chooses_as_one_left_in_peace() -> None:
+    pytest.importorskip("optuna", reason="the extra sweep is not installed")
+    space = space_of({"learning_rate": {"low": 0.0, "high": 1.0}})
+    whole = Study(space, seed=1)
+    again = Study(space, seed=1)
+    points = []
+    for number in range(14):  # of which the first ten are drawn without a model of the scores
+        points.append(whole.next_point(None))
+        whole.tell(number, points[-1]["learning_rate"])
+    for number, known in enumerate(points[:12]):
+        again.next_point(known)
+        again.tell(number, known["learning_rate"])
+    for number in (12, 13):
+        assert again.next_point(None) == points[number]
+        again.tell(number, points[number]["learning_rate"])
+    assert len({point["learning_rate"] for point in points}) == 14
+
+
 def test_a_study_learns_from_trials_that_were_made_before() -> None:
     pytest.importorskip("optuna", reason="the extra sweep is not installed")
     space = space_of({"learning_rate": {"low": 0.0, "high": 1.0}, "mix_ratio": [[1, 0.5], [1, 1]]})

@@ -15,7 +15,7 @@ class Study:
 
     Args:
         space: what is tried.
-        seed: of the choices.
+        seed: of the choices; each trial has its own, so that a resumed study chooses as one left in peace.
 
     Raises:
         PalmError: optuna is missing.
@@ -28,13 +28,16 @@ class Study:
             raise PalmError("a sweep with --trials needs optuna: pip install 'palm-torch[sweep]'") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._fail = optuna.trial.TrialState.FAIL
+        self._sampler = optuna.samplers.TPESampler
         self._space = space
-        self._study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
+        self._seed = seed
+        self._study = optuna.create_study(direction="maximize")
 
     def next_point(self, known: Values | None) -> Values:
         """Return the point of the next trial: the known one, if the trial was begun before."""
         if known is not None:
             self._study.enqueue_trial(known)
+        self._study.sampler = self._sampler(seed=self._seed + len(self._study.trials))
         trial = self._study.ask()
         return {name: _suggested(trial, name, values) for name, values in self._space.items()}
 

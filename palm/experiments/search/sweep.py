@@ -183,10 +183,7 @@ def _opened(folder: Path, space: Space, source: _Source, trials: int | None, ove
     if Grid(folder).open("sweep", about, overwrite):
         for name in (SWEEP_JSON, SWEEP_TABLE, BEST_CONFIG):
             remove_written(folder / name)
-    if trials is None:
-        return None
-    begun = len(Grid(folder).folders())  # a sampler that goes on must not draw the first points again
-    return Study(space, planned.settings.get("random_seed", 1) + begun)
+    return None if trials is None else Study(space, planned.settings.get("random_seed", 1))
 
 
 def _trained(

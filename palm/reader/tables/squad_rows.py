@@ -8,7 +8,7 @@ from typing import Any
 
 from palm.core.errors import DataError
 from palm.reader.tables.json_stream import list_elements
-from palm.reader.tables.record import Head, Refuse, TableRow
+from palm.reader.tables.record import Head, Refuse, TableRow, cut
 
 _KINDS = {list: "a list", str: "a string", int: "a whole number", (str, int): "a string"}
 
@@ -61,15 +61,9 @@ def field_of(owner: Any, name: str, kind: type | tuple[type, ...], place: str) -
         DataError: there is none, or one of another kind.
     """
     if not isinstance(owner, dict):
-        raise DataError(f"{place}: expected an object with {name!r}, not {shortened(owner)}")
+        raise DataError(f"{place}: expected an object with {name!r}, not {cut(repr(owner), 40)}")
     if name not in owner:
         raise DataError(f"{place}: no {name!r}; there is {', '.join(map(repr, owner)) or 'nothing'}")
     if not isinstance(owner[name], kind):
-        raise DataError(f"{place}: {name!r} should be {_KINDS[kind]}, not {shortened(owner[name])}")
+        raise DataError(f"{place}: {name!r} should be {_KINDS[kind]}, not {cut(repr(owner[name]), 40)}")
     return owner[name]
-
-
-def shortened(value: object) -> str:
-    """The beginning of a value, for a message."""
-    text = repr(value)
-    return text if len(text) <= 40 else text[:40] + "…"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from palm.core.errors import DataError
-from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.tables.squad_rows import field_of, shortened
+from palm.reader.tables.record import TableRow, cut, is_missing
+from palm.reader.tables.squad_rows import field_of
 from palm.reader.text.bad_rows import MendableError
 
 SHOWN_IDS = 3
@@ -134,7 +134,7 @@ def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
             text = {"question": text[0], "context": text[1]}
         if not isinstance(text, dict) or not {"question", "context"} <= text.keys() <= _PARSED:
             form = "(question, context) or {'question': …, 'context': …} (and 'id')"
-            raise DataError(f"{place}: expected {form}, not {shortened(text)}")
+            raise DataError(f"{place}: expected {form}, not {cut(repr(text), 40)}")
         name = str(text.get("id", number))
         if name in seen:
             raise DataError(f"{place}: a question of the id {name!r} came before; ids must be unique")
@@ -152,7 +152,10 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
         MendableError: the text of one is elsewhere: at one place, or nearest to its position.
     """
     if not question.answers:
-        raise DataError(f"{question.place}: no answers; training needs one for every question")
+        raise DataError(
+            f"{question.place}: no answers; training needs one for every question, or "
+            "remove_noanswer: False, as for SQuAD 2.0"
+        )
     context = question.context
     in_place = tuple(
         answer
