@@ -74,6 +74,7 @@ class TokenizingReader(Reader):
     defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
+        # Only of a class that has a `setup` of its own: below a user's constructor, that one stays.
         if "setup" in cls.__dict__ and "__init__" not in cls.__dict__:
             cls.__init__ = constructor_of(cls, TokenizingReader.__init__, cls.setup)  # type: ignore[method-assign]
         super().__init_subclass__(**options)
