@@ -115,7 +115,7 @@ class Setup:
         for each in plans:
             steps.update(each.expected_steps)
         total = sum(each.total_steps for each in plans)
-        return Length(self.settings.num_epochs, steps, total, self.settings.max_steps)
+        return Length(self.settings.num_epochs, dict(steps), total, self.settings.max_steps)
 
     @property
     def _settings(self) -> dict[str, Any]:
