@@ -176,13 +176,14 @@ class RunDirectory:
             self._check_same(identity)
         if not self._is_here(start.checkpoint):
             # What an earlier run of palm left, nothing else; its checkpoints never take part again.
-            for folder in (*self._checkpoints(), *self._models()):
+            earlier = [*self._checkpoints(), *self._models()]
+            for folder in earlier:
                 remove_directory(folder)
+            if earlier:
+                logger.info("removed what an earlier run wrote: %s", ", ".join(self._names(earlier)))
             for name in (BAD_ROWS, STAGES_RECORD):
                 remove_written(self.path / name)
         record = {
-            "format": "palm-run",
-            "version": 1,
             "id": start.run_id,
             "since": datetime.now().astimezone().isoformat(" ", "seconds"),
             "launch": launch,
