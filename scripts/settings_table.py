@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from palm.config import Parameter, default_text, listed, type_name
+from palm.config.conversion import type_name
+from palm.config.printing import default_text, listed
+from palm.config.schema import Parameter
 from palm.controller.plan import HELP, NO_SETTINGS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"

@@ -57,11 +57,13 @@ class Transformers(Backbone):
         self.config = read_encoder_config(encoder_config_path)
         kind = self.config.model_type
         self.is_packed = kind in PACKED
+        self.wants_even_lengths = not self.is_packed
         self.pooling: str = "cls" if pooling == "model" else pooling
         self.sentence: SentenceLayers | None = None
         self._build(encoder_config_path)
         if not self.is_packed:
-            logger.info("%s: its attention cannot be replaced, so its batches are padded", kind)
+            told = "%s: its attention cannot be replaced; its batches are padded, of rows of about one length"
+            logger.info(told, kind)
         takes = inspect.signature(self.model.forward).parameters
         self._takes_positions = "position_ids" in takes and self.is_packed
         takes_segments = "token_type_ids" in takes and getattr(self.config, "type_vocab_size", 0) > 1

@@ -11,6 +11,7 @@ from palm.check.digests import Matches, contradictory, repeated, shared
 from palm.check.files import FileCheck, FileReading
 from palm.check.problems import Problem
 from palm.controller.plan import TaskPlan
+from palm.core.differences import shortened
 from palm.core.errors import PalmError
 from palm.reader import Reader
 from palm.reader.inspection import Role, place_of, shown
@@ -256,8 +257,7 @@ def _several(labels: Sequence[str]) -> str:
     """`label 'a' is` or `3 labels are`, with the first names."""
     if len(labels) == 1:
         return f"the label {labels[0]!r} is"
-    names = ", ".join(map(repr, labels[:5])) + (", …" if len(labels) > 5 else "")
-    return f"{len(labels)} labels ({names}) are"
+    return f"{len(labels)} labels ({', '.join(shortened([*map(repr, labels)], 5))}) are"
 
 
 def _part(count: int, total: int) -> str:

@@ -9,12 +9,12 @@ import zlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Digests = npt.NDArray[np.uint64]
+Digests: TypeAlias = "array[int]"
+"""A number of a few bytes for each row; numpy reads it in place."""
 
 NO_LABEL = 0
 """The digest of a row without a label."""
@@ -35,12 +35,17 @@ class RowDigests:
 
     64 bits tell a hundred million rows apart but for one chance in 3,000; the 32 bits of a label are only
     compared between rows of the same text.
+
+    Attributes:
+        exact: of the texts as they stand, 64 bits a row.
+        normalised: of the normalised texts.
+        labels: of the labels, 32 bits a row.
     """
 
     # An `array` grows in place, by an eighth at a time; lists of numbers would take eight times the memory.
-    _exact: array[int] = field(default_factory=lambda: array("Q"))
-    _normalised: array[int] = field(default_factory=lambda: array("Q"))
-    _labels: array[int] = field(default_factory=lambda: array("I"))
+    exact: Digests = field(default_factory=lambda: array("Q"))
+    normalised: Digests = field(default_factory=lambda: array("Q"))
+    labels: Digests = field(default_factory=lambda: array("I"))
 
     def add(self, texts: Sequence[str], label: Any = None) -> None:
         """Take the next row in.
@@ -49,27 +54,12 @@ class RowDigests:
             texts: its texts, in order.
             label: whatever it is labelled with; None where it has no label.
         """
-        self._exact.append(_digest("\x1f".join(texts)))
-        self._normalised.append(_digest("\x1f".join(map(normalised, texts))))
-        self._labels.append(NO_LABEL if label is None else zlib.crc32(repr(label).encode()) | 1)
+        self.exact.append(_digest("\x1f".join(texts)))
+        self.normalised.append(_digest("\x1f".join(map(normalised, texts))))
+        self.labels.append(NO_LABEL if label is None else zlib.crc32(repr(label).encode()) | 1)
 
     def __len__(self) -> int:
-        return len(self._exact)
-
-    @property
-    def exact(self) -> Digests:
-        """Of the texts as they stand, uint64[rows]."""
-        return np.frombuffer(self._exact, dtype=np.uint64)
-
-    @property
-    def normalised(self) -> Digests:
-        """Of the normalised texts, uint64[rows]."""
-        return np.frombuffer(self._normalised, dtype=np.uint64)
-
-    @property
-    def labels(self) -> npt.NDArray[np.uint32]:
-        """Of the labels, uint32[rows]."""
-        return np.frombuffer(self._labels, dtype=np.uint32)
+        return len(self.exact)
 
 
 def _digest(text: str) -> int:
@@ -92,18 +82,19 @@ class Matches:
 
 def repeated(digests: Digests, most: int) -> Matches:
     """The rows that repeat an earlier one; each pair is (the first of its kind, the repetition)."""
-    order = np.argsort(digests, kind="stable")
-    ordered = digests[order]
+    numbers = np.asarray(digests)
+    order = np.argsort(numbers, kind="stable")
+    ordered = numbers[order]
     repeats = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
     shown = np.sort(order[repeats])[:most] if len(repeats) else repeats
-    firsts = order[np.searchsorted(ordered, digests[shown])]
+    firsts = order[np.searchsorted(ordered, numbers[shown])]
     return Matches(len(repeats), list(zip(firsts.tolist(), shown.tolist(), strict=True)))
 
 
 def contradictory(rows: RowDigests, most: int) -> Matches:
     """The rows of whose text there is another row with another label; pairs of rows that contradict."""
-    digests = rows.exact
-    labels = rows.labels
+    digests = np.asarray(rows.exact)
+    labels = np.asarray(rows.labels)
     order = np.lexsort((labels, digests))
     texts = digests[order]
     ordered = labels[order]
@@ -120,9 +111,9 @@ def contradictory(rows: RowDigests, most: int) -> Matches:
 
 def shared(train: Digests, other: Digests, most: int) -> Matches:
     """The rows of `other` that also stand in `train`; each pair is (row of `train`, row of `other`)."""
-    order = np.argsort(train, kind="stable")
-    ordered = train[order]
-    places = np.minimum(np.searchsorted(ordered, other), max(len(ordered) - 1, 0))
-    found = np.flatnonzero(ordered[places] == other) if len(ordered) else np.zeros(0, np.int64)
+    order = np.argsort(np.asarray(train), kind="stable")
+    ordered = np.asarray(train)[order]
+    places = np.minimum(np.searchsorted(ordered, np.asarray(other)), max(len(ordered) - 1, 0))
+    found = np.flatnonzero(ordered[places] == np.asarray(other)) if len(ordered) else np.zeros(0, np.int64)
     shown = found[:most]
     return Matches(len(found), list(zip(order[places[shown]].tolist(), shown.tolist(), strict=True)))

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from palm.check.digests import RowDigests
 from palm.reader import Reader
 from palm.reader.inspection import (
+    MOST_LETTERS,
     FileStatistics,
     Role,
     examples_of,
@@ -23,7 +24,6 @@ from palm.reader.inspection import (
     place_of,
     quantiles,
     readable_row,
-    shortened,
     texts_of,
     tokenizer_of,
     truths_of,
@@ -32,6 +32,7 @@ from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.files import data_size
+from palm.reader.tables.record import cut
 from palm.reader.text.bad_rows import BadRows
 
 FIRST_ROWS = 3
@@ -159,7 +160,7 @@ class FileReading:
                 if name == "label" and isinstance(value, int):
                     value = self.counts.names.get(value, value)
                 words = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-                told[name] = shortened(words)
+                told[name] = cut(words, MOST_LETTERS)
             text = readable_row(self._tokenizer, rows["token_ids"][row], told)
             self.first_rows.append(f"{place_of(chunk[number])} {text}")
 

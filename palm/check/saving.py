@@ -11,6 +11,7 @@ import torch
 from palm.check.planning import RunPlan
 from palm.check.problems import Problem
 from palm.controller.settings import RunSettings
+from palm.core.differences import shortened
 from palm.core.files.atomic_dir import foreign_files
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run.run_directory import CONFIGURATION, RECORD, RunDirectory
@@ -76,7 +77,7 @@ def saving_problems(saving: Saving, directory: RunDirectory) -> Iterator[Problem
         message, _, remedy = refused.partition(". ")
         yield Problem("error", "save_path", "", message, remedy)
     elif saving.there and directory.overwrite:
-        names = ", ".join(saving.there[:3]) + (" …" if len(saving.there) > 3 else "")
+        names = ", ".join(shortened(saving.there, 3))
         yield Problem("note", "save_path", "", f"{saving.save_path}: {names} would be replaced (overwrite)")
     if directory.path.exists() and not directory.path.is_dir():
         yield Problem("error", "save_path", "", f"{directory.path} is a file", "give another save_path")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from tqdm import tqdm
+
 from palm.check.files import FileCheck
 from palm.check.measuring import Cost
 from palm.check.planning import RunPlan
@@ -11,7 +13,8 @@ from palm.check.result import Check
 from palm.check.saving import Saving
 from palm.core.durations import duration
 from palm.engine.run.evaluation import aligned
-from palm.reader.inspection import shortened
+from palm.reader.inspection import MOST_LETTERS
+from palm.reader.tables.record import cut
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -22,7 +25,7 @@ MOST_LABELS = 6
 def text_of_check(check: Check) -> str:
     """The whole check; the problems and the verdict are its last lines."""
     files = ((task.task, file) for task in check.data for file in task.files[:1] if file.first_rows)
-    first_rows = (f"{task}: {shortened(file.first_rows[0])}" for task, file in files)
+    first_rows = (f"{task}: {cut(file.first_rows[0], MOST_LETTERS)}" for task, file in files)
     sections: dict[str, Iterable[str]] = {
         "Data": _data(check),
         "First rows, as the model sees them": first_rows,
@@ -170,7 +173,4 @@ def sparks(values: Sequence[float]) -> str:
 
 def size(count: int) -> str:
     """Bytes as people read them."""
-    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= step:
-            return f"{count / step:.1f} {unit}"
-    return f"{count} bytes"
+    return f"{tqdm.format_sizeof(count)}B"

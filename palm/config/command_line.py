@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,13 @@ def read_arguments(words: Sequence[str], problems: Problems) -> dict[str, Settin
         HelpRequested: for `--help` or `-h`.
     """
     found: dict[str, Setting] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if word in ("--help", "-h"):
+    for name, value in _options(words):
+        if value in ("--help", "-h") and name is None:
             raise HelpRequested
-        if not word.startswith("--") or word.strip("-=") == "":
-            problems.add(f"command line: {word!r} belongs to no option; write --name value")
-            continue
-        name, value = _option(word, rest)
-        found[name] = Setting(value, f"--{name}", Path.cwd())
+        if name is None:
+            problems.add(f"command line: {value!r} belongs to no option; write --name value")
+        else:
+            found[name] = Setting(value, f"--{name}", Path.cwd())
     return found
 
 
@@ -59,26 +56,29 @@ def separated(
     """
     commands: list[str] = []
     settings: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if not word.startswith("--") or word == "--help":
-            commands.append(word)
+    for name, value in _options(words, flags):
+        if name is None:
+            commands.append(value)
             continue
-        if word[2:].replace("-", "_") in flags:
-            commands.append(f"--{word[2:].replace('-', '_')}")
-            continue
-        name, value = _option(word, rest)
         option = f"--{name}" if isinstance(value, Flag) else f"--{name}={value}"
         (commands if name in own else settings).append(option)
     return commands, settings
 
 
-def _option(word: str, rest: list[str]) -> tuple[str, Any]:
-    """The option's name, and its value: after `=`, or the next word, which is taken off `rest`."""
-    name, equals, value = word[2:].partition("=")
-    task, dot, setting = name.rpartition(".")
-    name = task + dot + setting.replace("-", "_")
-    if equals:
-        return name, Plain(value)
-    return name, Plain(rest.pop(0)) if rest and not rest[0].startswith("--") else Flag()
+def _options(words: Sequence[str], flags: Collection[str] = ()) -> Iterator[tuple[str | None, Any]]:
+    """Yield each option's name, and its value after `=` or as the next word; None and the word for others."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or word == "--help" or not word.strip("-="):
+            yield None, word
+            continue
+        name, equals, value = word[2:].partition("=")
+        task, dot, setting = name.rpartition(".")
+        name = task + dot + setting.replace("-", "_")
+        if equals:
+            yield name, Plain(value)
+        elif name not in flags and rest and not rest[0].startswith("--"):
+            yield name, Plain(rest.pop(0))
+        else:
+            yield name, Flag()

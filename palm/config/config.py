@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -92,11 +93,9 @@ class Config:
         found = self._found(parameter, scope)
         if not found:
             return None
-        self._say_overruled(found, parameter)
-        winner = found[0]
-        value = guessed(winner.setting.value)
-        winner.layer.record(winner.name, value, declared=False)
-        return Setting(value, winner.setting.origin, winner.setting.base)
+        guess: dict[str, Any] = {}
+        self._convert(found, parameter, guess, required=True)
+        return replace(found[0].setting, value=guess[name])
 
     def arguments(
         self,

@@ -36,6 +36,14 @@ _PATTERNS = {
 ORIGIN = "  # from "
 """The separator of a value of a resolved configuration and its origin."""
 
+_OPENED = {
+    "while scanning a simple key": "; write 'name: value', with a space",
+    "while scanning a quoted scalar": "; the quotation mark is not closed",
+    "while parsing a flow sequence": "; the bracket is not closed, or a comma is missing",
+    "while parsing a flow mapping": "; the brace is not closed, or a comma is missing",
+}
+"""What PyYAML was in the middle of, in the line that has the mistake, which shows only later -> a hint."""
+
 _RESOLVERS: dict[Any, Any] = {None: [(_TAG + name, pattern) for name, pattern in _PATTERNS.items()]}
 
 
@@ -247,10 +255,16 @@ def _built(text: str, shown: str, problems: Problems) -> Any:
         node = loader.get_single_node()
         return None if node is None else loader.value(node)
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line if error.problem_mark else 0
+        opened = error.context_mark if error.context in _OPENED else None
+        mark = opened or error.problem_mark
+        line = 0 if mark is None else mark.line
         quoted = "".join(text.splitlines()[line : line + 1]).strip()[:_SHOWN]
         there = f"; the line is {quoted!r}" if quoted else ""
-        hint = "; indent with spaces, not tabs" if "'\\t'" in str(error.problem) else ""
+        hint = (
+            "; indent with spaces, not tabs"
+            if "'\\t'" in str(error.problem)
+            else _OPENED.get(str(error.context), "")
+        )
         raise ConfigError([f"{shown}:{line + 1}: not YAML: {error.problem}{there}{hint}"]) from None
     except RecursionError:
         raise ConfigError([f"{shown}: not YAML: nested too deeply"]) from None

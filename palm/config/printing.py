@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -37,17 +37,19 @@ def help_text(
     for heading, group in consumers.items():
         lines = [f"{heading}:"]
         for parameter in listed(group, provided):
-            facts = [type_name(parameter.annotation), default_text(parameter)]
-            if parameter.aliases:
-                facts.append(f"also {', '.join(f'--{alias}' for alias in parameter.aliases)}")
-            lines.append(f"  --{parameter.name}  ({', '.join(facts)})")
-            if parameter.doc:
-                indent = " " * 6
-                lines.append(
-                    textwrap.fill(parameter.doc, 100, initial_indent=indent, subsequent_indent=indent)
-                )
+            lines += setting_lines(parameter, "--")
         sections.append("\n".join(lines))
     return "\n\n".join(sections)
+
+
+def setting_lines(parameter: Parameter, before: str = "") -> Iterator[str]:
+    """Describe a setting: its name with `before` in front, type, default and other names; its meaning."""
+    facts = [type_name(parameter.annotation), default_text(parameter)]
+    if parameter.aliases:
+        facts.append(f"also {', '.join(before + alias for alias in parameter.aliases)}")
+    yield f"  {before}{parameter.name}  ({', '.join(facts)})"
+    if parameter.doc:
+        yield textwrap.indent(textwrap.fill(parameter.doc, 94), " " * 6)
 
 
 def listed(

@@ -79,13 +79,9 @@ def build(plan: Plan, place: Place) -> Parts:
     if len(tasks) == len(plan.tasks) + len(plan.given):  # else it is reported why some are missing
         builder.add(step_problems(settings.tasks_per_step, balance, tasks))
     raise_any(dict.fromkeys(builder.problems))
-    # Tried here, so that a layer or a pattern that does not exist is reported before any data is read; but
-    # only then, because torch imports its compiler for the first optimizer, seconds before an error in data.
-    is_grouped = any(task.head_learning_rate is not None or task.private_layers for task in tasks)
-    if is_grouped or optimizer.needs_layers or groups.settings != ParameterGroups().settings:
-        with builder.reporting(None):
-            build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
-        raise_any(builder.problems)
+    with builder.reporting(None):  # so that a layer or a pattern that does not exist comes before any data
+        build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
+    raise_any(builder.problems)
     return Parts(settings, backbone, optimizer, groups, plan.schedule, mixing, balance, tasks)
 
 
@@ -102,7 +98,9 @@ class _Builder:
 
     def add(self, lines: Iterable[str], scope: str | None = None) -> None:
         """Add problems, each with its place."""
-        self.problems += [_placed(self.place, scope, line) for line in lines]
+        known = {_subject(line) for line in self.problems} - {None}  # of another component
+        placed = [_placed(self.place, scope, line) for line in lines]
+        self.problems += [line for line in placed if _subject(line) not in known]
 
     @contextmanager
     def reporting(self, scope: str | None, title: str = "the run") -> Iterator[None]:
@@ -202,8 +200,16 @@ def _cache_of(settings: RunSettings) -> DataCache | None:
     return DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
 
 
+def _subject(line: str) -> str | None:
+    """The place and the name of the setting that a complaint is about; None where it has no place."""
+    found = re.match(r"(\S+:\d+|--\w+): \w+", line)
+    return None if found is None else found[0]
+
+
 def _placed(place: Place, scope: str | None, line: str) -> str:
     """A component's complaint with the place of the setting that it begins with, or else with its task."""
+    if titled := re.match(r"task '([^']+)': (.*)", line, re.DOTALL):
+        scope = titled[1]
     title = f"task {scope!r}: " if scope not in (None, "backbone") else ""
     said = line.removeprefix(title)
     name = re.match(r"\w*", said)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from palm.config import yaml_text
 from palm.controller.build import Parts, build, open_data
-from palm.controller.plan import TaskPlan, plan
+from palm.controller.plan import TaskPlan, place_of, plan
 from palm.controller.saved_model import save_path_of, saved_model
 from palm.controller.stage_planning import stages_of, steps_of
 from palm.controller.stage_training import train_stages
@@ -24,14 +24,8 @@ from palm.core.logging import collected_warnings, logger, set_verbosity, show_on
 from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean
 from palm.core.signals import stop_request
-from palm.distributed import (
-    barrier,
-    from_first,
-    is_first,
-    launch_id,
-    lost_a_process,
-    report_missing_ranks,
-)
+from palm.distributed.failures import report_missing_ranks
+from palm.distributed.group import barrier, from_first, is_first, launch_id, lost_a_process
 from palm.downloader.hub import pretrained_directory
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names
@@ -167,9 +161,12 @@ class Controller:
                 lambda stage, observers: Controller(stage, argv=[]).train(observers),
                 callbacks,
             )
-        own = callbacks_of(settings.callbacks)
+        own = callbacks_of(settings.callbacks, place_of(self.config, "callbacks"))
         if is_first():
-            own = [*trackers_of(settings.trackers or (), directory.path), *own]
+            own = [
+                *trackers_of(settings.trackers or (), directory.path, place_of(self.config, "trackers")),
+                *own,
+            ]
         restarted = lost_a_process()
         with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
             start = from_first(lambda: directory.check(launch_id(), restarted))

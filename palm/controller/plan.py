@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
 from palm.balance import BALANCES, Balance
-from palm.config import AUTO, Config, Consumer, settings_of
+from palm.config import Config, settings_of
+from palm.config.config import AUTO
+from palm.config.schema import Consumer
 from palm.controller.chosen_rows import RowSettings, choose_rows
-from palm.controller.settings import RunSettings, TaskParts, reset_problems, setting_problems
+from palm.controller.settings import RunSettings, TaskParts, setting_problems
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
 from palm.engine.run.run_directory import name_problem
@@ -124,10 +126,9 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     if encoder is not None and str(encoder.value).lower() in BACKBONES:
         config.adopt_aliases(BACKBONES[str(encoder.value)].aliases)
     settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
-    begins = reset_problems(settings.get("reset"), settings.get("start_from"), config.tasks)
-    for name, wrong in (*setting_problems(settings, config.tasks), *begins):
+    for name, wrong in setting_problems(settings, config.tasks):
         config.problem(f"{place_of(config, name)} {wrong}")
-    backbone = component(BACKBONES, "backbone", _named_backbone(settings, config))
+    backbone = component(BACKBONES, "backbone", settings.get("backbone"))
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
     mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
     balance = None if settings.get("balance") is None else component(BALANCES, None, settings["balance"])
@@ -242,14 +243,6 @@ def _as_wanted(reader: Any, head: Any, counted: Mapping[str, int]) -> Any:
     return cls, {name: wanted[name] for name in wanted if name in settings_of(cls)} | arguments
 
 
-def _named_backbone(settings: dict[str, Any], config: Config) -> str | None:
-    """The backbone's name; None for 'auto' where nobody has asked the directory, as before training."""
-    if settings.get("backbone") != AUTO:
-        return settings.get("backbone")
-    config.excuse("backbone")
-    return None
-
-
 def _owners() -> dict[str, dict[str, list[str]]]:
     """Setting -> the components of palm that take it, by the setting that names one of their kind."""
     found: dict[str, dict[str, list[str]]] = {}
@@ -265,7 +258,9 @@ def _known(
     registry: Registry[T], name: str | None, config: Config, scope: str | None, has: Chosen
 ) -> T | None:
     """Return the class of this name and enter it into `has`; or None, with a line of the report."""
-    if name is None:  # which is reported; so who could use other settings is not known
+    # A name that lacks is reported, and 'auto' stays where nobody has asked the directory, as in prediction:
+    # either way it is not known who could use other settings.
+    if name is None or (name == AUTO and registry is BACKBONES):
         config.excuse(scope)
         return None
     key = SETTING_OF[registry.kind]
@@ -289,12 +284,14 @@ def place_of(config: Config, name: str, scope: str | None = None) -> str:
 
 
 def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[TaskPlan]) -> None:
-    if settings.get("num_epochs") is None and settings.get("max_steps") is None:
+    lacks = partial(_lacks, config)
+    if lacks(settings, "num_epochs") and lacks(settings, "max_steps"):
         config.missing("num_epochs", "passes over the main task's training data; or set max_steps")
     for task in tasks:
-        if task.task.get("batch_size") is None and task.task.get("max_tokens_per_batch") is None:
+        own = partial(lacks, task.task, scope=task.name)
+        if own("batch_size") and own("max_tokens_per_batch"):
             config.problem(f"task {task.name!r}: {NO_BATCH_SIZE}")
-        if task.task.get("train_file") is None:
+        if own("train_file"):
             config.problem(
                 f"task {task.name!r} has no train_file; name its training data in {task.name}.yaml"
             )
@@ -302,6 +299,11 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
             path = task.task.get(name)
             if path is not None and not is_data(path):
                 config.problem(f"{place_of(config, name, task.name)}: no such file: {path}")
+
+
+def _lacks(config: Config, values: Mapping[str, Any], name: str, scope: str | None = None) -> bool:
+    """Tell whether a setting has no value; a wrong one, which is reported, is left out of `values`."""
+    return values.get(name) is None and (name in values or config.place(name, scope) is None)
 
 
 def _check_evaluation(config: Config, settings: dict[str, Any], tasks: list[TaskPlan], mixing: Any) -> None:

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 from palm.config import ModelPath
 from palm.core.numerics import precision
 from palm.core.numerics.device import DeviceName
-from palm.distributed import DEFAULT_TIMEOUT, Parallel
+from palm.distributed.group import DEFAULT_TIMEOUT
+from palm.distributed.replica import Parallel
 from palm.engine.training.planning import TasksPerStep
 from palm.engine.training.recipe import LossScale
 from palm.engine.watching.progress import Progress
@@ -99,7 +100,6 @@ class RunSettings:
             point; as torch has it where absent.
         deterministic: take kernels that add in a fixed order, so that a run on a GPU repeats itself bit by
             bit, as one on a CPU always does; slower there.
-        compile: compile the encoder's layers with torch.compile; it pays on a GPU, in long runs.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them;
             takes less memory and more time.
         random_seed: decides everything that is drawn; the same seed repeats a run.
@@ -156,7 +156,6 @@ class RunSettings:
     precision: precision.Setting = "auto"
     tf32: bool | None = None
     deterministic: bool = False
-    compile: bool = False
     activation_checkpointing: bool = False
     random_seed: int = 1
 
@@ -216,7 +215,7 @@ Problem = tuple[str, str]
 """A setting's name, and what is wrong with it; together they are a sentence."""
 
 
-def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Problem]:
+def setting_problems(settings: dict[str, Any], tasks: list[str]) -> list[Problem]:
     """List problems of global settings: lists of a wrong length, values outside their range."""
     found = []
     for name in marked(PER_TASK):
@@ -224,6 +223,7 @@ def setting_problems(settings: dict[str, object], tasks: list[str]) -> list[Prob
         if isinstance(values, list) and len(values) != len(tasks):
             found.append((name, f"has {len(values)} entries for {len(tasks)} tasks ({', '.join(tasks)})"))
     found += _ratio_problems(settings.get("mix_ratio"), settings.get("target_tag"), tasks)
+    found += _reset_problems(settings.get("reset"), settings.get("start_from"), tasks)
     found += [
         (name, f"should be {expected}, not {settings[name]!r}")
         for name, (fits, expected) in RANGES.items()
@@ -247,11 +247,8 @@ def _ratio_problems(ratios: object, tags: object, tasks: list[str]) -> Iterator[
                 yield "mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"
 
 
-def reset_problems(reset: Sequence[str] | None, start_from: Path | None, tasks: list[str]) -> list[Problem]:
-    """List problems of the setting `reset`."""
-    strange = sorted({*(reset or ())} - {*tasks, "heads"})
-    if strange:
-        return [("reset", f"names {', '.join(strange)}; it takes heads, or of {', '.join(tasks)}")]
-    if reset and start_from is None:
-        return [("reset", "concerns the weights of start_from, which is not set; leave it out")]
-    return []
+def _reset_problems(reset: Sequence[str] | None, start_from: object, tasks: list[str]) -> Iterator[Problem]:
+    if strange := sorted({*(reset or ())} - {*tasks, "heads"}):
+        yield "reset", f"names {', '.join(strange)}; it takes heads, or of {', '.join(tasks)}"
+    elif reset and start_from is None:
+        yield "reset", "concerns the weights of start_from, which is not set; leave it out"

@@ -73,13 +73,13 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
     if given is None:
         return []
     place = place_of(config, "stages")
-    problems = list(_of_all(planned))
+    problems = list(_of_all(planned, place))
     found: list[StagePlan] = []
     for number, said in enumerate(given, start=1):
         tasks = _tasks_of(said, config.tasks)
         name = _name_of(said, tasks, config.tasks)
         label = f"{number}-{name}"
-        wrong = list(_problems(said, name, tasks, config.tasks))
+        wrong = list(_problems(said, name, tasks, config.tasks, found))
         if not wrong:
             try:
                 found.append(_stage(config, planned, said, label, tasks, found))
@@ -146,25 +146,29 @@ def steps_of(stages: Sequence[StagePlan], devices: int | None = None) -> dict[st
     return plans
 
 
-def _of_all(planned: Plan) -> Iterator[str]:
+def _of_all(planned: Plan, place: str) -> Iterator[str]:
     """Problems that rule stages out altogether."""
     if not planned.settings["stages"]:
-        yield "stages: names none; give a list of mappings, or leave it out"
+        yield f"{place}: names none; give a list of mappings, or leave it out"
     if planned.given:
-        yield "stages: tasks built in Python have no configuration that a stage could change; write YAML"
+        yield f"{place}: tasks built in Python have no configuration that a stage could change; write YAML"
     if own := [task.name for task in planned.tasks if task.task.get("private_layers")]:
         yield (
-            f"stages: private_layers of {', '.join(own)}: a stage hands on one encoder for all tasks; "
+            f"{place}: private_layers of {', '.join(own)}: a stage hands on one encoder for all tasks; "
             "leave one of them out"
         )
     if planned.settings.get("resume") not in (None, "auto"):
         yield "resume: a run in stages goes on from the newest checkpoint of its stage; set resume: auto"
 
 
-def _problems(said: Mapping[str, Any], name: str, tasks: Any, known: Sequence[str]) -> Iterator[str]:
+def _problems(
+    said: Mapping[str, Any], name: str, tasks: Any, known: Sequence[str], before: Sequence[StagePlan]
+) -> Iterator[str]:
     """Problems of a stage's name, tasks and places; its settings are checked when it is planned."""
     if not NAME.fullmatch(name):
         yield f"name should be of letters, digits, '_', '-', '+' and '.', not {name!r}"
+    if "name" in said and _label(name, before) is not None:
+        yield f"name {name!r} is that of an earlier stage; give it another"
     if not isinstance(tasks, list) or not tasks:
         yield f"tasks should be a list of names, not {tasks!r}"
     else:

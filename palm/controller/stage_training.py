@@ -11,7 +11,8 @@ from palm.controller.document import Document
 from palm.controller.stage_planning import StagePlan
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
-from palm.distributed import barrier, from_first, is_first, launch_id, lost_a_process, report_missing_ranks
+from palm.distributed.failures import report_missing_ranks
+from palm.distributed.group import barrier, from_first, is_first, launch_id, lost_a_process
 from palm.engine.run.checkpoint import save_checkpoint
 from palm.engine.run.result import TrainingResult
 from palm.engine.run.run_directory import CONFIGURATION, RunDirectory
@@ -20,7 +21,7 @@ from palm.engine.run.staged_directory import StagedDirectory
 from palm.engine.training.events import Ended, Evaluated, Event, Observer, Started
 from palm.engine.training.loop import Training
 
-Train = Callable[[Document, Sequence[Observer]], object]
+Train = Callable[[Document, Sequence[Observer]], TrainingResult]
 """Trains the run of a configuration, telling observers."""
 
 
@@ -65,8 +66,8 @@ def train_stages(
         for number, stage in enumerate(stages, start=1):
             is_done = from_first(lambda label=stage.label: directory.is_done(label))  # type: ignore[misc]
             logger.info("stage %d of %d, %s%s", number, len(stages), stage.label, ": done before" * is_done)
-            if not is_done:
-                _train_stage(directory, stage, train, callbacks)
+            if not is_done and not _train_stage(directory, stage, train, callbacks):
+                break
             if is_first():
                 later = {task for each in stages[number:] for task in each.targets}
                 directory.publish(stage.label, [task for task in stage.targets if task not in later])
@@ -77,11 +78,14 @@ def train_stages(
 
 def _train_stage(
     directory: StagedDirectory, stage: StagePlan, train: Train, callbacks: Sequence[Observer]
-) -> None:
+) -> bool:
+    """Train a stage; return whether it came to its end."""
     goes_on = from_first(lambda: directory.has_begun(stage.label))
     state = {"resume": "auto"} if goes_on else {"overwrite": True}
     settings = {**stage.settings, "global": {**stage.settings["global"], **state}}
     keeper = _Keeper(directory)
-    train(settings, [*callbacks, keeper])
+    if train(settings, [*callbacks, keeper]).is_interrupted:
+        return False
     # What says that the stage is done comes after everything else.
     save_checkpoint(keeper.training, directory.weights(stage.label), resumable=False)
+    return True

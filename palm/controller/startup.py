@@ -11,11 +11,16 @@ from typing import Any
 
 import torch
 
-from palm.config import Config, HelpRequested, help_text, read_config
+from palm.config import Config, read_config
+from palm.config.command_line import HelpRequested
+from palm.config.printing import help_text
 from palm.controller.plan import HELP, NO_SETTINGS
+from palm.core.checks import type_problems
 from palm.core.errors import PalmError
 from palm.core.numerics.device import device_of
-from palm.distributed import DEFAULT_TIMEOUT, join, launch, record_failure
+from palm.distributed.failures import record_failure
+from palm.distributed.group import DEFAULT_TIMEOUT, join
+from palm.distributed.launch import launch
 from palm.downloader.hub import settings_of_model
 from palm.engine.training.task import Task
 
@@ -43,10 +48,8 @@ def configured(
 
 def argument_problems(config: object, task_dir: object, argv: object, tasks: object) -> Iterator[str]:
     """List the arguments of a Controller that have a wrong type."""
-    if not isinstance(config, str | os.PathLike | Mapping):
-        yield f"config should be a YAML file or a mapping, not {config!r}"
-    if not isinstance(task_dir, str | os.PathLike):
-        yield f"task_dir should be a folder, not {task_dir!r}"
+    yield from type_problems((str, os.PathLike, Mapping), "a YAML file or a mapping", config=config)
+    yield from type_problems((str, os.PathLike), "a folder", task_dir=task_dir)
     if argv is not None and (isinstance(argv, str) or not isinstance(argv, Sequence)):
         yield f"argv should be a list of words such as ['--batch_size', '8'], not {argv!r}"
     elif argv and (strange := [word for word in argv if not isinstance(word, str)]):

@@ -30,7 +30,9 @@ def imported(kind: str, path: str) -> Any:
     Raises:
         PalmError: it cannot be imported.
     """
-    module, _, attribute = path.rpartition(".")
+    module, _, attribute = str(path).rpartition(".")
+    if not module:
+        raise PalmError(f"the {kind} {path!r} should be a dotted path, package.module.name")
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a user's module may fail in any way

@@ -13,8 +13,8 @@ __all__ = ["MODELS", "Model", "download", "load_backbone", "ls", "pretrained_dir
 
 def __getattr__(name: str) -> Any:
     """Import what needs torch at its first use; a list of models does not wait for it."""
-    if name not in ("load_backbone", "pretrained_directory"):
+    if name not in __all__:
         raise AttributeError(f"module 'palm.downloader' has no attribute {name!r}")
-    from palm.downloader.hub import load_backbone, pretrained_directory
+    from palm.downloader import hub
 
-    return {"load_backbone": load_backbone, "pretrained_directory": pretrained_directory}[name]
+    return getattr(hub, name)

@@ -10,7 +10,7 @@ import huggingface_hub  # what is in it, its HTTP library too, is loaded when it
 
 from palm import pretrained
 from palm.backbone import Backbone
-from palm.config import names_model
+from palm.config.model_names import names_model
 from palm.core.errors import StorageError
 from palm.core.registry import did_you_mean
 from palm.core.version import __version__

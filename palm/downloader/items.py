@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from palm.config import MODEL_NAME
+from palm.config.model_names import MODEL_NAME
 from palm.core.errors import PalmError
 from palm.core.logging import logger, show_on_console
 from palm.core.registry import did_you_mean

@@ -108,10 +108,11 @@ def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[st
         encoder["embeddings.task.weight"] = torch.cat([table[row : row + 1], table[:row], table[row + 1 :]])
     names = [name for name in encoder if name.startswith("pooler.")]
     pooler = {name: encoder.pop(name) for name in names}
-    weights = {family.prefix + name: value for name, value in from_ours(encoder, family.layout).items()}
+    named = from_ours(encoder, family.layout)
+    weights = {f"{family.model_type}.{name}": value for name, value in named.items()}
     if head.reads_pooler:
         weights |= {n: pooler[own] for own, n in renamed(pooler, {"pooler": family.pooler}).items()}
-    own = {name: value.detach() for name, value in model.head.named_parameters()}
+    own = model.head.library_parameters()
     theirs = renamed(own, head.names_on(family.model_type))
     return weights | {theirs[name]: value for name, value in own.items()}
 

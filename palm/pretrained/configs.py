@@ -45,15 +45,15 @@ COMPUTED_AS: dict[str, Any] = {
 }
 """Setting of others that changes the computation -> the only value that palm's encoders have."""
 
-_SIZES = {
-    "hidden_size": ("layers.0.attention.query.weight", 0),
-    "intermediate_size": ("layers.0.ffn.inner.weight", 0),
-    "vocab_size": ("embeddings.word.weight", 0),
-    "max_position_embeddings": ("embeddings.position.weight", 0),
-    "type_vocab_size": ("embeddings.segment.weight", 0),
-    "task_type_vocab_size": ("embeddings.task.weight", 0),
+ROWS_OF = {
+    "hidden_size": "layers.0.attention.query.weight",
+    "intermediate_size": "layers.0.ffn.inner.weight",
+    "vocab_size": "embeddings.word.weight",
+    "max_position_embeddings": "embeddings.position.weight",
+    "type_vocab_size": "embeddings.segment.weight",
+    "task_type_vocab_size": "embeddings.task.weight",
 }
-"""Setting -> the parameter, and its dimension, that has this size."""
+"""Setting -> the parameter that has so many rows."""
 
 
 def find_config(path: Path) -> Path | None:
@@ -122,11 +122,8 @@ def placed(file: Path) -> Iterator[None]:
 def sizes_of(given: Renamed) -> dict[str, int]:
     """Infer settings of an encoder from its weights; all but the number of attention heads."""
     layers = {name.split(".")[1] for name in given.weights if name.startswith("layers.")}
-    sizes = {
-        setting: given.weights[name].shape[dimension]
-        for setting, (name, dimension) in _SIZES.items()
-        if name in given.weights
-    }
+    weights = given.weights
+    sizes = {setting: len(weights[name]) for setting, name in ROWS_OF.items() if name in weights}
     return {**sizes, "num_hidden_layers": len(layers)} if layers else sizes
 
 

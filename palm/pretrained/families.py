@@ -17,9 +17,8 @@ class Family:
     """One architecture of `transformers`.
 
     Args:
-        model_type: in `config.json`.
+        model_type: in `config.json`, and before the encoder's names in models with a head.
         classes: what the names of its classes begin with.
-        prefix: what its models with a head put before the encoder's names.
         pooler: the pooler's name in its models that classify sequences.
         layout: how the encoder's weights are named.
         keys: our setting -> its key in `config.json`, where the names differ.
@@ -27,28 +26,24 @@ class Family:
 
     model_type: str
     classes: str
-    prefix: str
     pooler: str
     layout: LayoutName = "huggingface"
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
 FAMILIES = {
-    "bert": Family("bert", "Bert", "bert.", "bert.pooler.dense"),
-    "ernie": Family(
-        "ernie", "Ernie", "ernie.", "ernie.pooler.dense", keys={"sent_type_vocab_size": "type_vocab_size"}
-    ),
-    "roberta": Family("roberta", "Roberta", "roberta.", "classifier.dense"),
+    "bert": Family("bert", "Bert", "bert.pooler.dense"),
+    "ernie": Family("ernie", "Ernie", "ernie.pooler.dense", keys={"sent_type_vocab_size": "type_vocab_size"}),
+    "roberta": Family("roberta", "Roberta", "classifier.dense"),
     "distilbert": Family(
         "distilbert",
         "DistilBert",
-        "distilbert.",
         "pre_classifier",
         "distilbert",
         {ours: theirs for theirs, ours in DistilBERT.aliases.items()}
         | {"classifier_dropout": "seq_classif_dropout"},
     ),
-    "electra": Family("electra", "Electra", "electra.", "classifier.dense"),
+    "electra": Family("electra", "Electra", "classifier.dense"),
 }
 """Our name of the encoder -> its family."""
 

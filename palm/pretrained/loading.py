@@ -16,7 +16,7 @@ from palm.core.errors import StorageError
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.pretrained.agreement import check_agreement
-from palm.pretrained.configs import find_config, read_config
+from palm.pretrained.configs import ROWS_OF, find_config, read_config
 from palm.pretrained.files import read_weights
 from palm.pretrained.head_weights import NamedHead, fill_heads
 from palm.pretrained.library import directory_pooling, renamed_for
@@ -35,16 +35,6 @@ def may_lack(name: str) -> str | None:
     return MAY_LACK.get(name) or (
         MAY_LACK["pooler.weight"] if name.startswith(("model.pooler.", "sentence.")) else None
     )
-
-
-_ROWS = {
-    "embeddings.word.weight": "vocab_size",
-    "embeddings.position.weight": "max_position_embeddings",
-    "embeddings.segment.weight": "type_vocab_size",
-    "embeddings.task.weight": "task_type_vocab_size",
-    "ffn.inner.weight": "intermediate_size",
-}
-"""End of a parameter's name -> the setting that gives the number of its rows."""
 
 
 MAX_NAMED = 6
@@ -143,16 +133,24 @@ def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]
         name for name, value in given.weights.items() if name in parameters and not value.is_floating_point()
     ]:
         yield f"whole numbers, as of quantized weights, {len(whole)} of {len(parameters)}: {_listed(whole)}"
+    floats = {name: value for name, value in given.weights.items() if value.is_floating_point()}
+    if spoiled := [name for name, value in floats.items() if not value.isfinite().all()]:
+        yield f"infinities, or what is not a number, in {len(spoiled)}: {_listed(spoiled)}; copy them anew"
+    yield from _shape_problems(parameters, given)
+
+
+def _shape_problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
+    """Yield the parameters that have another shape in the file, with the setting that gives their rows."""
     for name, parameter in parameters.items():
-        theirs = tuple(given.weights.get(name, parameter).shape)
-        if theirs != tuple(parameter.shape):
-            hints = [
-                f"; its {setting} is {theirs[0]}, the backbone's {parameter.shape[0]}"
-                for end, setting in _ROWS.items()
-                if name.endswith(end) and theirs[0] != parameter.shape[0]
-            ]
-            ours = list(parameter.shape)
-            yield f"{name}: {list(theirs)} in the file, {ours} in the backbone{''.join(hints)}"
+        ours = list(parameter.shape)
+        theirs = list(given.weights.get(name, parameter).shape)
+        if theirs != ours:
+            # Of all layers' parameters of a kind, the table names the first.
+            ends = {first.removeprefix("layers.0."): setting for setting, first in ROWS_OF.items()}
+            setting = next((ends[end] for end in ends if name.endswith(end)), None)
+            is_told = setting is not None and theirs[0] != ours[0]
+            hint = f"; its {setting} is {theirs[0]}, the backbone's {ours[0]}" if is_told else ""
+            yield f"{name}: {theirs} in the file, {ours} in the backbone{hint}"
 
 
 def _listed(names: Sequence[str]) -> str:

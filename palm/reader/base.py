@@ -17,14 +17,11 @@ from palm.reader.legacy_2x import Methods2x
 from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
-from palm.reader.tables.record import TableRow
+from palm.reader.tables.record import Refuse, TableRow
 from palm.reader.text.bad_rows import BadRows
 
 Draw = Callable[[int], np.random.Generator]
 """The generator of the k-th row of a batch; only readers that draw call it."""
-
-Refuse = Callable[[DataError], object]
-"""Takes the problem with a row that is left out."""
 
 Item = TypeVar("Item")
 Example = TypeVar("Example")

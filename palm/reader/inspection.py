@@ -17,6 +17,7 @@ from palm.core.tensor_specs import Tensors
 from palm.reader.base import Reader
 from palm.reader.match import RankedExample
 from palm.reader.rows.rows import Rows
+from palm.reader.tables.record import cut
 from palm.reader.text.labels import Labels
 from palm.reader.text.squad import SquadQuestion
 from palm.reader.text.tokenizer import Tokenizer
@@ -86,12 +87,7 @@ def place_of(example: Any) -> str:
 def shown(example: Any) -> str:
     """Return an example as one short line, with its place."""
     text = " | ".join(" ".join(each.split()) for each in texts_of(example))
-    return f"{place_of(example)} {shortened(text)}".strip()
-
-
-def shortened(text: str) -> str:
-    """Cut a text that is too long to be shown."""
-    return text if len(text) <= MOST_LETTERS else text[:MOST_LETTERS] + "…"
+    return f"{place_of(example)} {cut(text, MOST_LETTERS)}".strip()
 
 
 def label_names(reader: Reader) -> Mapping[int, str]:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import torch
 
@@ -54,23 +54,6 @@ class HasInputs(Protocol):
     inputs_attr: Specs
 
 
-class _Reader(RowEncoder, Protocol):
-    """The part of a reader that its methods below need."""
-
-    loaded_data: LoadedData | None
-    loaded_rows: Rows | None
-    registered_backbone: HasInputs | None
-
-    @property
-    def outputs_attr(self) -> Specs: ...
-    @property
-    def targets_attr(self) -> Specs: ...
-    @property
-    def phase(self) -> str: ...
-    @property
-    def loaded(self) -> LoadedData: ...
-
-
 def _for_cn(lang: object) -> dict[str, Any]:
     """The argument `lang` of 2.x: 'cn' or 'chinese', 'en' or 'english'.
 
@@ -110,12 +93,14 @@ class Methods2x(Component):
         "dev_count": unused,
         "print_prefix": unused,
     }
+    outputs_attr: Specs
+    targets_attr: Specs
     loaded_data: LoadedData | None = None
     loaded_rows: Rows | None = None
     registered_backbone: HasInputs | None = None
 
     def load_data(
-        self: _Reader,
+        self,
         input_file: str | Path,
         batch_size: int,
         num_epochs: int | None = None,
@@ -140,11 +125,12 @@ class Methods2x(Component):
         """
         raise_any(path_problems(input_file=input_file))
         data = LoadedData(Path(input_file), batch_size, max_tokens_per_batch, num_epochs, shuffle_train)
+        reader = cast(RowEncoder, self)
         is_training = self.phase == "train"
-        self.loaded_rows = training_rows(self, data.path, DataCache.of_user()) if is_training else None
+        self.loaded_rows = training_rows(reader, data.path, DataCache.of_user()) if is_training else None
         self.loaded_data = data
 
-    def register_with(self: _Reader, backbone: HasInputs) -> None:
+    def register_with(self, backbone: HasInputs) -> None:
         """Connect the reader with a backbone.
 
         Raises:
@@ -154,7 +140,7 @@ class Methods2x(Component):
             raise WiringError("\n".join(problems))
         self.registered_backbone = backbone
 
-    def require_attr(self: _Reader, attr_name: str) -> None:
+    def require_attr(self, attr_name: str) -> None:
         """Ask for a field; a reader of palm's gives all it has in any case.
 
         Raises:
@@ -196,11 +182,11 @@ class Methods2x(Component):
         return self.loaded_data
 
     @property
-    def num_examples(self: _Reader) -> int:
+    def num_examples(self) -> int:
         """The number of rows of the loaded file; a document counts once for each of its windows."""
         if self.loaded_rows is not None:
             return len(self.loaded_rows)
-        return num_prediction_rows(self, self.loaded.path)
+        return num_prediction_rows(cast(RowEncoder, self), self.loaded.path)
 
     @property
     def num_epochs(self) -> int | None:

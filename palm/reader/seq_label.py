@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from palm.config import FilePath
+from palm.core.differences import shortened
 from palm.core.errors import ConfigError, DataError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
@@ -93,7 +94,7 @@ class SequenceLabelReader(TokenizingReader):
         self.missing_labels = missing_labels
         self.labels = Labels(n_classes, label_map)
         if unnamed := [number for number in range(n_classes or 0) if number not in self.labels.names]:
-            ids = ", ".join(map(str, unnamed[:10])) + (", …" if len(unnamed) > 10 else "")
+            ids = ", ".join(shortened([*map(str, unnamed)], 10))
             raise ConfigError(
                 [f"label_map: no label has the id {ids}; n_classes {n_classes} needs all their names"]
             )

@@ -14,13 +14,13 @@ from palm.core.checks import choice_problems, path_problems, raise_any, type_pro
 from palm.core.constructor import constructor_of
 from palm.core.files.fs import write_text
 from palm.core.tensor_specs import Tensors
-from palm.reader.base import Draw, Reader, Refuse
+from palm.reader.base import Draw, Reader
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.columns import Columns, column_problems
 from palm.reader.tables.files import TableFormat
 from palm.reader.tables.reading import pass_over, raw_rows, read_table
-from palm.reader.tables.record import TableRow
+from palm.reader.tables.record import Refuse, TableRow
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.subwords import load_tokenizer
 
@@ -76,6 +76,7 @@ class TokenizingReader(Reader):
     known_columns: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
+        # Only of a class that has a `setup` of its own: below a user's constructor, that one stays.
         if "setup" in cls.__dict__ and "__init__" not in cls.__dict__:
             cls.__init__ = constructor_of(cls, TokenizingReader.__init__, cls.setup)  # type: ignore[method-assign]
         super().__init_subclass__(**options)

@@ -7,8 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from itertools import groupby
 
-from palm.config.conversion import type_name
-from palm.config.printing import default_text
+from palm.config.printing import setting_lines
 from palm.config.schema import settings_of
 from palm.lr_sched import HORIZON
 from palm.starter.catalogue import Entry
@@ -36,10 +35,7 @@ def description(entry: Entry) -> str:
     if not settings:
         lines.append("  no settings")
     for setting in settings:
-        also = f", also {', '.join(setting.aliases)}" if setting.aliases else ""
-        lines.append(f"  {setting.name}  ({type_name(setting.annotation)}, {default_text(setting)}{also})")
-        if setting.doc:
-            lines.append(textwrap.fill(setting.doc, 100, initial_indent=" " * 6, subsequent_indent=" " * 6))
+        lines += setting_lines(setting)
     if entry.component.__module__.startswith("palm."):
         text = (entry.component.__doc__ or "").splitlines()
         lines += [f"  {line.strip()}" for line in text if line.strip().startswith("Source:")]

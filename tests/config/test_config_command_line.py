@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from helpers.messages import facts
-from palm.config import HelpRequested, Problems
-from palm.config.command_line import program_arguments, read_arguments
+from palm.config.command_line import HelpRequested, program_arguments, read_arguments
+from palm.config.problems import Problems
 from palm.config.values import Flag, guessed
 
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import pytest
 
-from palm.config import FilePath, type_name
-from palm.config.conversion import Mismatch, complaint, convert_value
+from palm.config import FilePath
+from palm.config.conversion import Mismatch, complaint, convert_value, type_name
 from palm.config.values import Flag, Plain, Setting
 
 BASE = Path("/project").absolute()

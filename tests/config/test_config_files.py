@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.messages import facts
-from palm.config import Problems, yaml_text
+from palm.config import yaml_text
 from palm.config.files import parsed_yaml, read_json, read_yaml
+from palm.config.problems import Problems
 from palm.config.values import Plain, guessed
 from palm.core.errors import ConfigError
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from palm.config import REQUIRED, FilePath, Parameter, default_text, help_text, listed, settings_of
+from palm.config import FilePath, settings_of
+from palm.config.printing import default_text, help_text, listed
+from palm.config.schema import REQUIRED, Parameter
 from palm.core.component import Component
 from palm.core.errors import PalmError
 

@@ -250,8 +250,8 @@ def test_what_stages_cannot_be_combined_with_is_told(folder: Path) -> None:
         Controller(given, argv=[])
     begin = [re.split(r";|: (?=a )", line)[0] for line in error.value.problems]
     assert begin == [
-        "stages: names none",
-        "stages: private_layers of cls",
+        "config: stages: names none",
+        "config: stages: private_layers of cls",
         "resume",
     ]
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from safetensors.torch import load_file
 import palm
 from helpers import ranks, tiny
 from palm.controller import Controller
-from palm.distributed import group, is_launched, launch, split_among_ranks
-from palm.distributed.launch import program
+from palm.distributed import group
+from palm.distributed.group import is_launched, split_among_ranks
+from palm.distributed.launch import launch, program
 from palm.engine.run.checkpoint import newest_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,9 +85,10 @@ UNFELT = "heads.@mrc.out.bias"
 
 
 TOGETHER = ["together", "together_fsdp", "private", "private_fsdp", "balanced", "balanced_fsdp"]
+LIBRARY = ["library", "library_fsdp"] if find_spec("transformers") else []
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "parts", *TOGETHER])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "parts", *TOGETHER, *LIBRARY])
 def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
     one: Path, two: Path, parallel: str
 ) -> None:

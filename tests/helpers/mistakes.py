@@ -14,8 +14,10 @@ from palm.backbone import BACKBONES
 from palm.balance import BALANCES
 from palm.check import check
 from palm.cli import main
-from palm.config import Parameter, listed, type_name
+from palm.config.conversion import type_name
+from palm.config.printing import listed
 from palm.config.removed import FOREIGN
+from palm.config.schema import Parameter
 from palm.controller import Controller
 from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.registry import Registry
@@ -44,14 +46,16 @@ class Mistake:
     told: tuple[str, ...]
 
 
-SEQ_LABEL = {"reader": "seq_label", "paradigm": "seq_label", "n_classes": 2, "label_map": {"O": 0, "B": 1}}
+OF_WORDS_OR_SEVERAL = ("seq_label", "multi_label")
+"""Tasks whose labels have names; the tiny run has none."""
 
 
 def controller(folder: Path, change: dict[str, Any], task: str = "cls", **own: Any) -> Controller:
     """A Controller of one task, from files; `own` are settings of the task's file, None takes one away."""
-    config = tiny.config(folder, "cls" if task == "seq_label" else task) | change
+    config = tiny.config(folder, "cls" if task in OF_WORDS_OR_SEVERAL else task) | change
     (settings,) = config.pop("tasks").values()
-    settings |= SEQ_LABEL if task == "seq_label" else {}
+    if task in OF_WORDS_OR_SEVERAL:
+        settings |= {"reader": task, "paradigm": task, "n_classes": 2, "label_map": {"O": 0, "B": 1}}
     settings = {name: value for name, value in {**settings, **own}.items() if value is not None}
     config = {name: value for name, value in config.items() if value is not None}
     config["task_instance"] = change.get("task_instance", task)
@@ -221,9 +225,14 @@ def ranges() -> Iterator[Mistake]:
     ):
         yield in_config(kind, change, *told)
     for task, own, *words in (
-        ("cls", {"n_classes": 0}, "cls.yaml:5", "n_classes should be at least 1, not 0"),
+        ("cls", {"n_classes": 0}, "cls.yaml:5", "n_classes: 0 should be a whole number, 2 or more"),
         ("cls", {"n_classes": 1}, "cls.yaml:5", "n_classes: 1 should be a whole number, 2 or more"),
-        ("cls", {"label_type": "float"}, "cls.yaml", "label_type: 'float' should be one of class, real"),
+        (
+            "cls",
+            {"label_type": "float"},
+            "cls.yaml",
+            "label_type: 'float' should be one of class, soft",
+        ),
         ("cls", {"label_map": {"a": 7}}, "the id 7 of 'a' does not fit n_classes 4"),
         ("cls", {"label_map": {"a": "x"}}, "label_map should be a file or mapping"),
         ("cls", {"label_map": {"a": 0, "b": 0}}, "'a' and 'b' have the same id 0"),
@@ -255,8 +264,8 @@ def owners() -> Iterator[Mistake]:
         ("use_crf", True, "paradigm seq_label", "cls"),
         ("margin", 1, "paradigm match", "cls"),
         ("learning_strategy", "pairwise", "reader match and paradigm match", "cls"),
-        ("label_map", {"a": 0}, "reader cls, match, seq_label", "mrc"),
-        ("n_classes", 2, "reader cls, match, seq_label", "mrc"),
+        ("label_map", {"a": 0}, "reader cls, match, multi_label, seq_label", "mrc"),
+        ("n_classes", 2, "reader cls, match, multi_label, seq_label", "mrc"),
         ("label_type", "real", "reader cls, match", "mrc"),
         ("doc_stride", 8, "reader mrc", "match"),
         ("max_answer_len", 8, "paradigm mrc", "mlm"),
@@ -329,7 +338,7 @@ def components() -> Iterator[Mistake]:
         ("reader", "tsv", "reader: no reader is called 'tsv'; known: cls"),
         ("reader", "json.JSONDecoder", "is no reader: that would be a subclass of palm.reader"),
         ("reader", "nowhere.Reader", "the reader 'nowhere.Reader' cannot be imported: No module named"),
-        ("reader", None, "reader is missing (reads its data: cls, match, mrc"),
+        ("reader", None, "reader is missing (reads its data: cls, match, m"),
         ("paradigm", "clas", "paradigm: no head is called 'clas'", "did you mean 'cls'?"),
         ("paradigm", "ner", "paradigm: no head is called 'ner'; known: cls"),
         ("paradigm", "palm.reader.ClassifyReader", "is no head: that would be a subclass of palm.paradigm"),
@@ -358,6 +367,7 @@ def data() -> Iterator[Mistake]:
         some = header.strip().split("\t")
         good = "\t".join("0" if name == "label" and task != "seq_label" else "O" for name in some) + "\n"
         rows += [
+            (task, POINTER, ("Git LFS", "git lfs pull")),
             (task, "", (":1: expected a header that names the columns",)),
             (task, header, ("the file ends after its header", "expected rows below it")),
             (task, header.replace("text_a", "texts"), (":1: the header lacks 'text_a'", "rename 'texts' to")),
@@ -402,7 +412,7 @@ def data() -> Iterator[Mistake]:
         ({"id": None}, "'id' should be a string, not None"),
         ({"question": ""}, "question 'q'", "the question is empty"),
         ({"question": 7}, "'question' should be a string, not 7"),
-        ({"answers": []}, "question 'q'", "no answers; training needs one for every question"),
+        ({"answers": []}, "question 'q'", "no answers", "remove_noanswer: False"),
         ({"answers": {}}, "'answers' should be a list, not {}"),
         ({"answers": [7]}, "expected an object with 'text', not 7"),
         ({"answers": [{"text": "red"}]}, "'red'", "answer_start", "at 0"),
@@ -413,6 +423,8 @@ def data() -> Iterator[Mistake]:
         paragraph = {"context": "red door", "qas": [question | change]}
         rows.append(("mrc", json.dumps({"data": [{"paragraphs": [paragraph]}]}), tuple(told)))
     for text, *told in (
+        (POINTER, "Git LFS", "git lfs pull"),
+        ('{"data": []}\n{"data": []}', ":2:1:", ".jsonl"),
         ("", "mrc.bad"),
         ("{", "mrc.bad"),
         ("[]", "mrc.bad"),
@@ -439,6 +451,10 @@ def data() -> Iterator[Mistake]:
         yield Mistake(kind, f"{task}, {text[-40:]!r}", act, (task, *told))
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n"
+"""What Git LFS puts in the place of a file that was not fetched."""
+
+
 def files() -> Iterator[Mistake]:
     kind = "a configuration that cannot be read"
 
@@ -454,13 +470,17 @@ def files() -> Iterator[Mistake]:
         return Mistake(kind, f"{name}, {content[:40]!r}", act, (name, *told))
 
     for name in ("config.yaml", "cls.yaml"):
-        yield written(name, "a: [1, 2\n", ":2: not YAML", "expected ',' or ']'")
+        yield written(name, "a: [1, 2\n", ":1: not YAML", "expected ',' or ']'")
+        yield written(name, "a: 1\nb:2\nc: 3\n", ":2: not YAML", "'b:2'")
+        yield written(name, 'a: 1\nb: "2\nc: 3\n', ":2: not YAML", "not closed")
         yield written(name, "a: 1\n\tb: 2\n", ":2: not YAML", "indent with spaces, not tabs")
         yield written(name, "- a\n- b\n", "should hold lines of the form 'name: value'")
         yield written(name, "just text\n", "should hold lines of the form 'name: value'")
         yield written(name, "a: 1\na: 2\n", ":2: 'a' is set twice, first in line 1")
         yield written(name, "a: \udcff\n", ":1: not UTF-8 text; save the file as UTF-8")
         yield written(name, "a: !python/name:os.system x\n", "the tag")
+    for name in ("config.yaml", "vocab.txt", "backbone.json"):
+        yield written(name, POINTER, "Git LFS", "git lfs pull")
     yield written("backbone.json", "{", "backbone.json:1:", "not JSON")
     yield written("backbone.json", "[]", "should hold a JSON object, {...}")
     yield written("backbone.json", "{}", "is missing")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from palm.backbone import layer
 from palm.controller import Controller
 from palm.core.errors import ConfigError
 from palm.core.numerics import layers
-from palm.distributed import full_tensors, gather_objects, is_first, num_ranks, rank, replica
+from palm.distributed import replica
+from palm.distributed.group import gather_objects, is_first, num_ranks, rank
+from palm.distributed.shards import full_tensors
 from palm.engine.run.evaluation import Evaluator
 from palm.engine.training.loop import Training
 from palm.engine.training.transfer import TransferProbe
@@ -36,6 +39,9 @@ def write_files(folder: Path) -> None:
     tiny.write_files(folder, ROWS)
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (folder / "backbone.json").write_text(json.dumps({**tiny.BACKBONE, **still}), encoding="utf-8")
+    modernbert = json.loads(Path(__file__).with_name("tiny_modernbert.json").read_text("utf-8"))
+    sizes = {"vocab_size": tiny.BACKBONE["vocab_size"], "max_position_embeddings": 40}
+    (folder / "modernbert.json").write_text(json.dumps({**modernbert, **sizes}), encoding="utf-8")
     lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
     (folder / "one.tsv").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
 
@@ -153,6 +159,8 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
     seen: dict[str, Any] = {"rank": rank(), "ranks": num_ranks(), "counts": predict_all(controller, folder)}
     exchanges, compared = {}, {}
     for name, settings in VARIANTS.items():
+        if settings.get("backbone") == "transformers":
+            settings["backbone_config_path"] = str(folder / "modernbert.json")
         rows = 8 // processes // settings.get("gradient_accumulation_steps", 1)
         training = Controller(
             config(folder, name, processes, batch_size=rows, **settings), argv=[]
@@ -195,6 +203,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "parallel": "fsdp",
     },
 }
+if find_spec("transformers"):
+    LIBRARY = {"backbone": "transformers", "num_epochs": 1}
+    VARIANTS["library"] = {**LIBRARY, "tasks_per_step": 2}
+    VARIANTS["library_fsdp"] = {**LIBRARY, "parallel": "fsdp", "activation_checkpointing": True}
+
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -25,9 +25,10 @@ import palm
 from helpers import saved, tiny
 from helpers.foreign_files import SIZES, google, known, write_variables
 from helpers.shared import GOLDEN
-from palm.config import Problems, yaml_text
+from palm.config import yaml_text
 from palm.config.files import read_json as read_backbone_json
 from palm.config.files import read_yaml
+from palm.config.problems import Problems
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.files.untrusted import read_json
 from palm.pretrained import read_directory, read_weights

@@ -6,7 +6,7 @@ import json
 import re
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,6 +20,8 @@ MAX_DIGITS = 400
 
 _LONGEST = 500
 """Characters of a reason in a message."""
+
+POINTER = "it is a pointer of Git LFS, not the file itself; git lfs pull fetches that"
 
 _LEADS_OUT = re.compile(r"[\\:\0]")
 """What Windows would read as another folder or drive, and what no file system takes."""
@@ -44,12 +46,24 @@ def wrap_read_errors(place: object, form: str = "", error: type[PalmError] = Sto
     except (PalmError, MemoryError):
         raise
     except Exception as problem:
-        raise error(f"{message}: {_explained(problem)}") from problem
+        reason = POINTER if isinstance(place, Path) and _names_pointer(place) else _explained(problem)
+        raise error(f"{message}: {reason}") from problem
     except BaseException as problem:
         # The library `tokenizers` says so that its own code has broken; the class is no Exception.
         if type(problem).__name__ != "PanicException":
             raise
         raise error(f"{message}: {_explained(problem)}") from problem
+
+
+def is_pointer(start: bytes) -> bool:
+    """Tell whether a file that begins so is one of Git LFS, in place of a large file."""
+    return start.startswith(b"version https://git-lfs.github.com/spec/")
+
+
+def _names_pointer(path: Path) -> bool:
+    with suppress(OSError), path.open("rb") as file:
+        return is_pointer(file.read(64))
+    return False
 
 
 def _explained(problem: BaseException) -> str:
@@ -86,6 +100,8 @@ def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise ValueError(f"it is larger than {limit >> 20} MiB, more than any such file has")
+    if is_pointer(data):
+        raise ValueError(POINTER)
     return data
 
 

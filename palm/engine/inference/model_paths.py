@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from palm.config import MODEL_NAME
+from palm.config.model_names import MODEL_NAME
 from palm.core.errors import StorageError
 from palm.core.files.door import has_link
 from palm.core.files.fs import numbered

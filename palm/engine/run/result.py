@@ -49,6 +49,11 @@ class TrainingResult:
     transfer: Sequence[Influence] = ()
     stages: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the run can go on: it was asked to stop before its end, as by an interrupted cell."""
+        return bool(self.history) and self.history[-1].get("reason") == "interrupted"
+
     def rows(self) -> list[list[str]]:
         """The table: a heading, and a row per task."""
         last = ["stage"] if self.stages else []
@@ -81,7 +86,8 @@ class TrainingResult:
         return rows
 
     def __str__(self) -> str:
-        summary = f"{sum(self.steps.values())} steps in {self.seconds:.1f} s"
+        end = "; interrupted, resume: auto goes on" if self.is_interrupted else ""
+        summary = f"{sum(self.steps.values())} steps in {self.seconds:.1f} s{end}"
         return "\n".join([*aligned(self.rows()), summary, *aligned(matrix(self.transfer))])
 
     def _repr_html_(self) -> str:

@@ -141,6 +141,7 @@ class RunDirectory:
                 move_foreign_aside(self.path / name)
             check_replaceable(self.path / name)
         self._clear(tasks)
+        # Restarts of one launch find their own results, and are not to be refused for them.
         is_own = goes_on and self._record().get("launch") == launch
         if not is_own and (refused := self.refusal()) is not None:
             raise StorageError(refused)
@@ -176,11 +177,11 @@ class RunDirectory:
             self._check_same(identity)
         if not self._is_here(start.checkpoint):
             # What an earlier run of palm left, nothing else; its checkpoints never take part again.
-            earlier = [*self._checkpoints(), *self._models()]
-            for folder in earlier:
+            if found := self.results():
+                folders = ", ".join(shortened(found, MOST_FOLDERS))
+                logger.info("starting anew; of an earlier run in %s, %s are replaced", self.path, folders)
+            for folder in (*self._checkpoints(), *self._models()):
                 remove_directory(folder)
-            if earlier:
-                logger.info("removed what an earlier run wrote: %s", ", ".join(self._names(earlier)))
             for name in (BAD_ROWS, STAGES_RECORD):
                 remove_written(self.path / name)
         record = {
@@ -225,7 +226,8 @@ class RunDirectory:
             run_id = runs.pop() if len(runs) == 1 else None
         newest = None if run_id is None else newest_checkpoint(self.path, str(run_id))
         if run_id is None or newest is None:
-            logger.info("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
+            tell = logger.warning if (self.path / HISTORY_FILE).exists() else logger.info
+            tell("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
             return RunStart(_new_id(), None)
         return RunStart(str(run_id), newest)
 
@@ -258,6 +260,7 @@ class RunDirectory:
         folder = self.path.resolve()
         for file in self.inputs:
             place = file.resolve()
+            # A file of the user's may lie in the folder, but not where models or records will be written.
             first, *rest = place.relative_to(folder).parts if folder in place.parents else ("",)
             if RESERVED.fullmatch(first) or (first in tasks and rest and MODELS.fullmatch(rest[0])):
                 raise StorageError(f"{file} is read, and the run writes there; give another save_path")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.backbone.base import Backbone
-from palm.core.errors import WiringError
+from palm.core.errors import ConfigError, WiringError
 from palm.core.numerics.precision import Precision
 from palm.core.tensor_specs import Tensors
 from palm.engine.training.joint_pass import joint_outputs
@@ -52,7 +52,10 @@ class MultiTaskModel(nn.Module):
         self.private = nn.ModuleDict()
         for task in tasks:
             if task.private_layers:
-                task.top = task.top or backbone.copied_top(task.private_layers)
+                try:
+                    task.top = task.top or backbone.copied_top(task.private_layers)
+                except ConfigError as error:
+                    raise ConfigError(f"task {task.name!r}: {line}" for line in error.problems) from None
                 self.private[f"@{_escaped(task.name)}"] = task.top
 
     @property
@@ -101,10 +104,6 @@ class MultiTaskModel(nn.Module):
         outputs = joint_outputs(encoders, heads, batches, rows_of, self.precision)
         losses = [head.loss(made, own) for head, made, own in zip(heads, outputs, batches, strict=True)]
         return torch.stack(losses)
-
-    def num_terms(self, task: str, batch: Tensors) -> int:
-        """Over how many equal terms that loss is the mean."""
-        return self.head(task).num_terms(batch)
 
 
 def share_parameters(source: nn.Module, target: nn.Module) -> None:

@@ -14,9 +14,13 @@ Callbacks = Sequence[str] | Mapping[str, Mapping[str, Any]]
 """Dotted paths; or dotted path -> settings."""
 
 
-def callbacks_of(given: Callbacks | None) -> list[Observer]:
+def callbacks_of(given: Callbacks | None, place: str = "callbacks") -> list[Observer]:
     """Import callbacks: a function is called with every event, and with its settings by name; of a class,
     an object is made with its settings, and called with every event.
+
+    Args:
+        given: the setting.
+        place: its place and name, for messages.
 
     Raises:
         ConfigError: what cannot be imported, or made with these settings, or called; all of them.
@@ -32,12 +36,12 @@ def callbacks_of(given: Callbacks | None) -> list[Observer]:
             settings = settings or {}
             callback = what(**settings) if isinstance(what, type) else partial(what, **settings)
         except (PalmError, TypeError) as error:
-            problems.append(f"callbacks: {path}: {error}")
+            problems.append(f"{place}: {path}: {error}")
             continue
         if callable(callback):
             found.append(callback)
         else:
-            problems.append(f"callbacks: {path} cannot be called; give the class __call__(self, event)")
+            problems.append(f"{place}: {path} cannot be called; give the class __call__(self, event)")
     if problems:
         raise ConfigError(problems)
     return found

@@ -17,7 +17,7 @@ from typing import IO, Any, Literal
 
 from palm.core.errors import DataError
 from palm.core.files.checksum import checksum
-from palm.core.files.untrusted import read_object
+from palm.core.files.untrusted import POINTER, is_pointer, read_object
 from palm.reader.tables.remote import copies_of, is_address
 
 TableFormat = Literal["tsv", "csv", "jsonl", "parquet", "arrow"]
@@ -111,6 +111,8 @@ def opened(file: Path) -> Iterator[IO[bytes]]:
     opener = _PACKED.get(file.suffix.lower(), open)
     try:
         with opener(file, "rb") as stream:
+            if is_pointer(stream.peek(64)):
+                raise DataError(f"{file}: cannot read the data file ({POINTER})")
             yield stream
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -58,7 +58,8 @@ def _elements(scanner: _Scanner, key: str) -> Iterator[Any]:
             scanner.value()
         more = scanner.goes_on("}")
     if scanner.peek():
-        scanner.fail("nothing after the closing '}'")
+        hint = "; a file with a JSON object a line is named .jsonl" if scanner.peek() == "{" else ""
+        scanner.fail("nothing after the closing '}'", hint)
     if not found:
         scanner.fail(f"a list {key!r} in the object")
 
@@ -128,11 +129,11 @@ class _Scanner:
                     return value
             self._read_on()
 
-    def fail(self, expected: str) -> None:
+    def fail(self, expected: str, hint: str = "") -> None:
         """Raise the error that the next character is not what was expected."""
         character = self.peek()
         found = repr(character) if character else "the end"
-        self._fail_at(self._next, f"expected {expected}, found {found}")
+        self._fail_at(self._next, f"expected {expected}, found {found}{hint}")
 
     def _read_on(self) -> None:
         kept = self._text[self._next :]

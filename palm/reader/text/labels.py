@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from palm.core.checks import choice_problems, raise_any
+from palm.core.differences import shortened
 from palm.core.errors import ConfigError, DataError
 from palm.core.files.untrusted import parse_json, read_bytes, wrap_read_errors
 from palm.core.registry import did_you_mean
@@ -79,7 +80,7 @@ class Labels:
         if type(cell) is int and cell in self.names:
             return cell
         if self._ids:
-            known = ", ".join(list(self._ids)[:_SHOWN]) + (", …" if len(self._ids) > _SHOWN else "")
+            known = ", ".join(shortened(list(self._ids), _SHOWN))
             hint = did_you_mean(text, self._ids)
             raise DataError(f"{place}: the label {text!r} is not in the label_map ({known}){hint}")
         if not re.fullmatch(r"-?[0-9]{1,18}", text):

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from palm.core.errors import DataError
-from palm.reader.tables.record import TableRow, is_missing
+from palm.reader.tables.record import Refuse, TableRow, cut, is_missing
 from palm.reader.text.bad_rows import MendableError
 from palm.reader.text.json_stream import list_elements
 
 SHOWN_IDS = 3
 """How many ids a message shows."""
-
-Refuse = Callable[[DataError], object]
-"""Takes the problem with a part that is left out."""
 
 _PARSED = {"question", "context", "id"}
 _KINDS = {list: "a list", str: "a string", int: "a whole number", (str, int): "a string"}
@@ -197,7 +194,7 @@ def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
             text = {"question": text[0], "context": text[1]}
         if not isinstance(text, dict) or not {"question", "context"} <= text.keys() <= _PARSED:
             form = "(question, context) or {'question': …, 'context': …} (and 'id')"
-            raise DataError(f"{place}: expected {form}, not {_shortened(text)}")
+            raise DataError(f"{place}: expected {form}, not {cut(repr(text), 40)}")
         name = str(text.get("id", number))
         if name in seen:
             raise DataError(f"{place}: a question of the id {name!r} came before; ids must be unique")
@@ -215,7 +212,10 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
         MendableError: the text of one is elsewhere: at one place, or nearest to its position.
     """
     if not question.answers:
-        raise DataError(f"{question.place}: no answers; training needs one for every question")
+        raise DataError(
+            f"{question.place}: no answers; training needs one for every question, or "
+            "remove_noanswer: False, as for SQuAD 2.0"
+        )
     context = question.context
     in_place = tuple(
         answer
@@ -255,14 +255,9 @@ def _check_not_empty(text: str, name: str, place: str) -> None:
 
 def _field(owner: Any, name: str, kind: type | tuple[type, ...], place: str) -> Any:
     if not isinstance(owner, dict):
-        raise DataError(f"{place}: expected an object with {name!r}, not {_shortened(owner)}")
+        raise DataError(f"{place}: expected an object with {name!r}, not {cut(repr(owner), 40)}")
     if name not in owner:
         raise DataError(f"{place}: no {name!r}; there is {', '.join(map(repr, owner)) or 'nothing'}")
     if not isinstance(owner[name], kind):
-        raise DataError(f"{place}: {name!r} should be {_KINDS[kind]}, not {_shortened(owner[name])}")
+        raise DataError(f"{place}: {name!r} should be {_KINDS[kind]}, not {cut(repr(owner[name]), 40)}")
     return owner[name]
-
-
-def _shortened(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:40] + "…"

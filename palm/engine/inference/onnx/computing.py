@@ -71,13 +71,14 @@ class OnnxEngine:
     ) -> None:
         if precision not in PRECISIONS:
             raise ConfigError(
-                [f"precision with engine 'onnx' should be one of {', '.join(PRECISIONS)}, not {precision!r}"]
+                f"precision with engine 'onnx' should be one of {', '.join(PRECISIONS)}, not {precision!r}"
             )
         require_onnx("engine 'onnx'")
         outputs = {f"output.{name}": ("", name) for name in head.outputs_attr}
         self.graph = Graph(backbone, {"": head}, batch_specs(reader), outputs).eval()
         version = importlib.metadata.version("onnxruntime")
         self.about = f"{PRECISIONS[precision]} by onnxruntime {version} on cpu"
+        # Eight rows of different lengths: a graph that took a size for a constant gives another result.
         rows = made_up_batch(reader, num_rows=8)
         with tempfile.TemporaryDirectory() as folder:
             file = graph_file(self.graph, rows, PRECISIONS[precision], cache, Path(folder) / FILE)

@@ -32,18 +32,19 @@ def tracker_problems(names: Sequence[str]) -> list[str]:
     return found
 
 
-def trackers_of(names: Sequence[str], folder: Path | None) -> list[Observer]:
+def trackers_of(names: Sequence[str], folder: Path | None, place: str = "trackers") -> list[Observer]:
     """Return the observers of trackers.
 
     Args:
         names: of `TRACKERS`.
         folder: where they keep what they get, unless their own environment variables say otherwise.
+        place: of the setting, with its name, for messages.
 
     Raises:
         ConfigError: an unknown one, one whose package is missing, or no folder.
     """
     if problems := tracker_problems(names):
-        raise ConfigError([f"trackers: {line}" for line in problems])
+        raise ConfigError([f"{place}: {line}" for line in problems])
     if names and folder is None:
         raise ConfigError(["trackers need a folder to write to; call set_saver(save_path, save_steps) first"])
     return [_class_of(name)(name, folder) for name in names]

@@ -1,0 +1,70 @@
+"""A cell that is interrupted: the step is finished, a checkpoint saved, and the result has what there is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from helpers import tiny
+from palm.controller import Controller
+from palm.core.errors import StorageError
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield tiny.write_files(tmp_path)
+    signal.signal(signal.SIGINT, before)
+
+
+def controller(folder: Path, **settings: Any) -> Controller:
+    common = {"overwrite": False, "num_epochs": 1, "progress": "none", **settings}
+    return Controller(tiny.config(folder, "cls", **common), argv=[])
+
+
+def interrupt(event: Any) -> None:
+    if getattr(event, "number", 0) == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupted_cell_ends_with_a_checkpoint_and_a_partial_result(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = controller(folder).train([interrupt])
+    assert result.steps == {"cls": 3}
+    assert result.is_interrupted
+    assert Path(result.paths["checkpoint"]).name == "step_3"
+    assert "step_3: the same once more with resume: auto" in caplog.text
+    resumed = controller(folder, resume="auto").train()
+    assert (resumed.steps, resumed.is_interrupted) == ({"cls": 10}, False)
+
+
+def test_a_second_training_in_the_same_kernel_is_refused_or_says_that_it_starts_anew(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "palm")
+    first = controller(folder)
+    first.train([interrupt])
+    with pytest.raises(StorageError) as caught:
+        first.train()
+    assert [word for word in ("resume: auto", "overwrite: true") if word not in str(caught.value)] == []
+    anew = controller(folder, overwrite=True).train()
+    assert (anew.steps, anew.history[0]["step"]) == ({"cls": 10}, 0)
+    assert "step_3 are replaced" in caplog.text
+
+
+def test_an_interrupted_stage_is_the_last(folder: Path) -> None:
+    stages = [{"name": "one"}, {"name": "two"}]
+    result = controller(folder, stages=stages).train([interrupt])
+    assert (result.is_interrupted, result.history[-1]["step"]) == (True, 3)
+    assert not (folder / "out/stages/2-two").exists()
+    resumed = controller(folder, stages=stages, resume="auto").train()
+    assert (resumed.is_interrupted, resumed.steps) == (False, {"cls": 20})

@@ -1,0 +1,89 @@
+"""A mistake is told once, at the place of the setting, and with the cause that it has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import palm
+from helpers import tiny
+from helpers.mistakes import POINTER, controller
+from palm.core.errors import ConfigError, PalmError, StorageError
+from palm.core.files.tensors import load_tensors, save_tensors
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tiny.write_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "own", "place"),
+    [
+        ({"batch_size": 4.5}, {}, "config.yaml:7"),
+        ({"num_epochs": "many"}, {}, "config.yaml:8"),
+        ({}, {"n_classes": 0}, "cls.yaml:5"),
+        ({"private_layers": 7}, {}, "config.yaml:15"),
+        ({}, {"private_layers": 7}, "cls.yaml:6"),
+        ({"stages": []}, {}, "config.yaml:15"),
+        ({"stages": [{"name": "a"}, {"name": "a"}]}, {}, "config.yaml:15"),
+        ({"trackers": "nope"}, {}, "config.yaml:15"),
+        ({"callbacks": "nope.Call"}, {}, "config.yaml:15"),
+        ({"callbacks": "Call"}, {}, "config.yaml:15"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_its_place(
+    change: dict[str, Any], own: dict[str, Any], place: str, folder: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        controller(folder, change, **own).train()
+    (line,) = caught.value.problems
+    assert line.startswith(f"{place}: ")
+
+
+def test_weights_that_are_no_numbers_are_named(folder: Path) -> None:
+    source = folder / "weights"
+    palm.Controller(tiny.config(folder, "cls", max_steps=1), argv=[]).train()
+    palm.convert(folder / "out/cls/infer_model", source)
+    weights = load_tensors(source / "model.safetensors")
+    name = next(name for name in weights if "word_embeddings" in name)
+    weights[name][3, 2] = torch.nan
+    (source / "model.safetensors").unlink()
+    save_tensors(source / "model.safetensors", weights)
+    with pytest.raises(StorageError) as caught:
+        controller(folder, {"pretrain_path": "weights"}).train()
+    assert "embeddings.word.weight" in str(caught.value)
+    (source / "model.safetensors").write_text(POINTER, encoding="utf-8")
+    with pytest.raises(StorageError) as caught:
+        controller(folder, {"pretrain_path": "weights"}).train()
+    assert "git lfs pull" in str(caught.value)
+
+
+def test_what_is_no_checkpoint_to_resume_from_is_told_as_what_it_is(folder: Path) -> None:
+    settings = {"save_every_n_steps": 5, "overwrite": False}
+    controller(folder, settings).train()
+    out = folder / "out"
+    for resume, other, words in (
+        (out / "cls/infer_model", "adam", ("saved model", "start_from")),
+        (out, "adam", ("is a run", str(out / "step_20"))),
+        (out / "step_5", "lamb", ("optimizer", "'adam'", "'lamb'", "start_from")),
+    ):
+        again = controller(folder, {"save_path": "other", "resume": str(resume), "optimizer": other})
+        with pytest.raises(PalmError) as caught:
+            again.train()
+        message = str(caught.value)
+        assert [word for word in words if word not in message] == [], message
+
+
+def test_json_lines_in_place_of_one_document_are_told(folder: Path) -> None:
+    rows = [json.dumps({"data": []})] * 2
+    (folder / "rows.json").write_text("\n".join(rows), encoding="utf-8")
+    with pytest.raises(PalmError) as caught:
+        controller(folder, {}, "mrc", train_file="rows.json").train()
+    assert "rows.json:2:1: " in str(caught.value)
+    assert ".jsonl" in str(caught.value)
