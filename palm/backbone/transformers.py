@@ -197,7 +197,8 @@ class Transformers(Backbone):
         return given
 
     def _padded(self, inputs: Tensors) -> dict[str, Any]:
-        mask, pad = inputs["input_mask"], self.config.pad_token_id
+        mask = inputs["input_mask"]
+        pad = self.config.pad_token_id
         # Some families count positions by what is not padding, so padding must be their own.
         ids = inputs["token_ids"].masked_fill(~mask, 0 if pad is None else pad)
         given = {"input_ids": ids, "attention_mask": mask.long()}

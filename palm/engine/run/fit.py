@@ -89,8 +89,7 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
     with collected_warnings() as collected, tf32(recipe.tf32), fixed_order(recipe.deterministic):
         warned = collected if watch.warned is None else watch.warned
         try:
-            if watch.folder is not None and is_first():
-                write_bad_rows(watch.folder, training.tasks)
+            write_bad_rows(watch.folder, training.tasks)
             for event in _events(training, watch):
                 tell(event, observers)
                 while warned:
@@ -108,12 +107,16 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
     return result_of(history.lines, steps, planned, history.seconds())
 
 
-def write_bad_rows(folder: Path, tasks: Sequence[Task]) -> None:
+def write_bad_rows(folder: Path | None, tasks: Sequence[Task]) -> None:
     """Write `bad_rows.jsonl` where there are such rows, and name it: one row a line, of every file the first.
+
+    Nothing is written without a folder, or on ranks but the first.
 
     Raises:
         StorageError: the folder cannot be written.
     """
+    if folder is None or not is_first():
+        return
     lines = []
     total = 0
     for task in tasks:
