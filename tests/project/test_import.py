@@ -124,7 +124,7 @@ def test_an_optimizer_does_not_wait_for_the_compiler() -> None:
 
 def test_the_names_that_are_imported_late_are_those_that_a_type_checker_reads() -> None:
     tree = ast.parse(Path(palm.__file__).read_text(encoding="utf-8"))
-    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If) and isinstance(node.test, ast.Name))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     homes = {alias.name: node.module for node in imports for alias in node.names if node.module != "palm"}
     packages = [alias.name for node in imports for alias in node.names if node.module == "palm"]
