@@ -275,8 +275,8 @@ class Controller:
         plan = self._task_plan(task)
         path = self._data_file(plan, "dev_file", dev_file)
         model = self._model(plan, inference_model_dir)
-        if dev_file is None and (told := model.other_data(path)):
-            logger.warning("%s: %s", task, told)
+        if dev_file is None and (other_file := model.other_data(path)):
+            logger.warning("%s: %s", task, other_file)
         with tf32(self.plan.settings.get("tf32")):
             scores = model.evaluate(path, plan.task.get("metrics"), output)
         logger.info(

@@ -349,11 +349,11 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
 
 def versions_of(run: Run) -> dict[str, str]:
     """Return the versions of the programs that made the run, as far as its history and its models tell."""
-    told = {"palm": "unknown"}
+    by_program = {"palm": "unknown"}
     for model in run.models[:1]:
         description = verified_object(model.folder, DESCRIPTION)
-        told |= (description.get("training") or {}).get("versions", {})
-    return told | ({"palm": run.history.start.palm} if run.history.start.palm else {})
+        by_program |= (description.get("training") or {}).get("versions", {})
+    return by_program | ({"palm": run.history.start.palm} if run.history.start.palm else {})
 
 
 def _score(value: float | None) -> str:

@@ -71,8 +71,8 @@ def _copy(store: Any, name: str) -> Path:
 
 def _about(store: Any, name: str) -> dict[str, Any]:
     store.invalidate_cache()
-    told = store.info(name)
-    return {fact: told[fact] if fact == "size" else str(told[fact]) for fact in _FACTS if fact in told}
+    known = store.info(name)
+    return {fact: known[fact] if fact == "size" else str(known[fact]) for fact in _FACTS if fact in known}
 
 
 def _folder() -> Path:
