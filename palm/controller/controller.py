@@ -50,7 +50,7 @@ from palm.engine.training.loop import Training
 from palm.engine.training.recipe import Recipe, identity
 from palm.engine.training.task import Task
 from palm.engine.training.transfer import TransferProbe
-from palm.engine.watching.callbacks import callbacks_of
+from palm.engine.watching.callbacks import callback_problems, callbacks_of
 from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
@@ -156,6 +156,7 @@ class Controller:
             StorageError: `save_path` cannot be used; or `resume` names another run's checkpoint.
             Stopped: a signal asked for it.
         """
+        raise_any(callback_problems(callbacks))
         settings = self._fresh().settings
         directory = self._directory()
         if self.stages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError
 from palm.lr_sched.base import LR_SCHEDULES, Schedule
 
@@ -23,6 +24,8 @@ class TriangularScheduler(Schedule):
     """
 
     def __init__(self, warmup_steps: float, num_train_steps: float) -> None:
+        raise_any(type_problems((int, float), "a number", warmup_steps=warmup_steps))
+        raise_any(type_problems((int, float), "a number", num_train_steps=num_train_steps))
         if not 0 <= warmup_steps < num_train_steps:
             raise ConfigError(
                 [

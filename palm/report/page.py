@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from palm.core.checks import path_problems, raise_any
 from palm.core.durations import duration
 from palm.core.errors import PalmError
 from palm.core.files.fs import write_text
@@ -74,6 +75,7 @@ def write_report(
         PalmError: jinja2 is missing.
         StorageError: no history there, or `output` cannot be written.
     """
+    raise_any(path_problems(run=run))
     folder = Path(run)
     file = folder / REPORT_FILE if output is None else Path(output)
     if (folder / COMPARISON).is_file():

@@ -180,6 +180,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def temporary_name(path: Path) -> Path:
     """Return a sibling of `path` for this process to write; the name tells host and process."""
+    path = path if path.name else path.absolute()
     return path.with_name(f".{path.name}.{_host()}-{os.getpid()}.part")
 
 
