@@ -59,7 +59,6 @@ PEAKS = {"B200": 2250, "H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, 
 
 HEADS = (1, 2, 4, 8)
 
-VARIANTS["palm compiled"] = lambda case, shape, device: Palm(case, shape, device, "bf16", compile=True)
 VARIANTS["HF bf16 FA2 grouped"] = lambda case, shape, device: HuggingFace(
     case, shape, device, "bf16", "flash_attention_2", grouped=True
 )
@@ -128,8 +127,7 @@ def all_at_once(training: Training, case: Case, steps: int) -> Callable[[], None
 def resumed(training: Training) -> None:
     """Give the optimizer its own state back from the CPU, as a resumed run does."""
     parameters = dict(training.model.named_parameters())
-    names = {id(parameter): name for name, parameter in parameters.items()}
-    tensors = optimizer_tensors(training.optimizer, lambda parameter: names[id(parameter)])
+    tensors = optimizer_tensors(training.optimizer, parameters)
     saved = {name: value.cpu() for name, value in tensors.items()}
     restore_optimizer(training.optimizer, parameters, saved)
 
@@ -280,13 +278,11 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--minutes", type=float, default=9, help="no further case begins after them")
     parser.add_argument("--peak", type=float, help="the card's dense bf16 TFLOP/s, where it is not known")
-    parser.add_argument("--compile", action="store_true", help="palm with compiled layers, too")
     parser.add_argument("--output", type=Path, help="a Markdown file to append the table to")
     args = parser.parse_args()
     if args.quick:
         args.shape, args.turns, args.steps = ["tiny"], 1, 2
-    args.variants = ["palm", *(["palm compiled"] if args.compile else [])]
-    args.variants += ["HF bf16 sdpa", "HF bf16 sdpa grouped"]
+    args.variants = ["palm", "HF bf16 sdpa", "HF bf16 sdpa grouped"]
     if importlib.util.find_spec("flash_attn") is not None:
         args.variants.append("HF bf16 FA2 grouped")
     return args

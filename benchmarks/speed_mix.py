@@ -15,7 +15,7 @@ from speed_cases import SHAPES
 from speed_runs import clock
 
 import palm
-from palm.distributed import Replica
+from palm.distributed.replica import Replica
 from palm.engine.training import loop
 from palm.engine.training.loop import Training
 

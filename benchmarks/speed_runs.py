@@ -106,7 +106,6 @@ class Palm:
         shape: of the encoder.
         device: where.
         precision: fp32 or bf16.
-        compile: as the setting.
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class Palm:
         shape: Shape,
         device: torch.device,
         precision: Precision,
-        compile: bool = False,
     ) -> None:
         self.case, self.device, self.precision = case, device, precision
         self.cache = WeightCache()
@@ -128,7 +126,6 @@ class Palm:
                 schedule=lambda _: 1.0,
                 device=device,
                 precision=precision,
-                compile=compile,
             )
         )
 

@@ -91,7 +91,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What `palm.<name>` stands for: one of the names above, or a package of palm."""
+    """Return the object that `palm.<name>` stands for: one of the names above, or a package of palm."""
     if name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     elif not name.startswith("_") and find_spec(f"palm.{name}"):

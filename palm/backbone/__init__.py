@@ -2,11 +2,7 @@
 
 from palm.backbone import base_backbone
 from palm.backbone.base import BACKBONES, Backbone
-from palm.backbone.bert import BERT
-from palm.backbone.distilbert import DistilBERT
-from palm.backbone.electra import ELECTRA
-from palm.backbone.ernie import ERNIE
-from palm.backbone.roberta import RoBERTa
+from palm.backbone.bert_family import BERT, ELECTRA, ERNIE, DistilBERT, RoBERTa
 from palm.backbone.transformers import Transformers
 
 __all__ = [

@@ -35,10 +35,8 @@ class LearnedPositions:
         pad = -1 if self.pad_token_id is None else self.pad_token_id
         if self.pad_token_id is not None and not 0 <= pad < rows - 1:
             raise ConfigError(
-                [
-                    f"pad_token_id: {pad!r} leaves no position to a token; it should be 0 or more, and below "
-                    f"max_position_embeddings {rows!r} - 1"
-                ]
+                f"pad_token_id: {pad!r} leaves no position to a token; it should be 0 or more, and below "
+                f"max_position_embeddings {rows!r} - 1"
             )
         return Table("position", "position_ids", "max_position_embeddings", rows, unused=pad + 1)
 

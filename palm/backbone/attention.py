@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -45,11 +44,10 @@ class SelfAttention(nn.Module):
         super().__init__()
         if kind.rotary_base is not None and width // num_heads % 2:
             raise ConfigError(
-                [f"num_attention_heads: rotary positions need heads of even width, not {width // num_heads}"]
+                f"num_attention_heads: rotary positions need heads of even width, not {width // num_heads}"
             )
         self.num_heads = num_heads
         self.kind = kind
-        self.attend: Callable[..., Tensor] = attend
         self.dropout_prob = dropout_prob
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
@@ -87,7 +85,7 @@ class SelfAttention(nn.Module):
         else:
             dropout_prob = self.dropout_prob if self.training else 0.0
             scope = packing.scope(first_only, self.kind.window)
-            context = self.attend(query, key, value, scope, dropout_prob)
+            context = attend(query, key, value, scope, dropout_prob)
         return linear(context.flatten(1), self.output)
 
 

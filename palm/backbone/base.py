@@ -21,6 +21,8 @@ class Backbone(Component, nn.Module):
         inputs_attr: tensors it takes from the reader.
         outputs_attr: features it gives.
         max_tokens: the longest sequence it takes; None for any.
+        wants_even_lengths: True if the rows of a training batch should be of about one length, because it
+            computes padding as well.
         is_packed: True if it computes real tokens only, and takes the layout of `packing.layout_of`.
     """
 
@@ -32,6 +34,7 @@ class Backbone(Component, nn.Module):
     outputs_attr: Specs
     max_tokens: int | None = None
     is_packed: bool = False
+    wants_even_lengths: bool = False
 
     @abstractmethod
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
@@ -55,10 +58,8 @@ class Backbone(Component, nn.Module):
             ConfigError: the encoder does not tell.
         """
         raise ConfigError(
-            [
-                f"{type(self).__name__} does not tell which layer its parameters are in, as freeze and "
-                "layerwise_decay need; give it a method parameter_layers"
-            ]
+            f"{type(self).__name__} does not tell which layer its parameters are in, as freeze and "
+            "layerwise_decay need; give it a method parameter_layers"
         )
 
     def copied_top(self, count: int) -> nn.ModuleDict:
@@ -68,11 +69,11 @@ class Backbone(Component, nn.Module):
             ConfigError: this backbone cannot, or has no more layers than that.
         """
         name = type(self).__name__
-        raise ConfigError([f"private_layers: {name} does not know how; leave it out, not {count}"])
+        raise ConfigError(f"private_layers: {name} does not know how; leave it out, not {count}")
 
     def with_top(self, top: nn.ModuleDict) -> Backbone:
         """This backbone with what `copied_top` gave in place of its own; below, it is the same modules."""
-        raise ConfigError([f"private_layers: {type(self).__name__} does not know how ({len(top)} parts)"])
+        raise ConfigError(f"private_layers: {type(self).__name__} does not know how ({len(top)} parts)")
 
     def checkpoint_activations(self) -> None:
         """Keep less for the backward pass, and compute it again there; nothing else changes.
@@ -81,7 +82,7 @@ class Backbone(Component, nn.Module):
             ConfigError: this backbone cannot.
         """
         name = type(self).__name__
-        raise ConfigError([f"activation_checkpointing: {name} does not know how; leave it out"])
+        raise ConfigError(f"activation_checkpointing: {name} does not know how; leave it out")
 
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone", Backbone)

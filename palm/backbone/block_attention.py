@@ -81,7 +81,11 @@ class _Attention(torch.autograd.Function):
         for piece, (q, k, v, weight, mask) in zip(ctx.pieces, saved, strict=True):
             mean = piece.gradient_by_head(gradient)
             grad_weight = _product(mean, v.mT, ctx.dropout_scale)
-            grad_scores = softmax_gradient(apply_mask(grad_weight, mask), weight)
+            # Private to torch, and one pass: 3 to 4 times as fast as the formula by its operators, 13 µs
+            # against 51 for 12 heads of 80 tokens in float32, 23 against 101 in bfloat16.
+            grad_scores = torch._softmax_backward_data(
+                apply_mask(grad_weight, mask), weight, -1, weight.dtype
+            )
             piece.put_queries(grad_query, _product(grad_scores, k, ctx.scale))
             of_keys = _product(grad_scores.mT, q, ctx.scale)
             of_values = _product(apply_mask(weight, mask).mT, mean, ctx.dropout_scale)
@@ -103,17 +107,6 @@ def _empty_up_to(stop: int, like: Tensor, shape: torch.Size) -> Tensor:
     empty = like.new_empty(shape)
     empty[stop:] = 0
     return empty
-
-
-def softmax_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
-    """The gradient of the scores, from that of their softmax over the last dimension, `weight`."""
-    # torch has this in one pass, as a private function that a version may lack: 3 to 4 times as fast as the
-    # formula, 13 µs against 51 for 12 heads of 80 tokens in float32, 23 against 101 in bfloat16.
-    if hasattr(torch, "_softmax_backward_data"):
-        return torch._softmax_backward_data(gradient, weight, -1, weight.dtype)
-    wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
-    products = gradient * wide
-    return (products - wide * products.sum(-1, keepdim=True)).to(weight.dtype)
 
 
 def _product(one: Tensor, other: Tensor, scale: float) -> Tensor:

@@ -31,7 +31,7 @@ class Dropout(nn.Dropout):
 
 def dropout(values: Tensor, probability: float) -> Tensor:
     """Zero every number with a probability, and scale the others so that the expectation stays."""
-    if values.is_cuda or torch.compiler.is_compiling():
+    if values.is_cuda:
         return F.dropout(values, probability)
     dropped: Tensor = _ByteDropout.apply(values, probability)  # type: ignore[no-untyped-call]
     return dropped

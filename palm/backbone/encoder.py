@@ -16,7 +16,6 @@ from palm.backbone.architecture import Architecture
 from palm.backbone.base import Backbone
 from palm.backbone.embeddings import Embeddings
 from palm.backbone.layer import PostNorm, call_layer, casting
-from palm.backbone.packed_attention import attend
 from palm.backbone.packing import Packing, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.shape import Shape, Table
@@ -201,30 +200,8 @@ class Encoder(Backbone):
             WiringError: if an input is missing, of another shape or dtype or too long, if a row begins
                 with padding, or (on a CPU) if an id lies outside its table.
         """
-        return self.features(inputs, self._layout(inputs), wanted)
-
-    def trunk(self, inputs: Tensors, depth: int) -> tuple[Tensor, Packing]:
-        """Run the embeddings and the lowest `depth` layers: [tokens, width], and their layout.
-
-        Raises:
-            WiringError: as `forward`.
-        """
-        packing = self._layout(inputs)
-        tokens = self.embeddings(inputs, packing)
-        if self._is_rotary:
-            packing = replace(packing, position_ids=packing.pack(inputs["position_ids"]))
-        with torch.autocast(tokens.device.type, enabled=False), casting(self.layers[:depth], tokens):
-            for layer in self.layers[:depth]:
-                tokens = self._run(layer, tokens, packing, False)
-        return tokens, packing
-
-    def above(self, trunk: tuple[Tensor, Packing], wanted: Collection[str], depth: int) -> Tensors:
-        """Compute outputs from those of `trunk`; `word_embedding` is not available."""
-        tokens, packing = trunk
-        with torch.autocast(tokens.device.type, enabled=False):
-            outputs = self._encode(tokens, packing, set(wanted), depth)
-        table = {"embedding_table": self.embeddings.word_table}
-        return outputs | (table if "embedding_table" in wanted else {})
+        packing = checked_layout(inputs, self.inputs_attr, self.max_tokens, self.embeddings.word_table)
+        return self.features(inputs, packing, wanted)
 
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
         """Compute `forward` without its checks, on a given layout of the batch."""
@@ -252,25 +229,12 @@ class Encoder(Backbone):
         """
         self._checkpoints_activations = True
 
-    def compile(self, *args: Any, **options: Any) -> None:
-        """Compile every layer with `torch.compile`, for batches of any size, when it is first called.
-
-        Attention itself is left out: it goes through the sequences in Python, or is one kernel already.
-        """
-        for layer in self.layers:
-            assert isinstance(layer, PostNorm)
-            layer.attention.attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
-            layer.compile(*args, **{"dynamic": True, **options})
-
-    def _layout(self, inputs: Tensors) -> Packing:
-        return checked_layout(inputs, self.inputs_attr, self.max_tokens, self.embeddings.word_table)
-
-    def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str], depth: int = 0) -> Tensors:
-        """Compute the wanted ones of `encoder_outputs` and the sentence embeddings, from layer `depth` on."""
+    def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str]) -> Tensors:
+        """Compute the wanted ones of `encoder_outputs` and the sentence embeddings."""
         every_token = "encoder_outputs" in wanted or self.pooler is None
-        encoded = None if depth else encode_single(self.layers, tokens, packing, not every_token)
+        encoded = encode_single(self.layers, tokens, packing, not every_token)
         if encoded is None:
-            *lower, last = self.layers[depth:]
+            *lower, last = self.layers
             with casting([*lower, last], tokens):
                 for layer in lower:
                     tokens = self._run(layer, tokens, packing, False)
@@ -305,9 +269,7 @@ class Encoder(Backbone):
         """
         if not 1 <= count < len(self.layers):
             most = len(self.layers) - 1
-            raise ConfigError(
-                [f"private_layers should be at most {most}, so that one is shared, not {count}"]
-            )
+            raise ConfigError(f"private_layers should be at most {most}, so that one is shared, not {count}")
         parts = {"layers": self.layers[-count:], "final_norm": self.final_norm, "pooler": self.pooler}
         return nn.ModuleDict({name: copy.deepcopy(part) for name, part in parts.items() if part is not None})
 
@@ -323,9 +285,6 @@ class Encoder(Backbone):
         return own
 
     def _run(self, layer: nn.Module, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
-        if first_only and layer._compiled_call_impl is not None:
-            # Made here: up to Python 3.11, the compiler stops at the lock of a cached_property.
-            _ = packing.first, packing.first_only
         if self._checkpoints_activations and torch.is_grad_enabled():
             again: Tensor = checkpoint(call_layer, layer, tokens, packing, first_only, use_reentrant=False)
             return again

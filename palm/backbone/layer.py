@@ -14,7 +14,8 @@ from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
 from palm.core.numerics.fused_cast import cast_together
 from palm.core.numerics.layers import ACTIVATIONS, casts_norms, layer_norm, linear
-from palm.distributed import local_shard, num_ranks
+from palm.distributed.group import num_ranks
+from palm.distributed.shards import local_shard
 
 
 class FeedForward(nn.Module):
@@ -120,14 +121,11 @@ def casting(
 ) -> AbstractContextManager[None]:
     """Within it, what layers cast to the dtype of tokens on their way through them is cast already.
 
-    Not in compiled layers, which cast within their kernels. Of several ranks, which send gradients of one
-    layer while those of others are still computed, each layer does so for itself, where its parameters are
-    whole.
+    Of several ranks, which send gradients of one layer while those of others are still computed, each layer
+    does so for itself, where its parameters are whole.
     """
-    layers = list(layers)
-    is_compiled = any(layer._compiled_call_impl is not None for layer in layers)
     other_way = (num_ranks() > 1) != one_of_several_ranks
-    if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or other_way or is_compiled:
+    if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or other_way:
         return nullcontext()
     kinds = (nn.Linear, nn.LayerNorm) if casts_norms(tokens) else (nn.Linear,)
     parts = (part for layer in layers for part in layer.modules() if isinstance(part, kinds))

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from palm.backbone.attention import AttentionKind, SelfAttention
 from palm.backbone.layer import FeedForward, PostNorm
-from palm.backbone.packed_attention import attend
 from palm.backbone.packing import Packing, Padded
 from palm.core.numerics.layers import linear
 from palm.core.numerics.weight_cache import Product, active_cache, cached_product
@@ -110,7 +109,7 @@ class _BoundLayer:
 
 def _is_plain(layer: nn.Module) -> bool:
     """True if a layer is of the one kind that `_BoundLayer` computes."""
-    if type(layer) is not PostNorm or layer._compiled_call_impl is not None:
+    if type(layer) is not PostNorm:
         return False
     attention = layer.attention
     linear_layers = (attention.query, attention.key, attention.value, attention.output)
@@ -118,7 +117,6 @@ def _is_plain(layer: nn.Module) -> bool:
     return (
         type(attention) is SelfAttention
         and attention.kind == AttentionKind()
-        and attention.attend is attend
         and type(layer.ffn) is FeedForward
         and all(type(part) in (nn.Linear, nn.LayerNorm) for part in parts)
     )

@@ -57,11 +57,13 @@ class Transformers(Backbone):
         self.config = read_encoder_config(encoder_config_path)
         kind = self.config.model_type
         self.is_packed = kind in PACKED
+        self.wants_even_lengths = not self.is_packed
         self.pooling: str = "cls" if pooling == "model" else pooling
         self.sentence: SentenceLayers | None = None
         self._build(encoder_config_path)
         if not self.is_packed:
-            logger.info("%s: its attention cannot be replaced, so its batches are padded", kind)
+            told = "%s: its attention cannot be replaced; its batches are padded, of rows of about one length"
+            logger.info(told, kind)
         takes = inspect.signature(self.model.forward).parameters
         self._takes_positions = "position_ids" in takes and self.is_packed
         takes_segments = "token_type_ids" in takes and getattr(self.config, "type_vocab_size", 0) > 1
@@ -195,7 +197,8 @@ class Transformers(Backbone):
         return given
 
     def _padded(self, inputs: Tensors) -> dict[str, Any]:
-        mask, pad = inputs["input_mask"], self.config.pad_token_id
+        mask = inputs["input_mask"]
+        pad = self.config.pad_token_id
         # Some families count positions by what is not padding, so padding must be their own.
         ids = inputs["token_ids"].masked_fill(~mask, 0 if pad is None else pad)
         given = {"input_ids": ids, "attention_mask": mask.long()}

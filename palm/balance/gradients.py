@@ -36,7 +36,7 @@ class GradientBalance(Balance):
             self._weighting = getattr(aggregation, self.weighting)(**self.options)
         except ImportError as error:
             raise ConfigError(
-                [f"balance: {type(self).__name__} needs torchjd: pip install 'palm-torch[balance]' ({error})"]
+                f"balance: {type(self).__name__} needs torchjd: pip install 'palm-torch[balance]' ({error})"
             ) from None
 
     def of_gradients(self, tasks: Sequence[str], gramian: Tensor, draws: np.random.Generator) -> list[float]:

@@ -35,6 +35,7 @@ class Uncertainty(Balance):
         s = self.table("s")
         for task, loss in zip(tasks, losses, strict=True):
             now = s.get(task, 0.0)
+            # Cut off, so that one huge loss does not throw s far away.
             s[task] = now - self.rate * min(max(1 - math.exp(-now) * loss, -1.0), 1.0)
 
 
@@ -68,6 +69,7 @@ class DWA(Balance):
             total, count = sums.get(task, (0.0, 0))
             sums[task] = [total + loss, count + 1]
             if count + 1 == self.STEPS:
+                # Only the last two means are compared.
                 means[task] = [*means.get(task, []), (total + loss) / self.STEPS][-2:]
                 sums[task] = [0.0, 0]
 

@@ -84,7 +84,7 @@ def predict(options: argparse.Namespace) -> None:
     """
     if _names_model(options, "palm predict", "model", "input", "output"):
         from palm.core.numerics.device import device_of
-        from palm.distributed import join
+        from palm.distributed.group import join
 
         device = device_of(use_gpu=options.engine == "torch")
         join(device)
@@ -104,8 +104,8 @@ def predict(options: argparse.Namespace) -> None:
         *cli.OPTIONAL_CONFIG,
         cli.repeated("--task", "NAME", "a task to evaluate; may be repeated"),
         cli.option("--input", type=Path, help="the data file, with labels"),
-        cli.option("--metric", action="append", help="a metric instead of the usual; may be repeated"),
         cli.option("--output", type=Path, help="a .jsonl, .csv or .parquet file for the scored rows"),
+        cli.option("--metric", action="append", help="a metric instead of the usual; may be repeated"),
         *cli.SAVED_MODEL,
     ],
     takes_settings=True,

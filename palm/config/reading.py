@@ -106,7 +106,8 @@ class _Sources:
         content = config
         if not isinstance(content, Mapping):
             path = Path(os.path.abspath(content))  # noqa: PTH100 - resolve() would follow links
-            self.title, self.base = displayed(path), path.parent
+            self.title = displayed(path)
+            self.base = path.parent
             content = self._read(read_yaml, path)
             if self.failed:
                 self.problems.raise_if_any()

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from palm.core.errors import DataError, StorageError
-from palm.core.files.atomic_dir import new_directory
+from palm.core.errors import DataError
+from palm.core.files.cache import Cache
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.registry import did_you_mean
-from palm.reader.base import Reader
-from palm.reader.rows.cache import DataCache
 from palm.reader.tables.columns import TARGETS, Columns
 from palm.reader.tables.files import TableFormat
 from palm.reader.tables.reading import pass_over, raw_rows
@@ -76,7 +73,7 @@ class _Table:
     path: Path
     settings: RowSettings
     format: TableFormat | None
-    tasks: dict[str, tuple[Columns, RowKeys]] = field(default_factory=dict)
+    tasks: dict[str, tuple[Columns, Sequence[str], RowKeys]] = field(default_factory=dict)
 
     def rows(self) -> dict[str, Numbers]:
         """Read the table once, for every task; returns the numbers of the rows of each part."""
@@ -85,16 +82,16 @@ class _Table:
             if not self._is_wanted(row):
                 continue
             chosen.append(number)
-            for columns, keys in self.tasks.values():
+            for columns, names, keys in self.tasks.values():
                 cells = columns.row(row).cells
-                texts = [cells.get(name) for name in columns.optional if name not in TARGETS]
+                texts = [cells.get(name) for name in names]
                 keys.add(texts, next((cells[name] for name in TARGETS if name in cells), None))
-        parts = split([keys for _, keys in self.tasks.values()], self.settings.fractions)
+        parts = split([keys for _, _, keys in self.tasks.values()], self.settings.fractions)
         numbers = np.asarray(chosen, dtype=np.int64)
         return {**parts, "": numbers}
 
     def _look_up(self, names: Sequence[str], place: str, varies: bool) -> None:
-        for columns, _ in self.tasks.values():
+        for columns, _, _ in self.tasks.values():
             columns.head(names, place, varies)
         for name in self.settings.where or {}:
             if name not in names and not varies:
@@ -133,25 +130,21 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
             continue
         cls, arguments = task.reader
         key = json.dumps([str(task.task["train_file"]), task.rows.where, task.rows.split], default=str)
-        new = _Table(task.task["train_file"], task.rows, arguments.get("format"))
+        format_ = cls.table_format(task.task["train_file"], arguments.get("format"))
+        new = _Table(task.task["train_file"], task.rows, format_)
         table = tables.setdefault(key, new)
-        columns = Columns((), _known(cls), arguments.get("columns"))
-        table.tasks[task.name] = (columns, RowKeys(task.rows.seed))
+        columns = Columns((), cls.known_columns, arguments.get("columns"))
+        table.tasks[task.name] = (columns, cls.split_by, RowKeys(task.rows.seed))
     for table in tables.values():
         parts = table.rows()
         digest = data_checksum(table.path)
         for task in (task for task in tasks if task.name in table.tasks):
-            _, keys = table.tasks[task.name]
+            _, _, keys = table.tasks[task.name]
             chosen = dict(parts)
             chosen["train"] = sample(keys, parts["train"], task.rows.sample, task.rows.sample_per_label)
             rows = {name: parts[""][chosen[name]] for name in FILES if name in chosen}
             _enter(task, rows, digest, folder, records)
     return records
-
-
-def _known(cls: type[Reader]) -> tuple[str, ...]:
-    known: tuple[str, ...] = getattr(cls, "known_columns", ())
-    return known
 
 
 def _enter(
@@ -163,18 +156,10 @@ def _enter(
     for part, rows in parts.items():
         text = Selection(task.task["train_file"], digest, rows.tolist()).text(settings)
         name = f"{task.name}.{part}{ENDING}"
-        cache = DataCache.of_user()
-        base = Path(tempfile.gettempdir()) / "palm-rows" if cache is None else cache.folder
-        entry = base / hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:32]
-        found[part] = entry / name
-        try:
-            if not found[part].is_file():
-                with new_directory(entry) as new:
-                    write_text(new / name, text)
-        except StorageError:
-            if not found[part].is_file():  # another process was first
-                raise
-        os.utime(found[part].parent)  # it is in use, and not to be forgotten
+        key = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:32]
+        found[part] = Cache.of_anyone().file(
+            key, name, f"the rows of {task.name}", partial(write_text, text=text)
+        )
         if folder is not None:
             records[folder / name] = text
     _take(task, found)

@@ -24,14 +24,8 @@ from palm.core.logging import collected_warnings, logger, set_verbosity, show_on
 from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean
 from palm.core.signals import stop_request
-from palm.distributed import (
-    barrier,
-    from_first,
-    is_first,
-    launch_id,
-    lost_a_process,
-    report_missing_ranks,
-)
+from palm.distributed.failures import report_missing_ranks
+from palm.distributed.group import barrier, from_first, is_first, launch_id, lost_a_process
 from palm.downloader.hub import pretrained_directory
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names

@@ -128,9 +128,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
     for name, wrong in setting_problems(settings, config.tasks):
         config.problem(f"{place_of(config, name)} {wrong}")
-    # None for 'auto' where nobody has asked the directory, as before training.
-    encoder_name = None if settings.get("backbone") == AUTO else settings.get("backbone")
-    backbone = component(BACKBONES, "backbone", encoder_name)
+    backbone = component(BACKBONES, "backbone", settings.get("backbone"))
     optimizer = component(OPTIMIZERS, None, settings.get("optimizer", "adam"))
     mixing = component(MIXINGS, None, settings.get("mixing", "mix_ratio"))
     balance = None if settings.get("balance") is None else component(BALANCES, None, settings["balance"])
@@ -260,7 +258,9 @@ def _known(
     registry: Registry[T], name: str | None, config: Config, scope: str | None, has: Chosen
 ) -> T | None:
     """Return the class of this name and enter it into `has`; or None, with a line of the report."""
-    if name is None:  # which is reported; so who could use other settings is not known
+    # A name that lacks is reported, and 'auto' stays where nobody has asked the directory, as in prediction:
+    # either way it is not known who could use other settings.
+    if name is None or (name == AUTO and registry is BACKBONES):
         config.excuse(scope)
         return None
     key = SETTING_OF[registry.kind]

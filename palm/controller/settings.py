@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal
 from palm.config import ModelPath
 from palm.core.numerics import precision
 from palm.core.numerics.device import DeviceName
-from palm.distributed import DEFAULT_TIMEOUT, Parallel
+from palm.distributed.group import DEFAULT_TIMEOUT
+from palm.distributed.replica import Parallel
 from palm.engine.training.planning import TasksPerStep
 from palm.engine.training.recipe import LossScale
 from palm.engine.watching.progress import Progress
@@ -99,7 +100,6 @@ class RunSettings:
             point; as torch has it where absent.
         deterministic: take kernels that add in a fixed order, so that a run on a GPU repeats itself bit by
             bit, as one on a CPU always does; slower there.
-        compile: compile the encoder's layers with torch.compile; it pays on a GPU, in long runs.
         activation_checkpointing: compute activations again in the backward pass instead of keeping them;
             takes less memory and more time.
         random_seed: decides everything that is drawn; the same seed repeats a run.
@@ -156,7 +156,6 @@ class RunSettings:
     precision: precision.Setting = "auto"
     tf32: bool | None = None
     deterministic: bool = False
-    compile: bool = False
     activation_checkpointing: bool = False
     random_seed: int = 1
 

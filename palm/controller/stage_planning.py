@@ -79,9 +79,7 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
         tasks = _tasks_of(said, config.tasks)
         name = _name_of(said, tasks, config.tasks)
         label = f"{number}-{name}"
-        wrong = list(_problems(said, name, tasks, config.tasks))
-        if "name" in said and name in [each.label.partition("-")[2] for each in found]:
-            wrong.append(f"name {name!r} is that of an earlier stage; give it another")
+        wrong = list(_problems(said, name, tasks, config.tasks, found))
         if not wrong:
             try:
                 found.append(_stage(config, planned, said, label, tasks, found))
@@ -163,10 +161,14 @@ def _of_all(planned: Plan, place: str) -> Iterator[str]:
         yield "resume: a run in stages goes on from the newest checkpoint of its stage; set resume: auto"
 
 
-def _problems(said: Mapping[str, Any], name: str, tasks: Any, known: Sequence[str]) -> Iterator[str]:
+def _problems(
+    said: Mapping[str, Any], name: str, tasks: Any, known: Sequence[str], before: Sequence[StagePlan]
+) -> Iterator[str]:
     """Problems of a stage's name, tasks and places; its settings are checked when it is planned."""
     if not NAME.fullmatch(name):
         yield f"name should be of letters, digits, '_', '-', '+' and '.', not {name!r}"
+    if "name" in said and _label(name, before) is not None:
+        yield f"name {name!r} is that of an earlier stage; give it another"
     if not isinstance(tasks, list) or not tasks:
         yield f"tasks should be a list of names, not {tasks!r}"
     else:

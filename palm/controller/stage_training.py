@@ -11,7 +11,8 @@ from palm.controller.document import Document
 from palm.controller.stage_planning import StagePlan
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
-from palm.distributed import barrier, from_first, is_first, launch_id, lost_a_process, report_missing_ranks
+from palm.distributed.failures import report_missing_ranks
+from palm.distributed.group import barrier, from_first, is_first, launch_id, lost_a_process
 from palm.engine.run.checkpoint import save_checkpoint
 from palm.engine.run.result import TrainingResult
 from palm.engine.run.run_directory import CONFIGURATION, RunDirectory

@@ -18,7 +18,9 @@ from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.checks import type_problems
 from palm.core.errors import PalmError
 from palm.core.numerics.device import device_of
-from palm.distributed import DEFAULT_TIMEOUT, join, launch, record_failure
+from palm.distributed.failures import record_failure
+from palm.distributed.group import DEFAULT_TIMEOUT, join
+from palm.distributed.launch import launch
 from palm.downloader.hub import settings_of_model
 from palm.engine.training.task import Task
 

@@ -36,7 +36,7 @@ def checked_phase(value: object) -> dict[str, Any]:
         ConfigError: for any other value.
     """
     if value not in ("train", "predict"):
-        raise ConfigError([f"phase should be 'train' or 'predict', not {value!r}"])
+        raise ConfigError(f"phase should be 'train' or 'predict', not {value!r}")
     return {}
 
 

@@ -13,11 +13,11 @@ class ConfigError(PalmError):
     """A wrong configuration, with all of its problems in one report.
 
     Args:
-        problems: one line each, every one beginning with its place (`config.yaml:7: …`).
+        problems: one, or several, every one beginning with its place (`config.yaml:7: …`).
     """
 
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = list(problems)
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
         super().__init__("\n".join(self.problems))
 
 

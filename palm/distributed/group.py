@@ -70,7 +70,7 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
         visible = torch.cuda.device_count()
         if gpu >= visible:
             raise ConfigError(
-                [f"process {gpu} of this machine has no GPU: {visible} are visible; start {visible} at most"]
+                f"process {gpu} of this machine has no GPU: {visible} are visible; start {visible} at most"
             )
         torch.cuda.set_device(gpu)
         backend = "cpu:gloo,cuda:nccl"

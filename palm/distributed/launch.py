@@ -39,10 +39,8 @@ def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
             logger.info("%d GPUs are visible; one is used, because this is no program in a file", count)
             return
         raise ConfigError(
-            [
-                f"num_devices: {count} processes need a program in a file; save this as one and run "
-                f"`python program.py`, or `torchrun --nproc-per-node {count} program.py`"
-            ]
+            f"num_devices: {count} processes need a program in a file; save this as one and run "
+            f"`python program.py`, or `torchrun --nproc-per-node {count} program.py`"
         )
     logger.info("%d devices: starting one process for each", count)
     if device.type == "cpu":
@@ -68,9 +66,9 @@ def count_devices(device: torch.device, num_devices: int | Literal["auto"]) -> i
     if num_devices == "auto":
         return visible if device.type == "cuda" else 1
     if num_devices < 1:
-        raise ConfigError([f"num_devices should be 1 or more, or auto, not {num_devices!r}"])
+        raise ConfigError(f"num_devices should be 1 or more, or auto, not {num_devices!r}")
     if device.type == "cuda" and num_devices > visible:
-        raise ConfigError([f"num_devices is {num_devices}, but {visible} GPUs are visible"])
+        raise ConfigError(f"num_devices is {num_devices}, but {visible} GPUs are visible")
     return num_devices
 
 

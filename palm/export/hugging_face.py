@@ -112,7 +112,7 @@ def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[st
     weights = {f"{family.model_type}.{name}": value for name, value in named.items()}
     if head.reads_pooler:
         weights |= {n: pooler[own] for own, n in renamed(pooler, {"pooler": family.pooler}).items()}
-    own = {name: value.detach() for name, value in model.head.named_parameters()}
+    own = model.head.library_parameters()
     theirs = renamed(own, head.names_on(family.model_type))
     return weights | {theirs[name]: value for name, value in own.items()}
 

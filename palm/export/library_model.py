@@ -35,7 +35,7 @@ def library_model(model: InferenceModel, head: HeadLayout) -> nn.Module:
     weights = {prefix + name: value for name, value in backbone.model.state_dict().items()}
     if head.reads_pooler:
         weights |= {n.removeprefix(ABOVE): v for n, v in backbone.state_dict().items() if n.startswith(ABOVE)}
-    own = dict(model.head.named_parameters())
+    own = model.head.library_parameters()
     names, lacking = found
     weights |= {theirs: own[ours] for ours, theirs in names.items()}
     differing = lacking or _lacking(built, weights)

@@ -28,6 +28,16 @@ class Schedule(Component, ABC):
         return self
 
 
+def warmup_problems(warmup_steps: float, num_train_steps: float) -> list[str]:
+    """Return a line if a warm-up is negative, or as long as the run."""
+    if 0 <= warmup_steps < num_train_steps:
+        return []
+    return [
+        f"warmup_steps should be at least 0 and below num_train_steps ({num_train_steps!r}), "
+        f"not {warmup_steps!r}"
+    ]
+
+
 LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule", Schedule)
 
 HORIZON = ("warmup_steps", "num_train_steps")
@@ -53,7 +63,8 @@ def schedule_of_run(
     """
     schedule = LR_SCHEDULES[name]
     horizon = dict(zip(HORIZON, (int(warmup_proportion * num_train_steps), num_train_steps), strict=True))
+    # The signature says which part of the horizon a schedule needs, also that of a user's own.
     accepted = inspect.signature(schedule).parameters
     if warmup_proportion > 0 and "warmup_steps" not in accepted:
-        raise ConfigError([f"warmup_proportion: {name} has no warm-up of this kind; leave it out"])
+        raise ConfigError(f"warmup_proportion: {name} has no warm-up of this kind; leave it out")
     return schedule(**{key: value for key, value in horizon.items() if key in accepted}, **settings or {})

@@ -7,7 +7,7 @@ from abc import abstractmethod
 
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
-from palm.lr_sched.base import LR_SCHEDULES, Schedule
+from palm.lr_sched.base import LR_SCHEDULES, Schedule, warmup_problems
 
 
 class Decay(Schedule):
@@ -23,12 +23,7 @@ class Decay(Schedule):
     """
 
     def __init__(self, warmup_steps: float, num_train_steps: float, lr_end_factor: float = 0.0) -> None:
-        problems = []
-        if not 0 <= warmup_steps < num_train_steps:
-            problems.append(
-                f"warmup_steps should be at least 0 and below num_train_steps ({num_train_steps!r}),"
-                f" not {warmup_steps!r}"
-            )
+        problems = warmup_problems(warmup_steps, num_train_steps)
         if not 0 <= lr_end_factor < 1:
             problems.append(f"lr_end_factor should be at least 0 and below 1, not {lr_end_factor!r}")
         raise_any(problems)
@@ -39,6 +34,7 @@ class Decay(Schedule):
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
             return step / self.warmup_steps
+        # Beyond the planned end, where a run may go on for a target, the rate stays at its last.
         progress = (step - self.warmup_steps) / (self.num_train_steps - self.warmup_steps)
         return self.end_factor + (1 - self.end_factor) * self.left(min(progress, 1.0))
 
@@ -88,7 +84,7 @@ class PolynomialScheduler(Decay):
     ) -> None:
         super().__init__(warmup_steps, num_train_steps, lr_end_factor)
         if not lr_power > 0:
-            raise ConfigError([f"lr_power should be above 0, not {lr_power!r}"])
+            raise ConfigError(f"lr_power should be above 0, not {lr_power!r}")
         self.power = lr_power
 
     def left(self, progress: float) -> float:
@@ -119,11 +115,10 @@ class SlantedTriangularScheduler(Schedule):
         self.cut = int(num_train_steps * self.CUT_FRACTION)
         if self.cut < 1:
             raise ConfigError(
-                [
-                    f"slanted_triangular rises in a tenth of the steps, for which {num_train_steps!r} are "
-                    "too few; set num_epochs higher, or lr_scheduler: linear"
-                ]
+                f"slanted_triangular rises in a tenth of the steps, for which {num_train_steps!r} are "
+                "too few; set num_epochs higher, or lr_scheduler: linear"
             )
+        # So that the line down ends at T, up to the rounding of the cut.
         self.fall = self.cut * (1 / self.CUT_FRACTION - 1)
 
     def __call__(self, step: int) -> float:

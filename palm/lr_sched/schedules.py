@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError
-from palm.lr_sched.base import LR_SCHEDULES, Schedule
+from palm.lr_sched.base import LR_SCHEDULES, Schedule, warmup_problems
 
 
 @LR_SCHEDULES.register("linear_warmup_decay")
@@ -24,15 +24,9 @@ class TriangularScheduler(Schedule):
     """
 
     def __init__(self, warmup_steps: float, num_train_steps: float) -> None:
-        raise_any(type_problems((int, float), "a number", warmup_steps=warmup_steps))
-        raise_any(type_problems((int, float), "a number", num_train_steps=num_train_steps))
-        if not 0 <= warmup_steps < num_train_steps:
-            raise ConfigError(
-                [
-                    f"warmup_steps should be at least 0 and below num_train_steps ({num_train_steps!r}),"
-                    f" not {warmup_steps!r}"
-                ]
-            )
+        numbers = {"warmup_steps": warmup_steps, "num_train_steps": num_train_steps}
+        raise_any(type_problems((int, float), "a number", **numbers))
+        raise_any(warmup_problems(warmup_steps, num_train_steps))
         self.warmup_steps = warmup_steps
         self.num_train_steps = num_train_steps
 
@@ -41,6 +35,7 @@ class TriangularScheduler(Schedule):
             return 1.0
         if step < self.warmup_steps:
             return step / self.warmup_steps
+        # Not from the end of the warm-up on: PALM counts the decay from step 0.
         return max(0.0, 1.0 - step / self.num_train_steps)
 
     def simplest(self) -> Schedule:
@@ -67,11 +62,12 @@ class NoamScheduler(Schedule):
     def __init__(self, warmup_steps: float) -> None:
         if not warmup_steps > 0:
             raise ConfigError(
-                [f"noam needs at least one step of warm-up, not {warmup_steps!r}; raise warmup_proportion"]
+                f"noam needs at least one step of warm-up, not {warmup_steps!r}; raise warmup_proportion"
             )
         self.warmup_steps = warmup_steps
 
     def __call__(self, step: int) -> float:
+        # From 1, or the first step would have no rate.
         ratio = (step + 1) / self.warmup_steps
         return float(min(ratio, ratio**-0.5))
 
@@ -89,7 +85,7 @@ class WarmupScheduler(Schedule):
 
     def __init__(self, warmup_steps: float) -> None:
         if not warmup_steps >= 0:
-            raise ConfigError([f"warmup_steps should be 0 or more, not {warmup_steps!r}"])
+            raise ConfigError(f"warmup_steps should be 0 or more, not {warmup_steps!r}")
         self.warmup_steps = warmup_steps
 
     def __call__(self, step: int) -> float:

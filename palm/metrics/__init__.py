@@ -2,6 +2,7 @@
 
 from palm.metrics.answers import Cmrc, Squad, Squad2
 from palm.metrics.base import METRICS, Metric, metric_problems, metrics_of, scores_of
+from palm.metrics.calibration import CalibrationError, LabelCalibrationError, calibration_error
 from palm.metrics.classification import Accuracy, MacroF1, MatthewsCorrelation, MicroF1
 from palm.metrics.files import Question, cmrc_scores, squad2_scores, squad_questions, squad_scores
 from palm.metrics.mlm import Perplexity, WordAccuracy
@@ -13,10 +14,12 @@ from palm.metrics.tagging import Entity, EntityF1, TokenAccuracy, entities, enti
 __all__ = [
     "METRICS",
     "Accuracy",
+    "CalibrationError",
     "Cmrc",
     "Entity",
     "EntityF1",
     "ExactMatch",
+    "LabelCalibrationError",
     "LabelF1",
     "MacroF1",
     "MatthewsCorrelation",
@@ -33,6 +36,7 @@ __all__ = [
     "Squad2",
     "TokenAccuracy",
     "WordAccuracy",
+    "calibration_error",
     "cmrc_scores",
     "entities",
     "entity_scores",

@@ -109,6 +109,7 @@ class Squad2(Metric):
         self._questions: list[ScoredQuestion] = []
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
+        # As the authors' script: true answers of nothing but articles and marks do not count.
         answers = [answer for answer in truth["answers"] if counted_words(answer)] or [""]
         text = prediction["text"]
         candidate = next((one["text"] for one in prediction.get("nbest", ()) if one["text"]), text)
@@ -148,6 +149,7 @@ class Squad2(Metric):
         odds = [question.null_odds or 0.0 for question in self._questions]
         for index in np.argsort(odds, kind="stable").tolist():
             question = self._questions[index]
+            # An answer to a question that has none takes back the point for silence.
             current += scores[index] if question.has_answer else -float(bool(question.candidate))
             if current > highest:
                 highest = current
@@ -237,6 +239,7 @@ def treebank_words(text: str) -> list[str]:
 def longest_common_stretch(ours: Sequence[str], theirs: Sequence[str]) -> int:
     """The length of the longest run of segments that both have."""
     longest = 0
+    # A row at a time of the table of common endings, so that memory grows with one text alone.
     before = [0] * (len(theirs) + 1)
     for segment in ours:
         here = [0]

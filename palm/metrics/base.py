@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import Registry
-from palm.distributed import exhaust
+from palm.distributed.group import exhaust
 
 Prediction = Mapping[str, Any]
 """A record, as prediction writes it."""
@@ -73,6 +73,7 @@ def metrics_of(names: Sequence[str]) -> list[type[Metric]]:
         except PalmError as error:
             problems.append(f"metrics: {error}")
             continue
+        # The scores of a task are one mapping: one of the two would replace the other.
         if other := next((other for other in metrics if metrics[other].main == metric.main), None):
             problems.append(f"metrics: {other!r} and {name!r} both give {metric.main!r}; choose one")
         metrics[name] = metric

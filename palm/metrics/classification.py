@@ -74,6 +74,7 @@ class MatthewsCorrelation(LabelCounts):
     worst = -1.0
 
     def compute(self) -> dict[str, float]:
+        # In whole numbers until the end, so that nothing cancels on large files.
         by_chance = sum(count * self.true[label] for label, count in self.predicted.items())
         spread_predicted = self.total**2 - sum(n * n for n in self.predicted.values())
         spread_true = self.total**2 - sum(n * n for n in self.true.values())

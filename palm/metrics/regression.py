@@ -68,10 +68,12 @@ class MeanSquaredError(OfNumbers):
 
 def correlation(one: Floats, other: Floats) -> float:
     """Pearson's correlation of two arrays of the same length."""
+    # Asked of the numbers themselves: subtracting the mean leaves rounding, not 0.
     if (one == one[0]).all() or (other == other[0]).all():
         return float("nan")
     one = one - one.mean()
     other = other - other.mean()
+    # Rounding may carry the quotient beyond 1.
     norms = float(np.linalg.norm(one) * np.linalg.norm(other))
     return float(np.clip(np.dot(one, other) / norms, -1, 1))
 
@@ -79,6 +81,7 @@ def correlation(one: Floats, other: Floats) -> float:
 def ranks(values: Floats) -> Floats:
     """The rank of every value, from 1; equal ones have the mean of the ranks that they take up."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    # The ranks that equal numbers take up are consecutive, so their mean is in the middle.
     last = np.cumsum(counts)
     mean: Floats = (last - (counts - 1) / 2)[which]
     return mean

@@ -42,6 +42,7 @@ def entities(labels: Sequence[str]) -> list[Entity]:
         prefix = label[:1]
         kind = label[1:].removeprefix("-")
         if prefix != "O":
+            # E- and S- end an entity, so an I- after them begins another.
             if kind != kind_before or prefix_before in "OES" or prefix in "BS":
                 result.append(Entity(kind, word, word))
             else:

@@ -104,7 +104,7 @@ class Annealed(EpochMixing):
     def __init__(self, mixing_decay: float = 0.8, *, mixing_draws: Draws = "planned") -> None:
         super().__init__(mixing_draws=mixing_draws)
         if not 0 < mixing_decay <= 1:
-            raise ConfigError([f"mixing_decay should be above 0 and at most 1, not {mixing_decay!r}"])
+            raise ConfigError(f"mixing_decay should be above 0 and at most 1, not {mixing_decay!r}")
         self.decay = mixing_decay
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
@@ -119,11 +119,11 @@ class Annealed(EpochMixing):
         epochs = plan_steps(num_epochs, main.mix_ratio, main.steps_per_epoch) / main.steps_per_epoch
         if epochs <= 1:
             raise ConfigError(
-                ["mixing: annealed changes from epoch to epoch of the main task; set num_epochs above 1"]
+                "mixing: annealed changes from epoch to epoch of the main task; set num_epochs above 1"
             )
         if tasks[reference] is not main:
             raise ConfigError(
-                [f"mixing: annealed counts the epochs of {main.name!r}; make it the sampling_reference"]
+                f"mixing: annealed counts the epochs of {main.name!r}; make it the sampling_reference"
             )
         return self._average(tasks, reference, epochs, math.ceil(epochs))
 
@@ -210,7 +210,7 @@ class DevScore(Mixing):
     ) -> None:
         super().__init__(mixing_draws=mixing_draws)
         if not 0 < mixing_floor <= 1:
-            raise ConfigError([f"mixing_floor should be above 0 and at most 1, not {mixing_floor!r}"])
+            raise ConfigError(f"mixing_floor should be above 0 and at most 1, not {mixing_floor!r}")
         self.references = dict(mixing_references or {})
         self.floor = mixing_floor
 

@@ -36,7 +36,7 @@ def layerwise_lr_decay(decay_rate: float, layer: int, n_layers: int) -> float:
 
 def _never_lazy(value: object) -> dict[str, Any]:
     if value:
-        raise ConfigError(["AdamWDL: lazy_mode is not offered: moments of all rows move in every step"])
+        raise ConfigError("AdamWDL: lazy_mode is not offered: moments of all rows move in every step")
     return {}
 
 
@@ -76,7 +76,7 @@ class AdamWDL(MomentOptimizer):
     def take(self, *, layerwise_decay: float = 1.0, set_param_lr_fun: RateRule | str | None = None) -> None:
         """Take the settings of its own."""
         if not 0 < layerwise_decay <= 1:
-            raise ConfigError([f"layerwise_decay should be above 0 and at most 1, not {layerwise_decay!r}"])
+            raise ConfigError(f"layerwise_decay should be above 0 and at most 1, not {layerwise_decay!r}")
         self.layerwise_decay = layerwise_decay
         rule = layerwise_lr_decay if set_param_lr_fun is None else set_param_lr_fun
         self._rate_rule: RateRule = imported("rate rule", rule) if isinstance(rule, str) else rule
@@ -96,7 +96,7 @@ class AdamWDL(MomentOptimizer):
             ConfigError: rates differ, and the layers are not given.
         """
         if self.needs_layers and layers is None:
-            raise ConfigError(["adamwdl: layerwise_decay needs the layer of each parameter"])
+            raise ConfigError("adamwdl: layerwise_decay needs the layer of each parameter")
         layers = layers or []
         # Rates go by the layers that the encoder tells, not by patterns of names: what is in none of them,
         # heads and pooler, has the full rate.

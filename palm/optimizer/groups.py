@@ -64,11 +64,12 @@ class ParameterGroups(Component):
             return set()
         if self.freeze == "backbone":
             return {name for name in names if name.startswith(BACKBONE)}
+        # Asked for only here, because an encoder of the user's may not tell its layers.
         stages = layers()
         count = 0 if self.freeze == "embeddings" else self.freeze
         assert isinstance(count, int)
         if count >= len(stages):
-            raise ConfigError([f"freeze: there are {len(stages) - 1} layers, not {count}"])
+            raise ConfigError(f"freeze: there are {len(stages) - 1} layers, not {count}")
         return {name for stage in stages[: count + 1] for name in stage}
 
     def apply(
@@ -96,6 +97,7 @@ class ParameterGroups(Component):
         """
         names = {parameter: name for name, parameter in moving}
         self._check_patterns(list(names.values()))
+        # Split, not built anew: a group has settings of its optimizer that this knows nothing of.
         groups = list(optimizer.param_groups)
         optimizer.param_groups.clear()
         for group in groups:

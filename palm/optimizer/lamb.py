@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from palm.core.component import Translate, unused
 from palm.core.errors import ConfigError
-from palm.distributed import full_tensor
+from palm.distributed.shards import full_tensor
 from palm.optimizer.base import OPTIMIZERS, Optimizer
 from palm.optimizer.moments import Group, MomentOptimizer, MomentRule
 
@@ -51,12 +51,12 @@ class Lamb(MomentOptimizer):
         if exclude_from_weight_decay is None:
             return
         if self._rule is not None:
-            raise ConfigError(["lamb: set apply_decay_param_fun or exclude_from_weight_decay, not both"])
+            raise ConfigError("lamb: set apply_decay_param_fun or exclude_from_weight_decay, not both")
         try:
             excluded = [re.compile(pattern) for pattern in exclude_from_weight_decay]
         except re.error as error:
             problem = f"{error.pattern!r} is no regular expression: {error}"
-            raise ConfigError([f"exclude_from_weight_decay: {problem}"]) from None
+            raise ConfigError(f"exclude_from_weight_decay: {problem}") from None
         self._rule = lambda name: not any(pattern.search(name) for pattern in excluded)
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:

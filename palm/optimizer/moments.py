@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from palm.core.checks import choice_problems, number_problems, positive_problems, raise_any
 from palm.core.constructor import constructor_of
 from palm.core.registry import imported
-from palm.distributed import local_shard
+from palm.distributed.shards import local_shard
 from palm.optimizer.base import GRAD_CLIP_TYPES, GradClipType, Optimizer
 
 DecayRule = Callable[[str], bool]

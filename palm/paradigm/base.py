@@ -97,6 +97,10 @@ class Head(Component, Results, nn.Module):
         """
         return pairs
 
+    def library_parameters(self) -> Tensors:
+        """The parameters as another library takes them, which knows nothing of what `tune` fits."""
+        return {name: value.detach() for name, value in self.named_parameters()}
+
     def eval_outputs(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:  # noqa: ARG002
         """Per row what the outputs say of the truth, where `decode` does not suffice for a metric.
 

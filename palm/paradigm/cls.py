@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from palm.core.checks import count_problems, raise_any
+from palm.core.checks import count_problems, dropout_problems, raise_any
 from palm.core.errors import WiringError
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import ALIASES_2X, HEADS, Head, head_problems
+from palm.paradigm.base import ALIASES_2X, HEADS, Head, Judged, head_problems
+from palm.paradigm.calibration import best_temperature, lowest_threshold
 from palm.paradigm.class_loss import ClassLoss
 
 
@@ -30,6 +32,9 @@ class Classify(Head):
         label_smoothing: the part of the true label's probability that is divided among all labels.
         focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
         soft_labels: whether rows have a probability of every label (label_type: soft), not one label.
+        calibrate: fit a temperature to the dev data, by which logits are divided for their probabilities.
+        abstain_below: the precision that is wanted: a prediction abstains where its probability is below the
+            lowest one from which on so many are right on the dev data; without dev data, below this value.
 
     Raises:
         ConfigError: with every setting that is wrong.
@@ -38,6 +43,9 @@ class Classify(Head):
     aliases: ClassVar[dict[str, str]] = {"num_classes": "n_classes"} | ALIASES_2X
     feature: ClassVar[str] = "sentence_embedding"
     metrics: Sequence[str] = ("accuracy", "macro_f1")
+    calibration_error: ClassVar[str] = "ece"
+    temperature: Tensor
+    abstain_threshold: Tensor
 
     def __init__(
         self,
@@ -50,6 +58,8 @@ class Classify(Head):
         label_smoothing: float = 0.0,
         focal_gamma: float = 0.0,
         soft_labels: bool = False,
+        calibrate: bool = False,
+        abstain_below: float | None = None,
     ) -> None:
         super().__init__()
         problems = count_problems(least=2, n_classes=n_classes)
@@ -62,12 +72,28 @@ class Classify(Head):
         self.dropout = nn.Dropout(dropout_prob)
         self.out = nn.Linear(hidden_size, n_classes)
         init_weights(self, initializer_range)
+        self.is_calibrated = calibrate
+        self.abstains_below = abstain_below
+        if calibrate:
+            self.metrics = (*self.metrics, self.calibration_error)
+            self.register_buffer("temperature", torch.ones(1))
+        if abstain_below is not None:
+            raise_any(dropout_problems(abstain_below=abstain_below))
+            self.register_buffer("abstain_threshold", torch.tensor(float(abstain_below)))
         self.class_loss = ClassLoss(n_classes, class_weights, label_smoothing, focal_gamma)
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` and `probs`, both [batch, n_classes]."""
         logits = self.out(self.dropout(features[self.feature]))
-        return {"logits": logits, "probs": logits.float().softmax(-1)}
+        return {"logits": logits, "probs": self.probabilities(logits)}
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The probabilities of logits, both [batch, n_classes]."""
+        return self.calibrated(logits).softmax(-1)
+
+    def calibrated(self, logits: Tensor) -> Tensor:
+        """The logits, divided by the temperature."""
+        return logits.float() / self.temperature.to(logits.device) if self.is_calibrated else logits.float()
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
         """Mean cross-entropy of the rows that have a label.
@@ -98,4 +124,37 @@ class Classify(Head):
         """Per row `label`, the likeliest one (the lowest on a tie), `logits` and `probs` of all labels."""
         labels = outputs["logits"].argmax(-1).tolist()
         scores = zip(labels, outputs["logits"].tolist(), outputs["probs"].tolist(), strict=True)
-        return [{"label": label, "logits": logits, "probs": probs} for label, logits, probs in scores]
+        records = [{"label": label, "logits": logits, "probs": probs} for label, logits, probs in scores]
+        if self.abstains_below is None:
+            return records
+        threshold = float(self.abstain_threshold)
+        return [record | {"abstains": max(record["probs"]) < threshold} for record in records]
+
+    def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
+        """Fit the temperature, and the probability below which predictions abstain."""
+        if not self.is_calibrated and self.abstains_below is None:
+            return pairs
+        pairs = list(pairs)
+        logits = np.asarray([record["logits"] for record, _ in pairs], dtype=np.float32)
+        labels = np.asarray([truth["label"] for _, truth in pairs])
+        if self.is_calibrated:
+            self.temperature.fill_(best_temperature(logits, labels))
+        if self.abstains_below is not None:
+            confidence = self.probabilities(torch.from_numpy(logits)).amax(-1).numpy()
+            right = logits.argmax(-1) == labels
+            self.abstain_threshold.fill_(lowest_threshold(confidence, right, self.abstains_below))
+        return self.decoded_again(pairs)
+
+    def decoded_again(self, pairs: Sequence[Judged]) -> list[Judged]:
+        """The records that follow from their logits now."""
+        logits = torch.tensor([record["logits"] for record, _ in pairs])
+        decoded = self.decode({"logits": logits, "probs": self.probabilities(logits)})
+        return [(record | again, truth) for again, (record, truth) in zip(decoded, pairs, strict=True)]
+
+    def library_parameters(self) -> Tensors:
+        """The parameters, with logits that are divided by the temperature."""
+        parameters = super().library_parameters()
+        if self.is_calibrated:
+            parameters["out.weight"] = parameters["out.weight"] / self.temperature[:, None]
+            parameters["out.bias"] = parameters["out.bias"] / self.temperature
+        return parameters

@@ -117,7 +117,9 @@ class LogPartition(Function):
         edge_factors = (edges - edges.amax(1, keepdim=True)).exp()
         move_factors = (moves - transitions.max()).exp()
         arriving = edge_factors[:, None].expand(2, len(lengths), -1)
-        before, after, sums = [], [], []
+        before = []
+        after = []
+        sums = []
         for likely_labels in torch.stack([likely, likely.gather(1, from_end)]).unbind(2):
             before.append(arriving)
             reached = arriving * likely_labels

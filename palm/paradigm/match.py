@@ -15,6 +15,8 @@ from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS
 from palm.paradigm.cls import Classify
 
+OF_LABELS = "class_weights, label_smoothing, focal_gamma, calibrate and abstain_below"
+
 
 @HEADS.register("match")
 class Match(Classify):
@@ -33,6 +35,9 @@ class Match(Classify):
         class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label)
         label_smoothing: the part of the true label's probability that is divided among all labels.
         focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
+        calibrate: fit a temperature to the dev data, by which logits are divided for their probabilities.
+        abstain_below: the precision that is wanted: a prediction abstains where its probability is below the
+            lowest one from which on so many are right on the dev data; without dev data, below this value.
 
     Raises:
         ConfigError: with every setting that is wrong.
@@ -54,6 +59,8 @@ class Match(Classify):
         class_weights: str | list[float] | None = None,
         label_smoothing: float = 0.0,
         focal_gamma: float = 0.0,
+        calibrate: bool = False,
+        abstain_below: float | None = None,
     ) -> None:
         super().__init__(
             n_classes,
@@ -63,14 +70,16 @@ class Match(Classify):
             class_weights=class_weights,
             label_smoothing=label_smoothing,
             focal_gamma=focal_gamma,
+            calibrate=calibrate,
+            abstain_below=abstain_below,
         )
         problems = choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy)
         raise_any(positive_problems(margin=margin) + problems)
         self.is_pairwise = learning_strategy == "pairwise"
         self.margin = margin
         if self.is_pairwise:
-            if not self.class_loss.is_plain:
-                raise ConfigError(["pairwise: class_weights, label_smoothing and focal_gamma are of labels"])
+            if not self.class_loss.is_plain or calibrate or abstain_below is not None:
+                raise ConfigError([f"learning_strategy: pairwise has no labels; leave out {OF_LABELS}"])
             self.metrics = ("pair_accuracy",)
             self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
             self.outputs_attr = {"probs": TensorSpec(("batch", 1), torch.float)}

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from palm.core.checks import choice_problems, raise_any
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Judged
+from palm.paradigm.calibration import best_temperature, best_thresholds
 from palm.paradigm.cls import Classify
 
 GAMMA = 4.0
@@ -37,6 +38,8 @@ class MultiLabel(Classify):
         initializer_range: sigma of the normal that the weights start from.
         loss: of a label: bce, the binary cross-entropy; or asymmetric, in which the many labels that a text
             has not count little, unless they are likely.
+        calibrate: fit a temperature of each label to the dev data, by which its logits are divided for their
+            probabilities.
 
     Raises:
         ConfigError: with every setting that is wrong.
@@ -46,6 +49,7 @@ class MultiLabel(Classify):
     """
 
     metrics = ("label_f1", "exact_match", "lrap")
+    calibration_error = "label_ece"
     thresholds: Tensor
 
     def __init__(
@@ -55,17 +59,19 @@ class MultiLabel(Classify):
         dropout_prob: float = 0.1,
         initializer_range: float = 0.02,
         loss: str = "bce",
+        *,
+        calibrate: bool = False,
     ) -> None:
-        super().__init__(n_classes, hidden_size, dropout_prob, initializer_range)
+        super().__init__(n_classes, hidden_size, dropout_prob, initializer_range, calibrate=calibrate)
+        if calibrate:
+            self.temperature = torch.ones(n_classes)
         raise_any(choice_problems(("bce", "asymmetric"), loss=loss))
         self.is_asymmetric = loss == "asymmetric"
         self.targets_attr = {"label_set": TensorSpec(("batch", n_classes), torch.float)}
         self.register_buffer("thresholds", torch.full((n_classes,), 0.5))
 
-    def forward(self, features: Tensors) -> Tensors:
-        """`logits` and `probs`, both [batch, n_classes]."""
-        logits = self.out(self.dropout(features[self.feature]))
-        return {"logits": logits, "probs": logits.float().sigmoid()}
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return self.calibrated(logits).sigmoid()
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
         """Mean loss of all labels of all rows, but for those that are unknown."""
@@ -78,6 +84,14 @@ class MultiLabel(Classify):
         else:
             losses = F.binary_cross_entropy_with_logits(logits, labels.clamp(min=0), reduction="none")
         return (losses * known).sum() / known.sum()
+
+    @torch.no_grad()
+    def count_labels(self, labels: npt.NDArray[Any]) -> None:
+        """Start from the labels' frequencies; from 0, all labels pull the encoder to one vector at first."""
+        labels = labels.reshape(-1, self.out.out_features)
+        if not self.out.bias.any():
+            odds = ((labels == 1).sum(0) + 1) / ((labels == 0).sum(0) + 1)
+            self.out.bias.copy_(torch.from_numpy(np.log(odds)))
 
     def num_terms(self, batch: Tensors) -> int:
         """The known labels of all rows."""
@@ -95,35 +109,15 @@ class MultiLabel(Classify):
         ]
 
     def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
-        """Set the thresholds to those with the highest F1."""
+        """Fit the temperatures, if they are wanted, and set the thresholds to those with the highest F1."""
         pairs = list(pairs)
-        probs = np.asarray([record["probs"] for record, _ in pairs], dtype=np.float32)
-        true = np.zeros(probs.shape, dtype=bool)
+        logits = np.asarray([record["logits"] for record, _ in pairs], dtype=np.float32)
+        true = np.zeros(logits.shape, dtype=bool)
         for row, (_, truth) in enumerate(pairs):
             true[row, truth["label_set"]] = True
+        for label in range(len(self.temperature) if self.is_calibrated else 0):
+            both = np.stack([np.zeros(len(pairs)), logits[:, label]], axis=1)
+            self.temperature[label] = best_temperature(both, true[:, label].astype(np.int64))
+        probs = self.probabilities(torch.from_numpy(logits)).numpy()
         self.thresholds.copy_(torch.from_numpy(best_thresholds(probs, true)))
-        given = probs >= self.thresholds.cpu().numpy()
-        return [
-            (record | {"labels": np.flatnonzero(row).tolist()}, truth)
-            for row, (record, truth) in zip(given, pairs, strict=True)
-        ]
-
-
-def best_thresholds(probs: npt.NDArray[np.float32], true: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
-    """The threshold of every label that has the highest F1; 0.5 where no text has the label.
-
-    Of equal ones the highest, halfway between two probabilities.
-
-    Args:
-        probs: [texts, labels].
-        true: [texts, labels].
-    """
-    order = np.argsort(-probs, axis=0, kind="stable")
-    ranked = np.take_along_axis(probs, order, axis=0)
-    right = np.take_along_axis(true, order, axis=0).cumsum(0)
-    given = np.arange(1, len(probs) + 1)[:, None]
-    below = np.concatenate([ranked[1:], np.zeros_like(ranked[:1])])
-    scores = np.where(ranked > below, 2 * right / (given + true.sum(0)), -1)
-    best = scores.argmax(0)[None]
-    middle = (np.take_along_axis(ranked, best, 0) + np.take_along_axis(below, best, 0))[0] / 2
-    return np.where(true.any(0), middle, 0.5).astype(np.float32)
+        return self.decoded_again(pairs)

@@ -136,16 +136,21 @@ def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]
     floats = {name: value for name, value in given.weights.items() if value.is_floating_point()}
     if spoiled := [name for name, value in floats.items() if not value.isfinite().all()]:
         yield f"infinities, or what is not a number, in {len(spoiled)}: {_listed(spoiled)}; copy them anew"
+    yield from _shape_problems(parameters, given)
+
+
+def _shape_problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
+    """Yield the parameters that have another shape in the file, with the setting that gives their rows."""
     for name, parameter in parameters.items():
-        theirs = tuple(given.weights.get(name, parameter).shape)
-        if theirs != tuple(parameter.shape):
-            hints = [
-                f"; its {setting} is {theirs[0]}, the backbone's {parameter.shape[0]}"
-                for setting, first in ROWS_OF.items()
-                if name.endswith(first.removeprefix("layers.0.")) and theirs[0] != parameter.shape[0]
-            ]
-            ours = list(parameter.shape)
-            yield f"{name}: {list(theirs)} in the file, {ours} in the backbone{''.join(hints)}"
+        ours = list(parameter.shape)
+        theirs = list(given.weights.get(name, parameter).shape)
+        if theirs != ours:
+            # Of all layers' parameters of a kind, the table names the first.
+            ends = {first.removeprefix("layers.0."): setting for setting, first in ROWS_OF.items()}
+            setting = next((ends[end] for end in ends if name.endswith(end)), None)
+            is_told = setting is not None and theirs[0] != ours[0]
+            hint = f"; its {setting} is {theirs[0]}, the backbone's {ours[0]}" if is_told else ""
+            yield f"{name}: {theirs} in the file, {ours} in the backbone{hint}"
 
 
 def _listed(names: Sequence[str]) -> str:

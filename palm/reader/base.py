@@ -17,6 +17,7 @@ from palm.reader.legacy_2x import Methods2x
 from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
+from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import Refuse, TableRow
 from palm.reader.text.bad_rows import BadRows
 
@@ -44,6 +45,8 @@ class Reader(Methods2x, ABC):
             not inherited: a subclass says it again.
         truth_names: the fields that `truths` gives, which decide what metrics fit.
         ignored_settings: those that are accepted for PaddlePALM's files and have no effect -> the reason.
+        known_columns: all columns that a table of this reader may have.
+        split_by: those of them whose texts no two parts of a table have in common.
         facts: the counts of a file that `encode` adds to; None while none are wanted.
         on_bad_row: the treatment of rows with targets that cannot be used, see `palm.reader.text.bad_rows`.
         bad_rows: where `read` and `encode` put these while a whole file is encoded; None at other times.
@@ -60,6 +63,8 @@ class Reader(Methods2x, ABC):
     targets_attr: Specs
     truth_names: Sequence[str] = ()
     ignored_settings: ClassVar[Mapping[str, str]] = {}
+    known_columns: ClassVar[tuple[str, ...]] = ()
+    split_by: ClassVar[tuple[str, ...]] = ("text_a", "text_b", "text_b_neg")
     facts: TextFacts | None = None
     on_bad_row: str = "error"
     bad_rows: BadRows | None = None
@@ -141,6 +146,11 @@ class Reader(Methods2x, ABC):
             examples: of which rows, as `read_true` gives them; None for one for each example to predict.
         """
         return None
+
+    @classmethod
+    def table_format(cls, path: Path, named: TableFormat | None) -> TableFormat | None:  # noqa: ARG003
+        """The format of a table whose files' names tell none; `named` is that of the settings."""
+        return named
 
     def results(self, records: Iterable[Record]) -> Iterator[Any]:
         """The records in the form in which `Trainer.predict` gives and writes them, that of 2.x."""

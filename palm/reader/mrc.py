@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -21,17 +20,15 @@ from palm.reader.predictions import Predictions, Record, write_answers
 from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
-from palm.reader.tables.files import files_of, format_of
+from palm.reader.tables.files import TableFormat, files_of, format_of
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.tables.selection import table_of
 from palm.reader.text.squad import (
     SHOWN_IDS,
-    QuestionPart,
     SquadFile,
     SquadQuestion,
     answerable,
     parsed_questions,
-    row_part,
 )
 from palm.reader.text.tokenizer import Pieces
 from palm.reader.text.windows import Window, best_context, windows_of
@@ -76,6 +73,7 @@ class MRCReader(TokenizingReader):
 
     cacheable = True
     known_columns = ("id", "question", "context", "answers", "answer_start")
+    split_by = ("context",)
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are pieces of the context as it is"}
     order_2x = (
         *TokenizingReader.order_2x[:2],
@@ -111,11 +109,23 @@ class MRCReader(TokenizingReader):
         return self._questions(SquadFile(Path(path), "texts"))
 
     def _questions(self, file: SquadFile) -> Iterator[SquadQuestion]:
-        make = partial(self._question, file)
-        if self._is_table(file.path):
-            yield from self._row_questions(file)
-        else:
-            yield from self.examples_of(file.path, file.answers != "none", file.parts, make)
+        """The questions of a file; to train or evaluate on, of a table's rows only those with answers."""
+        with_targets = file.answers != "none"
+        wants_answers = with_targets and self.table_format(file.path, self.format) != "squad"
+        numbers = count(1)
+
+        def example(row: TableRow) -> SquadQuestion | None:
+            number = next(numbers)
+            if wants_answers and is_missing(row.cells["answers"]):
+                return None
+            question = file.question(row, number)
+            if file.answers != "positions" or not (question.answers or self.remove_noanswer):
+                return question
+            return answerable(question)
+
+        columns = ("question", "context", "answers") if wants_answers else ("question", "context")
+        optional = [name for name in self.known_columns if name not in columns]
+        yield from self.table_examples(file.path, with_targets, columns, example, optional)
         if file.num_empty:
             ids = _listed(file.empty, file.num_empty)
             self.warn_once(
@@ -123,33 +133,10 @@ class MRCReader(TokenizingReader):
                 "answers like the others, which mean little"
             )
 
-    def _is_table(self, path: Path) -> bool:
-        first = files_of(table_of(path))[0]
-        return format_of(first) is not None or (self.format is not None and ".json" not in first.suffixes)
-
-    def _row_questions(self, file: SquadFile) -> Iterator[SquadQuestion]:
-        """The questions of a table's rows; to train or evaluate on, only of those that have answers."""
-        with_targets = file.answers != "none"
-        numbers = count(1)
-
-        def example(row: TableRow) -> SquadQuestion | None:
-            part = row_part(row, next(numbers))
-            if with_targets and is_missing(row.cells["answers"]):
-                return None
-            return self._question(file, part)
-
-        targets = ("answers",) if with_targets else ()
-        columns = ("question", "context", *targets)
-        return self.table_examples(file.path, with_targets, columns, example, ("id", "answer_start"))
-
-    def _question(self, file: SquadFile, part: QuestionPart) -> SquadQuestion:
-        question = file.question(part)
-        if file.answers != "positions" or not (question.answers or self.remove_noanswer):
-            return question
-        return answerable(question)
-
-    def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[TableRow] | None:
-        return super().rows_of(path, examples) if self._is_table(path) else None
+    @classmethod
+    def table_format(cls, path: Path, named: TableFormat | None) -> TableFormat | None:
+        first = files_of(table_of(Path(path)))[0]
+        return format_of(first) or (named if named is not None and ".json" not in first.suffixes else "squad")
 
     def truths(self, examples: Iterable[SquadQuestion]) -> Iterator[Record]:
         for example in examples:

@@ -53,7 +53,6 @@ class TokenizingReader(Reader):
         setup: takes the reader's own settings, after those below were taken.
         defaults: other defaults of the settings below.
         tokenizer: that of the vocabulary.
-        known_columns: all columns that a table of this reader may have.
 
     Raises:
         ConfigError: a setting out of its range.
@@ -73,9 +72,9 @@ class TokenizingReader(Reader):
 
     setup: ClassVar[Callable[..., None]]
     defaults: ClassVar[Mapping[str, Any]] = {}
-    known_columns: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
+        # Only of a class that has a `setup` of its own: below a user's constructor, that one stays.
         if "setup" in cls.__dict__ and "__init__" not in cls.__dict__:
             cls.__init__ = constructor_of(cls, TokenizingReader.__init__, cls.setup)  # type: ignore[method-assign]
         super().__init_subclass__(**options)
@@ -131,7 +130,7 @@ class TokenizingReader(Reader):
         return batch
 
     def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[TableRow] | None:
-        rows = raw_rows(Path(path), refuse=pass_over, default=self.format)
+        rows = raw_rows(Path(path), refuse=pass_over, default=self.table_format(path, self.format))
         return rows if examples is None else _rows_at(rows, (example.place for example in examples))
 
     def table_examples(
@@ -140,7 +139,7 @@ class TokenizingReader(Reader):
         with_targets: bool,
         columns: tuple[str, ...],
         make: Callable[[TableRow], Example | None],
-        optional: tuple[str, ...] = (),
+        optional: Sequence[str] = (),
     ) -> Iterator[Example]:
         """For `read`: the examples of a table's rows, which have at least these columns.
 
@@ -165,7 +164,7 @@ class TokenizingReader(Reader):
         found = Columns(columns, optional, self.columns, self.warn_once)
 
         def rows(refuse: Refuse) -> Iterator[TableRow]:
-            return read_table(Path(path), found, refuse, self.format)
+            return read_table(Path(path), found, refuse, self.table_format(path, self.format))
 
         yield from self.examples_of(path, with_targets, rows, counted)
         if unlabelled:

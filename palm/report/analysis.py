@@ -47,7 +47,7 @@ from palm.report.losses import example_losses, has_row_losses, record_loss
 from palm.report.run import Model, Run
 
 ANALYSIS_FILE = "report_data.json"
-ANALYSIS_VERSION = 2
+ANALYSIS_VERSION = 3
 
 MOST_ROWS = 25
 """Rows that are shown, those with the largest loss."""
@@ -97,6 +97,7 @@ class Analysis:
         confused: the pairs that are confused most.
         facts: what else there is to say, as names and values.
         groups: titles, and under each of them ranges with their number of examples and mean score.
+        reliability: names, and of each the probabilities of predictions and how many of these are right.
     """
 
     task: str
@@ -114,6 +115,7 @@ class Analysis:
     confused: Sequence[Confused] = ()
     facts: Sequence[tuple[str, str]] = ()
     groups: Sequence[tuple[str, Sequence[tuple[str, int, float]]]] = ()
+    reliability: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
 
 
 class Analyses(TypedDict):
@@ -266,6 +268,7 @@ def analyse(
         counts.confused(),
         counts.facts(),
         counts.groups(windows),
+        counts.reliability() if windows else [],
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from palm.metrics import CalibrationError, LabelCalibrationError
 from palm.metrics.answers import best, counted_words, exact, word_f1
 from palm.metrics.tagging import Entity, entities
 from palm.reader import Record
@@ -18,6 +19,8 @@ MOST_LABELS = 24
 MOST_PAIRS = 20
 """Of most confused pairs."""
 
+
+NamedPoints = tuple[str, list[tuple[float, float]]]
 
 ScoreGroup = tuple[str, Sequence[tuple[str, int, float]]]
 """A title, and ranges with their number of examples and mean score."""
@@ -73,7 +76,10 @@ class Counts(ABC):
 
     Attributes:
         pairs: (gold, predicted) -> how often, of whatever is compared.
+        calibration: counts probabilities; None before there are any.
     """
+
+    calibration: CalibrationError | None = None
 
     def __init__(self) -> None:
         self.pairs: Counter[tuple[str, str]] = Counter()
@@ -102,6 +108,10 @@ class Counts(ABC):
     def facts(self) -> list[tuple[str, str]]:
         """Further facts, as names and values."""
         return []
+
+    def reliability(self) -> list[NamedPoints]:
+        """Curves of how often predictions of each probability are right; none without probabilities."""
+        return [] if self.calibration is None else self.calibration.curves()
 
     def groups(self, windows: Sequence[int]) -> list[ScoreGroup]:  # noqa: ARG002
         """Scores of the predictions by size of the examples.
@@ -151,6 +161,9 @@ class LabelCounts(Counts):
         )
         self.pairs[gold, predicted] += 1
         probs = record.get("probs")
+        if isinstance(record.get("logits"), list):
+            self.calibration = self.calibration or CalibrationError()
+            self.calibration.update(record, truth)
         certain = f" ({100 * probs[record['label']]:.0f} %)" if isinstance(probs, list) else ""
         return Judged(gold, f"{predicted}{certain}", gold == predicted)
 
@@ -190,8 +203,10 @@ class SetCounts(Counts):
         self._names = names
         self._counts: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
         self._examples = 0
+        self._errors = self.calibration = LabelCalibrationError()
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
+        self._errors.update(record, truth)
         predicted, gold = (
             {self._names.get(label, str(label)) for label in labels}
             for labels in (record["labels"], truth["label_set"])

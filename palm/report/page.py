@@ -225,13 +225,24 @@ def accuracy_interval(share: float, examples: int) -> tuple[float, float]:
     return (share + ratio / 2 - half) / (1 + ratio), (share + ratio / 2 + half) / (1 + ratio)
 
 
-def _length_charts(analysis: Analysis) -> Iterator[Bars]:
+def _length_charts(analysis: Analysis) -> Iterator[Bars | Chart]:
     for file in analysis.data:
         if file.histogram:
             low, median, most, high = file.tokens
             title = f"Lengths of {'training' if file.role == 'train' else 'dev'} rows"
             note = f"{low} to {high} tokens, the median is {median}; 95 % have no more than {most}"
             yield Bars(title, "rows", "tokens", file.histogram, note)
+    if analysis.reliability:
+        yield _reliability(analysis)
+
+
+def _reliability(analysis: Analysis) -> Chart:
+    lines = [
+        Line(Curve(name, points), k, marks=True) for k, (name, points) in enumerate(analysis.reliability)
+    ]
+    ideal = Line(Curve("ideal", [(0.0, 0.0), (1.0, 1.0)]), 7, faint=True, in_table=False)
+    note = "above the diagonal, predictions are right more often than they say"
+    return Chart("Reliability of probabilities", "share that is right", [ideal, *lines], note, "probability")
 
 
 def _last_task_step(history: History, task: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from palm.backbone import Backbone
 from palm.core.checks import count_problems, raise_any, type_problems
@@ -16,7 +16,7 @@ from palm.core.logging import show_on_console
 from palm.core.numerics.device import device_of
 from palm.core.numerics.precision import checked
 from palm.core.tensor_specs import Tensors
-from palm.distributed import join
+from palm.distributed.group import join
 from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.training.build import start
 from palm.engine.training.loop import Training
@@ -28,6 +28,9 @@ from palm.mixing import MixRatio
 from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups, base_optimizer
 from palm.paradigm import Head
 from palm.reader import Reader
+
+if TYPE_CHECKING:
+    from palm.trainer.trainer import Trainer
 
 T = TypeVar("T")
 
@@ -79,6 +82,7 @@ class Assembly(ABC):
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
     Attributes:
+        fitting_call: the call that gives it training data, for messages.
         _planned: arguments of `Recipe` that the plan of its steps takes, too.
         _chosen: further arguments of `Recipe`.
 
@@ -86,8 +90,11 @@ class Assembly(ABC):
         ConfigError: another `precision`.
     """
 
+    fitting_call: ClassVar[str]
+
     def __init__(self, name: str, precision: str) -> None:
         show_on_console()
+        # Before anything is built, because a process of several must take its own GPU.
         join(device_of(use_gpu=True))
         self._name = name
         self._precision = checked(precision)
@@ -105,20 +112,32 @@ class Assembly(ABC):
         return self._name
 
     @abstractmethod
+    def _members(self) -> list[Trainer]:
+        """The trainers of its tasks, in order."""
+
     def _forwards(self, caller: str) -> dict[str, Forward]:
         """Task -> what is trained, after every trainer's `build_forward`."""
+        call = "build_forward(backbone, head)"
+        return {each.name: needed(each.forward, each.name, call, caller) for each in self._members()}
 
-    @abstractmethod
+    def _predict_forwards(self, caller: str) -> dict[str, Forward]:
+        """Task -> what predicts, after every trainer's `build_predict_forward`."""
+        call = "build_predict_forward(backbone, head)"
+        return {each.name: needed(each.predict_forward, each.name, call, caller) for each in self._members()}
+
     def _loadable(self, caller: str) -> dict[str, Forward]:
         """Task -> what is trained, or, where nothing is, what predicts."""
+        trains = any(each.forward for each in self._members())
+        predicts = any(each.predict_forward for each in self._members())
+        return self._predict_forwards(caller) if predicts and not trains else self._forwards(caller)
 
-    @abstractmethod
     def _tasks(self, caller: str) -> list[Task]:
         """The tasks with their training data."""
+        return [needed(each.task, self.name, self.fitting_call, caller) for each in self._members()]
 
-    @abstractmethod
     def _is_fitted(self) -> bool:
-        """Return True if there are tasks."""
+        """Return True if all tasks have training data."""
+        return all(each.task is not None for each in self._members())
 
     def build_backward(
         self,
@@ -143,7 +162,8 @@ class Assembly(ABC):
         """
         self._forwards("build_backward")
         if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
-            raise ConfigError([f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}"])
+            raise ConfigError(f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}")
+        # Optimizers of 2.x take the schedule in their constructor; only the run can follow it.
         own_schedule = getattr(optimizer, "lr_scheduler", None)
         self._chosen |= {
             "ema_decay": ema_decay if use_ema else None,
@@ -157,7 +177,7 @@ class Assembly(ABC):
             weight_decay = None
         if weight_decay is not None:
             if "weight_decay" not in settings:
-                raise ConfigError([f"weight_decay: {type(optimizer).__name__} has none; leave it out"])
+                raise ConfigError(f"weight_decay: {type(optimizer).__name__} has none; leave it out")
             settings["weight_decay"] = weight_decay
             optimizer = type(optimizer)(**settings)
         if type(optimizer) is Adam:  # but the constructor of 2.x for what the registry calls adam

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
@@ -16,7 +15,7 @@ from palm.core.files.door import make_folder
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
-from palm.distributed import is_first
+from palm.distributed.group import is_first
 from palm.downloader import pretrained_directory
 from palm.engine.run.evaluation import Evaluator
 from palm.engine.run.fit import Watch, run_training
@@ -33,7 +32,7 @@ from palm.engine.watching.progress import Progress
 from palm.engine.watching.trackers import trackers_of
 from palm.pretrained import load_pretrain
 from palm.trainer.assembly import Assembly, Forward, LossVariable, needed, seed_of
-from palm.trainer.dev_data import DevFiles, Metrics, give_dev_data
+from palm.trainer.fitting import DevFiles, Metrics, give_dev_data
 from palm.trainer.saving import FOLDERS, kinds_of, load_trained, save_run
 
 __all__ = ["Forward", "LossVariable", "TrainerBase", "needed", "seed_of"]
@@ -56,11 +55,10 @@ class TrainerBase(Assembly):
         self._saver: PeriodicSaver | None = None
         self._save_path: Path | None = None
 
-    @abstractmethod
-    def _heading(self, logged: Logged) -> str:
+    def _heading(self, logged: Logged) -> str:  # noqa: ARG002
         """Return the beginning of a step's log line."""
+        return ""
 
-    @abstractmethod
     def _tell_finish(self, event: Event) -> None:
         """Log that a target has had its steps, where several are trained."""
 
@@ -83,6 +81,7 @@ class TrainerBase(Assembly):
         backbone = next(iter(forwards.values())).backbone
         heads = [(name, forward.head, ()) for name, forward in forwards.items()]
         load_pretrain(backbone, pretrained_directory(model_path), heads)
+        # Own layers were copied from the shared ones when the task was made; they are to be pretrained, too.
         for task in self._tasks("load_pretrain") if self._is_fitted() else ():
             if task.top is not None:
                 task.top.load_state_dict(backbone.copied_top(task.private_layers).state_dict())
@@ -102,6 +101,7 @@ class TrainerBase(Assembly):
         logger.info("Load model from %s", path)
         self._begin_anew()
         self._checkpoint = path
+        # Without data and an optimizer there is no run to continue; then the weights are to predict.
         if self._optimizer is not None and self._is_fitted():
             self._training("load_ckpt")
         else:
@@ -169,7 +169,7 @@ class TrainerBase(Assembly):
         raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
         run, evaluator = self._evaluated(dev_file, metrics)
         if early_stopping_patience > 0 and evaluator is None:
-            raise ConfigError(["early_stopping_patience needs a dev_file"])
+            raise ConfigError("early_stopping_patience needs a dev_file")
         actors = evaluation_observers(
             evaluator, self._save_path, {}, early_stopping_patience, early_stopping_by
         )
@@ -263,6 +263,7 @@ class TrainerBase(Assembly):
             self._training("get_one_batch")  # which knows where it stopped
         seed = seed_of(task.reader for task in tasks)
         plan = self._plan("get_one_batch")
+        # Counted apart: a batch may be taken long before it is trained on, if ever.
         handed = Counter({task.name: task.step for task in tasks})
         for position in count(self.cur_train_step):
             progress = [task.progress(handed[task.name]) for task in tasks]

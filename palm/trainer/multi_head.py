@@ -16,7 +16,7 @@ from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
 from palm.core.registry import did_you_mean
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.distributed import from_first
+from palm.distributed.group import from_first
 from palm.engine.training.events import Event, Logged
 from palm.engine.training.loop import Step, Training
 from palm.engine.training.planning import TasksPerStep, expect
@@ -51,6 +51,8 @@ class MultiHeadTrainer(TrainerBase):
         ConfigError: none, or two of the same name; another `precision`.
     """
 
+    fitting_call = "fit_readers_with_mixratio(readers, sampling_reference, num_epochs)"
+
     def __init__(
         self,
         trainers: Sequence[Trainer],
@@ -72,7 +74,7 @@ class MultiHeadTrainer(TrainerBase):
         self._chosen |= {"loss_scale": loss_scale, "balance": balance}
         self.trainers = {trainer.name: trainer for trainer in trainers}
         if not trainers or len(self.trainers) < len(trainers):
-            raise ConfigError([f"MultiHeadTrainer needs trainers of different names, not {self.name!r}"])
+            raise ConfigError(f"MultiHeadTrainer needs trainers of different names, not {self.name!r}")
         self._shared: SharedPass | None = None
 
     # Before training
@@ -105,9 +107,8 @@ class MultiHeadTrainer(TrainerBase):
             WiringError: the trainers have different backbones.
         """
         forwards = self._predict_forwards("build_predict_forward")
-        backbone = _one_backbone(forwards)
-        own = {name: trainer.of_task["private_layers"] for name, trainer in self.trainers.items()}
-        self._shared = SharedPass(backbone, {name: each.head for name, each in forwards.items()}, own)
+        heads = [each.head for name, each in forwards.items() if not self._has_own_layers(name)]
+        self._shared = SharedPass(_one_backbone(forwards), heads)
         return {name: dict(forward.head.outputs_attr) for name, forward in forwards.items()}
 
     def fit_readers(self, readers: Readers, phase: str = "train", *, max_steps: int | None = None) -> None:
@@ -160,10 +161,10 @@ class MultiHeadTrainer(TrainerBase):
         for name, reader in self._by_name(readers).items():
             if reader.num_epochs is not None:
                 raise ConfigError(
-                    [f"the reader of {name!r} was loaded with num_epochs {reader.num_epochs}; give None"]
+                    f"the reader of {name!r} was loaded with num_epochs {reader.num_epochs}; give None"
                 )
         if num_epochs is None and max_steps is None:
-            raise ConfigError(["fit_readers_with_mixratio needs num_epochs or max_steps"])
+            raise ConfigError("fit_readers_with_mixratio needs num_epochs or max_steps")
         tasks = self._fitted(readers, max_steps)
         expect(tasks, self._plan("fit_readers").over_epochs(num_epochs, sampling_reference))
 
@@ -233,14 +234,16 @@ class MultiHeadTrainer(TrainerBase):
     def predict_one_batch(self, task_name: str, batch: Tensors) -> Tensors:
         """The outputs of one task's head for a batch, on the CPU.
 
-        The encoder runs once for all tasks that are asked about the same inputs one after another.
+        The encoder runs once for all tasks that are asked about the same inputs one after another, except for
+        those that have layers of their own.
 
         Raises:
             PalmError: `build_predict_forward` was not called, or no task has this name.
         """
         forward = self._trainer(task_name).tied("predict_one_batch")
         with self.averaged():
-            encoder = self._shared_pass("predict_one_batch").of(task_name, forward.backbone)
+            shared = self._shared_pass("predict_one_batch")
+            encoder = forward.backbone if self._has_own_layers(task_name) else shared
             return predicted(encoder, forward.head, batch, self._precision)
 
     def predict(self, output_dir: str | Path | None = None, print_steps: int = 1000) -> dict[str, Any]:
@@ -258,8 +261,10 @@ class MultiHeadTrainer(TrainerBase):
         with self.averaged():
             shared = self._shared_pass("predict")
             for name, model in models.items():
-                model.backbone = shared.of(name, model.backbone)
+                if not self._has_own_layers(name):
+                    model.backbone = shared
                 model.precision = self._precision
+            # In turns, because equal texts are encoded once only if they follow one another.
             steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}
             while steps:  # one batch of each task after another, until all are through
                 for name in list(steps):
@@ -293,6 +298,9 @@ class MultiHeadTrainer(TrainerBase):
             name: self._trainer(name).evaluate(path, chosen.get(name)) for name, path in dev_files.items()
         }
 
+    def _has_own_layers(self, name: str) -> bool:
+        return bool(self.trainers[name].of_task["private_layers"])
+
     def _shared_pass(self, caller: str) -> SharedPass:
         shared = needed(self._shared, self.name, "build_predict_forward()", caller)
         run = self._run
@@ -303,29 +311,8 @@ class MultiHeadTrainer(TrainerBase):
 
     # The trainers
 
-    def _forwards(self, caller: str) -> dict[str, Forward]:
-        return {
-            name: needed(trainer.forward, name, "build_forward(backbone, head)", caller)
-            for name, trainer in self.trainers.items()
-        }
-
-    def _predict_forwards(self, caller: str) -> dict[str, Forward]:
-        return {
-            name: needed(trainer.predict_forward, name, "build_predict_forward(backbone, head)", caller)
-            for name, trainer in self.trainers.items()
-        }
-
-    def _loadable(self, caller: str) -> dict[str, Forward]:
-        trains = any(trainer.forward for trainer in self.trainers.values())
-        predicts = any(trainer.predict_forward for trainer in self.trainers.values())
-        return self._predict_forwards(caller) if predicts and not trains else self._forwards(caller)
-
-    def _tasks(self, caller: str) -> list[Task]:
-        call = "fit_readers_with_mixratio(readers, sampling_reference, num_epochs)"
-        return [needed(trainer.task, self.name, call, caller) for trainer in self.trainers.values()]
-
-    def _is_fitted(self) -> bool:
-        return all(trainer.task is not None for trainer in self.trainers.values())
+    def _members(self) -> list[Trainer]:
+        return list(self.trainers.values())
 
     def _training(self, caller: str) -> Training:
         run = super()._training(caller)
@@ -346,7 +333,7 @@ class MultiHeadTrainer(TrainerBase):
         if name not in self.trainers:
             known = ", ".join(self.trainers)
             raise ConfigError(
-                [f"no trainer is called {name!r}; there are {known}{did_you_mean(name, self.trainers)}"]
+                f"no trainer is called {name!r}; there are {known}{did_you_mean(name, self.trainers)}"
             )
         return self.trainers[name]
 
@@ -355,10 +342,8 @@ class MultiHeadTrainer(TrainerBase):
         owner = self._trainer(trainer.reuse_head_with or trainer.name)
         if owner.reuse_head_with is not None:
             raise ConfigError(
-                [
-                    f"{trainer.name!r} reuses the head of {owner.name!r}, which has none of its own; "
-                    f"name {owner.reuse_head_with!r}"
-                ]
+                f"{trainer.name!r} reuses the head of {owner.name!r}, which has none of its own; "
+                f"name {owner.reuse_head_with!r}"
             )
         assert owner.forward is not None
         assert trainer.forward is not None
@@ -380,7 +365,7 @@ class MultiHeadTrainer(TrainerBase):
             named = dict(zip(self.trainers, readers, strict=False))
         if len(named) != len(self.trainers) or len(readers) != len(named):
             trainers = ", ".join(self.trainers)
-            raise ConfigError([f"{len(readers)} readers for {len(self.trainers)} trainers ({trainers})"])
+            raise ConfigError(f"{len(readers)} readers for {len(self.trainers)} trainers ({trainers})")
         return {name: named[name] for name in self.trainers}
 
     def _fitted(self, readers: Readers, max_steps: int | None) -> list[Task]:
@@ -390,7 +375,7 @@ class MultiHeadTrainer(TrainerBase):
         seed = seed_of(named.values())
         tasks = [self.trainers[name].fit(reader, seed) for name, reader in named.items()]
         if not any(task.is_target for task in tasks):
-            raise ConfigError(["all tasks are auxiliary; a run needs at least one target"])
+            raise ConfigError("all tasks are auxiliary; a run needs at least one target")
         share_rows(tasks)
         self._begin_anew()
         return tasks

@@ -39,6 +39,7 @@ def prediction_batches(task: str, reader: Reader, path: Path, batch_size: int) -
     """
     examples = reader.read(path, with_targets=False)
     chunks = encoded_chunks(reader, examples, with_targets=False, size=CHUNK_BATCHES * batch_size)
+    # What is masked follows the place of a row in the file, so that every pass masks the same.
     for number, (_, rows) in enumerate(chunks):
         for start in range(0, len(rows), batch_size):
             indices = range(start, min(start + batch_size, len(rows)))

@@ -8,12 +8,11 @@ from pathlib import Path
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.tensors import load_into
 from palm.core.logging import logger
-from palm.distributed import barrier
+from palm.distributed.group import barrier
 from palm.engine.run.checkpoint import save_checkpoint, trained_weights
 from palm.engine.run.saving import save_model
 from palm.engine.training.events import Saved
 from palm.engine.training.loop import Training
-from palm.engine.training.task import Task
 from palm.trainer.assembly import Forward
 
 FOLDERS = {"ckpt": "ckpt", "predict": "pred"}
@@ -28,7 +27,7 @@ def kinds_of(save_type: str) -> list[str]:
     """
     kinds = [kind.strip() for kind in save_type.split(",")]
     if not set(kinds) <= FOLDERS.keys():
-        raise ConfigError([f"save_type should be 'ckpt', 'predict' or 'ckpt,predict', not {save_type!r}"])
+        raise ConfigError(f"save_type should be 'ckpt', 'predict' or 'ckpt,predict', not {save_type!r}")
     return kinds
 
 
@@ -45,15 +44,18 @@ def save_run(run: Training, path: Path, kind: str) -> list[Saved]:
         logger.info("checkpoint has been saved at %s", path)
         saved = [Saved(run.step, "checkpoint", path)]
     else:
-        saved = [_model(run, task, path if len(run.tasks) == 1 else path / task.name) for task in run.tasks]
+        saved = [
+            save_model(
+                run,
+                task,
+                path if len(run.tasks) == 1 else path / task.name,
+                "target" if task.done else "on_the_way",
+            )
+            for task in run.tasks
+        ]
         logger.info("predict model has been saved at %s", path)
     barrier()  # whoever goes on may read it
     return saved
-
-
-def _model(run: Training, task: Task, path: Path) -> Saved:
-    save_model(run, task, path)
-    return Saved(run.step, "target" if task.done else "on_the_way", path, task.name)
 
 
 def load_trained(forwards: Mapping[str, Forward], path: Path) -> None:

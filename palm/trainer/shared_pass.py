@@ -1,37 +1,35 @@
-"""Joint prediction: one pass of what tasks share of the encoder, for all heads that read the same batch."""
+"""Joint prediction: one pass of the encoder for all heads that read the same batch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from palm.backbone import Backbone
-from palm.backbone.encoder import Encoder
-from palm.backbone.packing import LAYOUT, Packing
+from palm.backbone.packing import LAYOUT
 from palm.core.tensor_specs import Tensors
 from palm.paradigm import Head
 
 
-class SharedPass(nn.Module):
-    """Keeps what the encoder made of the last batch, for the next head that reads it.
+class SharedPass(Backbone):
+    """An encoder that keeps its outputs for the last batch, for the next head that reads it.
 
     Args:
-        backbone: the encoder.
-        heads: task -> its head.
-        own: task -> how many of the topmost layers are its own.
+        encoder: what computes.
+        heads: those that read from it; what any of them reads is computed for all at once.
     """
 
-    def __init__(self, backbone: Backbone, heads: Mapping[str, Head], own: Mapping[str, int]) -> None:
+    def __init__(self, encoder: Backbone, heads: Iterable[Head]) -> None:
         super().__init__()
-        self.backbone = backbone
-        given = backbone.outputs_attr.keys()
-        self.wanted = {task: head.inputs_attr.keys() & given for task, head in heads.items()}
-        self.own = {task: count for task, count in own.items() if count > 0}
+        self.encoder = encoder
+        self.inputs_attr = encoder.inputs_attr
+        self.outputs_attr = encoder.outputs_attr
+        self.is_packed = encoder.is_packed
+        self._wanted = {name for head in heads for name in head.inputs_attr} & encoder.outputs_attr.keys()
         self._inputs: Tensors = {}
-        self._trunk: tuple[Tensor, Packing] | None = None
-        self._outputs: Tensors | None = None
+        self._outputs: Tensors = {}
         self._weights: object = None
 
     def at(self, weights: object) -> None:
@@ -40,50 +38,12 @@ class SharedPass(nn.Module):
             self._weights = weights
             self._inputs = {}
 
-    def of(self, task: str, encoder: Backbone) -> Backbone:
-        """The encoder of a task, of which nothing runs twice on the same batch."""
-        return _OfTask(self, task, encoder)
-
-    def outputs(self, task: str, encoder: Backbone, inputs: Tensors) -> Tensors:
-        """Return the outputs of the task's encoder, at least those that its head reads."""
-        if not are_equal(inputs, self._inputs):
-            self._inputs = inputs
-            self._trunk = None
-            self._outputs = None
-        if task in self.own:
-            return self._encoded(encoder, inputs, self.wanted[task])
-        if self._outputs is None:
-            # Tasks without layers of their own have one encoder, which computes for all of them at once.
-            wanted = {output for name in self.wanted.keys() - self.own for output in self.wanted[name]}
-            self._outputs = self._encoded(encoder, inputs, wanted)
-        return self._outputs
-
-    def _encoded(self, encoder: Backbone, inputs: Tensors, wanted: Collection[str]) -> Tensors:
-        if not self.own or "word_embedding" in wanted:
-            return encoder(inputs, wanted)  # type: ignore[no-any-return]
-        assert isinstance(encoder, Encoder)
-        depth = len(encoder.layers) - max(self.own.values())
-        if self._trunk is None:
-            self._trunk = encoder.trunk(inputs, depth)
-        return encoder.above(self._trunk, wanted, depth)
-
-
-class _OfTask(Backbone):
-    """A task's encoder as its head, and whoever predicts, knows it."""
-
-    def __init__(self, shared: SharedPass, task: str, encoder: Backbone) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.task = task
-        self.inputs_attr = encoder.inputs_attr
-        self.outputs_attr = encoder.outputs_attr
-        self.is_packed = encoder.is_packed
-        self._shared = [shared]  # in a list: it is no part of this module
-
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
         given = {name: value for name, value in inputs.items() if name in {*self.inputs_attr, *LAYOUT}}
-        outputs = self._shared[0].outputs(self.task, self.encoder, given)
-        return {name: outputs[name] for name in (outputs if wanted is None else wanted)}
+        if not are_equal(given, self._inputs):
+            self._outputs = self.encoder(given, self._wanted)
+            self._inputs = given
+        return {name: self._outputs[name] for name in (self._wanted if wanted is None else wanted)}
 
 
 def are_equal(one: Tensors, other: Tensors) -> bool:

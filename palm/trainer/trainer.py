@@ -17,12 +17,11 @@ from palm.core.files.manifest import is_sealed, verify
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.distributed import exhaust, from_first, is_first
+from palm.distributed.group import exhaust, from_first, is_first
 from palm.downloader import pretrained_directory
 from palm.engine.inference.inference import WEIGHTS, InferenceModel
 from palm.engine.inference.loading import load_weights
 from palm.engine.run.run_directory import name_problem
-from palm.engine.training.events import Event, Logged
 from palm.engine.training.loop import Training
 from palm.engine.training.model import share_parameters
 from palm.engine.training.task import Task
@@ -53,6 +52,8 @@ class Trainer(TrainerBase):
     Raises:
         ConfigError: another `precision`.
     """
+
+    fitting_call = "fit_reader(reader)"
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class Trainer(TrainerBase):
 
     def fit(self, reader: Reader, seed: int) -> Task:
         """The task with its training data, for a run with this seed."""
-        forward = needed(self.forward, self.name, "build_forward(backbone, head)", "fit_reader")
+        forward = self._forwards("fit_reader")[self.name]
         task = task_of(self.name, reader, forward, self.of_task)
         task.top = None if self.task is None else self.task.top  # like the head, it goes on where it is
         task.open_stream(seed, reader.loaded_rows)
@@ -253,8 +254,7 @@ class Trainer(TrainerBase):
         Raises:
             PalmError: `build_predict_forward` was not called.
         """
-        call = "build_predict_forward(backbone, head)"
-        needed(self.predict_forward, self.name, call, "reset_buffer").head.reset()
+        self._predict_forwards("reset_buffer")[self.name].head.reset()
 
     def predict_one_batch(self, batch: Tensors) -> Tensors:
         """The outputs of the head for a batch, on the CPU.
@@ -277,20 +277,14 @@ class Trainer(TrainerBase):
         if self.task is None:
             model = self.predictor("evaluate")
         else:
-            model = InferenceModel(
-                self.name,
-                self.task.reader,
-                self._trained_encoder(),
-                self.task.head,
-                batch_size=self.task.rows_per_prediction,
-                precision=self._precision,
-            )
+            trained = Forward(self._trained_encoder(), self.task.head)
+            model = self._model(self.task.reader, trained, self.task.rows_per_prediction)
         with self.averaged():
             return model.evaluate(dev_file, metrics)
 
     def tied(self, caller: str) -> Forward:
         """Return the encoder and head that predict: trained weights, evaluation mode, on the device."""
-        forward = needed(self.predict_forward, self.name, "build_predict_forward(backbone, head)", caller)
+        forward = self._predict_forwards(caller)[self.name]
         encoder = forward.backbone
         if count := self.of_task["private_layers"]:
             self.own_top = self.own_top or encoder.copied_top(count)
@@ -313,12 +307,15 @@ class Trainer(TrainerBase):
         forward = self.tied(caller)
         call = "fit_reader(reader, phase='predict')"
         reader = needed(self._predict_reader, self.name, call, caller)
+        return self._model(reader, forward, reader.loaded.batch_size)
+
+    def _model(self, reader: Reader, forward: Forward, batch_size: int) -> InferenceModel:
         return InferenceModel(
             self.name,
             reader,
             forward.backbone,
             forward.head,
-            batch_size=reader.loaded.batch_size,
+            batch_size=batch_size,
             precision=self._precision,
         )
 
@@ -326,8 +323,7 @@ class Trainer(TrainerBase):
         return super().averaged() if self.run_of_all is None else self.run_of_all.averaged()
 
     def _fit_for_prediction(self, reader: Reader) -> Iterator[Tensors]:
-        call = "build_predict_forward(backbone, head)"
-        forward = needed(self.predict_forward, self.name, call, "fit_reader")
+        forward = self._predict_forwards("fit_reader")[self.name]
         task = task_of(self.name, reader, forward, self.of_task, for_train=False)
         self._predict_reader = reader
         self._predict_batches = prediction_batches(
@@ -389,23 +385,7 @@ class Trainer(TrainerBase):
         Raises:
             PalmError: `fit_reader` was not called.
         """
-        return needed(self.task, self.name, "fit_reader(reader)", caller)
+        return self._tasks(caller)[0]
 
-    def _forwards(self, caller: str) -> dict[str, Forward]:
-        return {self.name: needed(self.forward, self.name, "build_forward(backbone, head)", caller)}
-
-    def _loadable(self, caller: str) -> dict[str, Forward]:
-        forward = self.forward or self.predict_forward
-        return {self.name: needed(forward, self.name, "build_forward(backbone, head)", caller)}
-
-    def _tasks(self, caller: str) -> list[Task]:
-        return [self.fitted_task(caller)]
-
-    def _is_fitted(self) -> bool:
-        return self.task is not None
-
-    def _heading(self, logged: Logged) -> str:  # noqa: ARG002
-        return ""
-
-    def _tell_finish(self, event: Event) -> None:
-        """Nothing: the only target's end is that of the training."""
+    def _members(self) -> list[Trainer]:
+        return [self]

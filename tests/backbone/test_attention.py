@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.backbone.attention_tiles import MULTIPLE, TOGETHER, blocks_of
-from palm.backbone.block_attention import attend_by_blocks, softmax_gradient
+from palm.backbone.block_attention import attend_by_blocks
 from palm.backbone.packed_attention import (
     attend,
     attend_padded,
@@ -154,20 +154,6 @@ def test_within_a_window_results_and_gradients_are_those_of_the_definition(
         results.append([gathered, *(leaf.grad for leaf in leaves)])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-15), (torch.float32, 1e-7)])
-def test_the_gradient_of_a_softmax_needs_no_private_function(
-    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, atol: float
-) -> None:
-    torch.manual_seed(0)
-    weight, gradient = torch.randn(2, 7, 33, dtype=dtype).softmax(-1), torch.randn(2, 7, 33, dtype=dtype)
-    fast = softmax_gradient(gradient, weight)
-    monkeypatch.delattr(torch, "_softmax_backward_data")
-    torch.testing.assert_close(softmax_gradient(gradient, weight), fast, atol=atol, rtol=0)
-    half = softmax_gradient(gradient.bfloat16(), weight.bfloat16())
-    assert half.dtype == torch.bfloat16
-    torch.testing.assert_close(half.to(dtype), fast, atol=4e-3, rtol=0.02)
 
 
 def test_gradients_through_dropout_are_those_of_finite_differences() -> None:

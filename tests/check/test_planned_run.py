@@ -58,7 +58,7 @@ NOT_PLANNED = {
     *("lr_scheduler", "warmup_proportion", "use_ema", "ema_decay", "print_every_n_steps", "progress"),
     *("quiet", "verbose", "callbacks", "trackers", "keep_last_n", "best_by", "early_stopping_by", "resume"),
     *("overwrite", "data_cache", "use_data_cache", "use_gpu", "device", "parallel"),
-    *("process_group_timeout", "precision", "tf32", "deterministic", "compile", "activation_checkpointing"),
+    *("process_group_timeout", "precision", "tf32", "deterministic", "activation_checkpointing"),
     # of a task
     *("train_file", "dev_file", "metrics", "pred_file", "pred_output_path", "pred_batch_size"),
     *("print_first_n", "loss_weight", "learning_rate_factor", "head_learning_rate", "private_layers"),

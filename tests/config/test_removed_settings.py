@@ -33,12 +33,12 @@ def test_a_removed_setting_is_refused_with_its_remedy(
 
 
 def test_a_removed_value_is_refused_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(REMOVED, "compile: sometimes", "use compile: true")
-    config = tiny.config(tiny.write_files(tmp_path), "cls", compile="sometimes")
+    monkeypatch.setitem(REMOVED, "precision: sometimes", "use precision: fp32")
+    config = tiny.config(tiny.write_files(tmp_path), "cls", precision="sometimes")
     with pytest.raises(ConfigError) as caught:
         Controller(config, argv=[])
     (problem,) = caught.value.problems
-    assert problem.endswith(": use compile: true")
+    assert problem.endswith(": use precision: fp32")
 
 
 def test_no_setting_is_both_there_and_removed() -> None:

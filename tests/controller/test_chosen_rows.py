@@ -15,7 +15,7 @@ from helpers import article, tiny
 from palm.controller import Controller
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.loop import Training
-from palm.reader import ClassifyReader
+from palm.reader import ClassifyReader, MRCReader
 from palm.reader.tables.reading import raw_rows
 from palm.reader.tables.selection import RowKeys, sample, split
 from palm.starter.project import write_project
@@ -142,6 +142,35 @@ def test_parts_are_found_again_after_training(folder: Path) -> None:
         file.write("{}\n")
     with pytest.raises(palm.DataError, match=r"all\.jsonl"):
         again.evaluate("intent")
+
+
+def test_a_squad_file_is_split_by_contexts(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    nested = json.loads((tmp_path / "mrc.json").read_text("utf-8"))
+    paragraphs = [each for article in nested["data"] for each in article["paragraphs"]]
+    for paragraph in paragraphs:
+        [first, *_] = paragraph["qas"]
+        paragraph["qas"].append({**first, "id": first["id"] + "-again"})
+    (tmp_path / "mrc.json").write_text(json.dumps(nested), encoding="utf-8")
+    made = tiny.config(tmp_path, "mrc", split={"dev": 0.25, "test": 0.25}, max_steps=1)
+    made["tasks"]["mrc"].pop("pred_file")
+    controller = Controller(made, argv=[])
+    [task] = controller.plan.tasks
+    reader = MRCReader(tmp_path / "vocab.txt", 24, 8, 8)
+    parts = [list(reader.read(task.task[f"{part}_file"], True)) for part in ("train", "dev", "pred")]
+    assert Counter(each.id for part in parts for each in part) == Counter(
+        qa["id"] for paragraph in paragraphs for qa in paragraph["qas"]
+    )
+    contexts = [{each.context for each in part} for part in parts]
+    assert not contexts[0] & contexts[1] | contexts[0] & contexts[2] | contexts[1] & contexts[2]
+    assert all(contexts)
+    controller.train()
+    again = Controller(made, for_train=False, argv=[])
+    assert {*again.pred("mrc")} == {each.id for each in parts[2]}
+    assert "f1" in again.evaluate("mrc", output=tmp_path / "scored.jsonl")
+    scored = [row.cells for row in raw_rows(tmp_path / "scored.jsonl")]
+    assert [row["id"] for row in scored] == [each.id for each in parts[1]]
+    assert {"question", "context", "answers", "text", "probability"} <= scored[0].keys()
 
 
 def test_where_and_sample_choose_training_rows(folder: Path) -> None:

@@ -22,8 +22,9 @@ from safetensors.torch import load_file
 import palm
 from helpers import ranks, tiny
 from palm.controller import Controller
-from palm.distributed import group, is_launched, launch, split_among_ranks
-from palm.distributed.launch import program
+from palm.distributed import group
+from palm.distributed.group import is_launched, split_among_ranks
+from palm.distributed.launch import launch, program
 from palm.engine.run.checkpoint import newest_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import torch
 import palm
 from helpers import article, tiny
 from palm.controller import Controller
-from palm.distributed import Replica
+from palm.distributed.replica import Replica
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.training.loop import Training
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from palm.engine.training.finite import in_words, not_finite
+from palm.engine.training.finite import not_finite
 
 
 def test_infinities_and_what_is_not_a_number_are_found_by_name() -> None:
@@ -17,8 +17,3 @@ def test_infinities_and_what_is_not_a_number_are_found_by_name() -> None:
     }
     assert not_finite(tensors) == ["nan", "infinite"]
     assert not_finite({"count": torch.tensor(3)}) == []
-
-
-def test_many_names_are_counted() -> None:
-    assert in_words(["a", "b", "c"]) == "a, b, c"
-    assert in_words(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"

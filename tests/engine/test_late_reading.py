@@ -45,8 +45,7 @@ def run(folder: Path, tasks: list[str], **settings: Any) -> Training:
 
 def everything(training: Training) -> dict[str, Tensor]:
     """Weights, moments and counters."""
-    names = {id(parameter): name for name, parameter in training.model.named_parameters()}
-    moments = optimizer_tensors(training.optimizer, lambda parameter: names[id(parameter)])
+    moments = optimizer_tensors(training.optimizer, dict(training.model.named_parameters()))
     return {**training.model.state_dict(), **moments}
 
 

@@ -17,7 +17,7 @@ from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError
 from palm.paradigm import MultiLabel
-from palm.paradigm.multi_label import best_thresholds
+from palm.paradigm.calibration import best_thresholds
 from palm.reader import MultiLabelReader
 from palm.report.analysis import analyses_of
 from palm.report.run import read_run

@@ -19,7 +19,7 @@ import torch
 
 from helpers import ranks
 from palm.controller import Controller
-from palm.distributed import rank
+from palm.distributed.group import rank
 from palm.engine.training.loop import Step, Training
 
 KILLED_AT, HANGS_AT = 13, 20

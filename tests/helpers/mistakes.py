@@ -227,7 +227,12 @@ def ranges() -> Iterator[Mistake]:
     for task, own, *words in (
         ("cls", {"n_classes": 0}, "cls.yaml:5", "n_classes: 0 should be a whole number, 2 or more"),
         ("cls", {"n_classes": 1}, "cls.yaml:5", "n_classes: 1 should be a whole number, 2 or more"),
-        ("cls", {"label_type": "float"}, "cls.yaml", "label_type: 'float' should be one of class, real"),
+        (
+            "cls",
+            {"label_type": "float"},
+            "cls.yaml",
+            "label_type: 'float' should be one of class, soft",
+        ),
         ("cls", {"label_map": {"a": 7}}, "the id 7 of 'a' does not fit n_classes 4"),
         ("cls", {"label_map": {"a": "x"}}, "label_map should be a file or mapping"),
         ("cls", {"label_map": {"a": 0, "b": 0}}, "'a' and 'b' have the same id 0"),

@@ -22,7 +22,9 @@ from palm.backbone import layer
 from palm.controller import Controller
 from palm.core.errors import ConfigError
 from palm.core.numerics import layers
-from palm.distributed import full_tensors, gather_objects, is_first, num_ranks, rank, replica
+from palm.distributed import replica
+from palm.distributed.group import gather_objects, is_first, num_ranks, rank
+from palm.distributed.shards import full_tensors
 from palm.engine.run.evaluation import Evaluator
 from palm.engine.training.loop import Training
 from palm.engine.training.transfer import TransferProbe

@@ -199,7 +199,7 @@ def test_every_target_gets_its_planned_steps_and_a_resumed_run_repeats(
     losses, finished = [], {}
     for step in whole.steps():
         losses.append(step.loss.item())
-        if step.finished:
+        if step.parts[0].finished:
             finished[step.task.name] = step.task.step
     finished = {task.name: finished[task.name] for task in whole.tasks if task.is_target}
     assert finished == {task.name: task.expected_steps for task in whole.tasks if task.is_target}

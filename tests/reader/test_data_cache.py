@@ -20,6 +20,7 @@ from helpers import tiny
 from helpers.reader_files import asked, write_squad
 from palm.controller import Controller
 from palm.core.errors import DataError, PalmError
+from palm.core.files.cache import KEPT_DAYS
 from palm.engine.training.stream import TaskStream
 from palm.reader import (
     ClassifyReader,
@@ -32,7 +33,7 @@ from palm.reader import (
     SequenceLabelReader,
 )
 from palm.reader.rows import cache as cache_module
-from palm.reader.rows.cache import KEPT_DAYS, DataCache, key_of, training_rows
+from palm.reader.rows.cache import DataCache, key_of, training_rows
 from palm.reader.table import TextExample
 
 TAGGED = "text_a\tlabel\nanna has a boat\tB O O O\nthe red door\tO O O\n"

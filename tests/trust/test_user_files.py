@@ -18,6 +18,7 @@ from helpers import saved, tiny
 from palm.controller import Controller
 from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import linked_copy, new_directory
+from palm.core.files.cache import KEPT_DAYS, forget_unused
 from palm.core.files.fs import UNFINISHED, _host, write_text
 from palm.core.files.manifest import _manifest_text
 from palm.core.invocation import START
@@ -25,7 +26,6 @@ from palm.engine.run.run_directory import RunDirectory
 from palm.engine.watching.history import write_lines
 from palm.export.convert import convert
 from palm.reader.predictions import write_records
-from palm.reader.rows.cache import KEPT_DAYS, forget_unused
 
 MINE = "the user's own\n"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,6 +25,27 @@ def lock_on(path: Path) -> FileLock:
     if os.path.lexists(path) and not is_own:
         raise StorageError(f"{path} is no lock of palm's own; move it elsewhere")
     return FileLock(path)
+
+
+def lock_at_once(path: Path, taken: Callable[[], str]) -> FileLock:
+    """Take the lock on a file, or fail; on a file system without locks there is a warning, and none is taken.
+
+    Args:
+        path: the file; its folder is there.
+        taken: the message where another process has the lock.
+
+    Raises:
+        StorageError: another process has it, or the file cannot be made.
+    """
+    lock = lock_on(path)
+    with wrap_write_errors(path.parent):
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise StorageError(taken()) from None
+        except NotImplementedError:
+            logger.warning("%s is on a file system without locks; see that nothing else uses it", path.parent)
+    return lock
 
 
 @contextmanager

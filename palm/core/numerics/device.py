@@ -1,11 +1,8 @@
-"""The device of a model: a GPU if there is one and it is wanted; and the compiler for it."""
+"""The device of a model: a GPU if there is one and it is wanted."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
-import os
-import shutil
 from typing import Literal
 
 import torch
@@ -28,20 +25,7 @@ def device_of(use_gpu: bool, name: DeviceName = "auto") -> torch.device:
     if wanted and torch.cuda.is_available():
         return torch.device("cuda")
     if name == "cuda":
-        raise ConfigError(["device: no GPU is visible; look at CUDA_VISIBLE_DEVICES, or give auto or cpu"])
+        raise ConfigError("device: no GPU is visible; look at CUDA_VISIBLE_DEVICES, or give auto or cpu")
     if wanted:
         _say_once("no GPU is visible: running on the CPU")
     return torch.device("cpu")
-
-
-def compiler_problems(device: torch.device) -> list[str]:
-    """A line if `torch.compile` lacks a compiler for a device."""
-    if device.type == "cuda" and importlib.util.find_spec("triton") is None:
-        return ["compile: torch.compile needs the package triton on a GPU; install it, or set compile: False"]
-    compilers = (os.environ.get("CXX", ""), "c++", "g++", "clang++", "cl")
-    if device.type == "cpu" and not any(map(shutil.which, compilers)):
-        return [
-            "compile: torch.compile needs a C++ compiler on a CPU, and there is no c++, g++, clang++ or cl; "
-            "install one, or set compile: False"
-        ]
-    return []

@@ -38,8 +38,7 @@ def cast_together(parameters: Iterable[Tensor], dtype: torch.dtype) -> Iterator[
 
 def cast(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     """A parameter in a dtype, from `cast_together` if it is active."""
-    # The compiler, which casts within its kernels, cannot look into a ContextVar.
-    copies = None if torch.compiler.is_compiling() else _COPIES.get()
+    copies = _COPIES.get()
     copy = None if copies is None else copies.get(id(parameter))
     return parameter.to(dtype) if copy is None or copy.dtype != dtype else copy
 

@@ -32,7 +32,7 @@ def checked(setting: str) -> str:
         ConfigError: there is no such one.
     """
     if setting not in get_args(Setting):
-        raise ConfigError([f"precision should be one of {', '.join(get_args(Setting))}, not {setting!r}"])
+        raise ConfigError(f"precision should be one of {', '.join(get_args(Setting))}, not {setting!r}")
     return setting
 
 

@@ -84,7 +84,7 @@ def cached_product(layers: Sequence[nn.Linear], dtype: torch.dtype) -> Product |
     The product gives the layers' outputs side by side. None without a cache, and where the weights have the
     dtype already.
     """
-    # The compiler cannot look into a ContextVar: every look would cut a compiled layer into pieces.
+    # Where an exporter traces the layers, products made before would be constants of the graph.
     cache = None if torch.compiler.is_compiling() else active_cache()
     if cache is None or layers[0].weight.dtype == dtype:
         return None

@@ -30,15 +30,9 @@ from palm.core.numerics.rng import generator
 from palm.core.numerics.weight_cache import WeightCache
 from palm.core.tensor_specs import Tensors
 from palm.core.version import __version__
-from palm.distributed import (
-    exhaust,
-    from_first,
-    full_tensors,
-    gather_objects,
-    is_first,
-    report_missing_ranks,
-    split_among_ranks,
-)
+from palm.distributed.failures import report_missing_ranks
+from palm.distributed.group import exhaust, from_first, gather_objects, is_first, split_among_ranks
+from palm.distributed.shards import full_tensors
 from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.engine.inference.prediction_resume import PredictionLog
@@ -178,6 +172,7 @@ class InferenceModel:
         log = PredictionLog(directory, lambda: self._about(file))
         if resume and is_first():
             log.resume()
+        # Only the first rank has the log; all of them skip what is in it.
         done = from_first(lambda: log.num_examples)
         examples = islice(self.reader.read(file, with_targets=False), done, None)
         steps = self.steps(examples, together=True, first=done)
@@ -403,6 +398,7 @@ class InferenceModel:
         Raises:
             StorageError: the place is in use or cannot be written; nothing is left half-written.
         """
+        # Parts of weights are gathered by all ranks, so the others leave after this.
         weights = full_tensors(self.weights())
         if not is_first():
             return
@@ -437,6 +433,7 @@ def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
     Returns:
         At most as many batches as there would be of `batch_size` rows.
     """
+    # Stable, so that equal lengths have one order on every platform.
     order = np.argsort(lengths, kind="stable")
     if 0 < len(order) <= batch_size:
         return [order.tolist()]

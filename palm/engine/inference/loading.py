@@ -54,7 +54,7 @@ def load_model(
     """
     raise_any([*path_problems(folder=folder), *choice_problems(("torch", "onnx"), engine=engine)])
     if (engine, precision) == ("torch", "int8"):
-        raise ConfigError(["precision 'int8' needs engine 'onnx', which needs the extra `onnx`"])
+        raise ConfigError("precision 'int8' needs engine 'onnx', which needs the extra `onnx`")
     given = Path(folder)
     folder = chosen_model(given)
     model = _model_in(folder, precision if engine == "torch" else "fp32", trust, reader, head)

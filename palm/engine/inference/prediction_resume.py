@@ -11,15 +11,15 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from filelock import BaseFileLock, Timeout
+from filelock import BaseFileLock
 
 from palm.core.errors import DataError, StorageError
 from palm.core.files.door import is_plain, make_folder, open_to_append, remove
 from palm.core.files.fs import is_temporary, mark_written
-from palm.core.files.locking import lock_on
+from palm.core.files.locking import lock_at_once
 from palm.core.files.write_errors import wrap_write_errors
 from palm.core.logging import logger
-from palm.distributed import is_first
+from palm.distributed.group import is_first
 
 PREDICTION_LOG = ".predictions.resume"
 PREDICTION_LOCK = ".predictions.lock"
@@ -105,6 +105,7 @@ class PredictionLog:
         self._check()
         mark_written(self.path)
         self._file = file = open_to_append(self.path)
+        # What a dying process left half written is cut off.
         file.truncate(self._end)
         if not self._end:
             self._digest = ""
@@ -115,6 +116,7 @@ class PredictionLog:
         """Write a line: its checksum, which covers all lines before, and the value."""
         assert self._file is not None
         text = json.dumps(value)
+        # Over all lines before, so that one that was moved or left out shows.
         self._digest = chained(self._digest, text.encode())
         self._file.write(f"{self._digest} {text}\n".encode())
 
@@ -127,18 +129,15 @@ class PredictionLog:
     def __enter__(self) -> PredictionLog:
         if not is_first():
             return self
+        folder = self.path.parent
         with wrap_write_errors(self.path):
-            make_folder(self.path.parent)
-            self._lock = lock_on(self.path.with_name(PREDICTION_LOCK))
-            try:
-                self._lock.acquire(blocking=False)
-            except Timeout:
-                raise StorageError(
-                    f"{self.path.parent}: another process writes predictions there; wait for it, or give "
-                    "another folder"
-                ) from None
-            except NotImplementedError:
-                logger.warning("%s is on a file system without locks", self.path.parent)
+            make_folder(folder)
+        self._lock = lock_at_once(
+            folder / PREDICTION_LOCK,
+            lambda: (
+                f"{folder}: another process writes predictions there; wait for it, or give another folder"
+            ),
+        )
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,8 @@ from palm.core.files.serialization import describe, file_settings
 from palm.core.files.tensors import load_tensors, save_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.distributed import full_tensors, is_first, shard_like
+from palm.distributed.group import is_first
+from palm.distributed.shards import full_tensors, shard_like
 from palm.engine.inference.inference import DESCRIPTION
 from palm.engine.training.finite import check_finite
 from palm.engine.training.loop import Training
@@ -56,17 +57,22 @@ def save_checkpoint(
         StorageError: the place cannot be written; nothing is left half-written.
     """
     with nullcontext() if resumable else training.averaged():
-        files = {"model": training.model.state_dict()}
-        if resumable:
-            names = {parameter: name for name, parameter in training.model.named_parameters()}
-            files["optimizer"] = optimizer_tensors(training.optimizer, lambda parameter: names[parameter])  # type: ignore[index]
-            if training.ema is not None:
-                files["ema"] = training.ema.state_dict()
+        files = tensors_of(training) if resumable else {"model": training.model.state_dict()}
         for name, tensors in files.items():
             check_finite(tensors, f"{name} at global step {training.step}")
+        # Ranks gather together, though only the first one writes.
         contents = {name: full_tensors(tensors) for name, tensors in files.items()}
         if is_first():
             _write(training, folder, run_id, contents)
+
+
+def tensors_of(training: Training) -> dict[str, dict[str, Tensor]]:
+    """Return all learned tensors of a run by file and name: `model`, `optimizer`, and `ema` if it has any."""
+    files = {
+        "model": training.model.state_dict(),
+        "optimizer": optimizer_tensors(training.optimizer, dict(training.model.named_parameters())),
+    }
+    return files if training.ema is None else {**files, "ema": training.ema.state_dict()}
 
 
 def _write(
@@ -193,6 +199,7 @@ def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str,
         then = tasks[name]
         now = run["tasks"][name]
         sharing = {key: now[key] for key in ("batch_size", "gradient_accumulation_steps", "devices")}
+        # Where tokens limit a batch, batches shared out otherwise have other rows.
         if now["batch_size"] is not None and _size(then) == _size(now):
             tasks[name] = {**then, **sharing}
         elif {**then, "devices": now["devices"]} == {**then, **sharing}:
@@ -276,6 +283,7 @@ def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None
                     found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
         except StorageError as error:
             logger.warning("passed over: %s", error)
+    # Digests of whole files are read for the farthest checkpoint alone, if that is whole.
     for _, folder in sorted(found, reverse=True):
         try:
             verify(folder, NEEDED)
@@ -360,10 +368,14 @@ def _setting_name(path: Sequence[str]) -> str:
     return ".".join(names)
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Callable[[Tensor], str]) -> dict[str, Tensor]:
-    """The optimizer's state as `<parameter>/<entry>`, for parameters that have any."""
+def optimizer_tensors(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the optimizer's state as `<parameter>/<entry>`, for parameters that have any."""
+    # By identity, since tensors compare their numbers.
+    names = {id(parameter): name for name, parameter in parameters.items()}
     return {
-        f"{names(parameter)}/{entry}": value
+        f"{names[id(parameter)]}/{entry}": value
         for parameter, state in optimizer.state.items()
         for entry, value in state.items()
     }

@@ -9,15 +9,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
 from palm.core.files.door import new_file, open_to_append
 from palm.core.files.tensors import tensor_digests
 from palm.core.files.write_errors import wrap_write_errors
-from palm.distributed import full_tensors, is_first
-from palm.engine.run.checkpoint import optimizer_tensors
+from palm.distributed.group import is_first
+from palm.distributed.shards import full_tensors
+from palm.engine.run.checkpoint import tensors_of
 from palm.engine.training.events import Event, Started
 from palm.engine.training.loop import Step, Training
 
@@ -61,7 +60,7 @@ class Recorder:
         }
         is_last = event.number == self.last
         if is_last:
-            line["tensors"] = tensor_digests(tensors_of(self.training))
+            line["tensors"] = learned_digests(self.training)
         if is_first():
             with open_to_append(self.path) as file:
                 file.write(json.dumps(line).encode() + b"\n")
@@ -69,15 +68,13 @@ class Recorder:
             raise EnoughSteps
 
 
-def tensors_of(training: Training) -> dict[str, Tensor]:
-    """Return the learned tensors of a run by name: weights, the optimizer's state, moving averages."""
-    names = {parameter: name for name, parameter in training.model.named_parameters()}
-    found = dict(training.model.state_dict())
-    state = optimizer_tensors(training.optimizer, lambda parameter: names[parameter])  # type: ignore[index]
-    found |= {f"optimizer of {name}": value for name, value in state.items()}
-    if training.ema is not None:
-        found |= {f"average of {name}": value for name, value in training.ema.state_dict().items()}
-    return full_tensors(found)
+def learned_digests(training: Training) -> dict[str, str]:
+    """Return the digests of all learned tensors of a run: weights, the optimizer's state, averages."""
+    digests: dict[str, str] = {}
+    for file, tensors in tensors_of(training).items():
+        found = tensor_digests(full_tensors(tensors))
+        digests |= {f"{name} ({file})": digest for name, digest in found.items()}
+    return digests
 
 
 def read_recording(path: Path) -> Recording:

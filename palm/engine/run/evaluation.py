@@ -200,6 +200,7 @@ def normalized_score(task: Task, scores: Scores) -> float:
     """Normalize a task's first metric: 1 is best, 0 stands for not a number."""
     metric = metrics_of(task.metric_names[:1])[0]
     score = metric.normalized_score(scores.get(metric.main, math.nan))
+    # What is not a number compares with nothing, and would stay the best for ever.
     return 0.0 if math.isnan(score) else score
 
 

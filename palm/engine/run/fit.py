@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from palm.core.files.door import make_folder
+from palm.core.files.fs import write_text
 from palm.core.invocation import is_notebook
 from palm.core.limits import explain_limits
-from palm.core.logging import collected_warnings
+from palm.core.logging import collected_warnings, logger
 from palm.core.numerics.precision import tf32
 from palm.core.numerics.repeatability import fixed_order
 from palm.core.signals import Stopped
-from palm.distributed import is_first
-from palm.engine.run.bad_rows_file import write_bad_rows
+from palm.distributed.group import is_first
 from palm.engine.run.result import TrainingResult, result_of
+from palm.engine.run.run_directory import BAD_ROWS
 from palm.engine.training.events import Completed, Ended, Event, Observer, Started, Warned, tell
 from palm.engine.training.loop import Training
+from palm.engine.training.task import Task
 from palm.engine.watching.history import HistoryWriter
 from palm.engine.watching.logs import Heading, RunLog, palm_heading
 from palm.engine.watching.progress import Progress, watchers
@@ -72,6 +76,7 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
         watch: logging and observers.
     """
     history = HistoryWriter(training, watch.folder if is_first() else None)
+    # Whoever reads numbers comes before whoever acts on them; the meter, which makes them, is the first.
     observers: list[Observer] = [
         Meter(training, watch.every, history.seconds),
         history,
@@ -84,8 +89,7 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
     with collected_warnings() as collected, tf32(recipe.tf32), fixed_order(recipe.deterministic):
         warned = collected if watch.warned is None else watch.warned
         try:
-            if watch.folder is not None and is_first():
-                write_bad_rows(watch.folder, training.tasks)
+            write_bad_rows(watch.folder, training.tasks)
             for event in _events(training, watch):
                 tell(event, observers)
                 while warned:
@@ -101,3 +105,29 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
     steps = {task.name: task.step for task in training.tasks}
     planned = {task.name: task.expected_steps for task in training.tasks}
     return result_of(history.lines, steps, planned, history.seconds())
+
+
+def write_bad_rows(folder: Path | None, tasks: Sequence[Task]) -> None:
+    """Write `bad_rows.jsonl` where there are such rows, and name it: one row a line, of every file the first.
+
+    Nothing is written without a folder, or on ranks but the first.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    if folder is None or not is_first():
+        return
+    lines = []
+    total = 0
+    for task in tasks:
+        assert task.stream is not None, "the training data is not loaded"
+        for records, count in (task.stream.rows.bad, task.bad_dev_rows):
+            lines += [json.dumps({"task": task.name, **record}, ensure_ascii=False) for record in records]
+            total += count
+    if total:
+        make_folder(folder)
+        write_text(folder / BAD_ROWS, "\n".join(lines) + "\n")
+        listed = "" if len(lines) == total else f" the first {len(lines)} of"
+        logger.warning(
+            "%s lists%s the rows that were left out or repaired: %d", folder / BAD_ROWS, listed, total
+        )

@@ -51,7 +51,7 @@ class TrainingResult:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the run can go on: it was asked to stop before its end, as by an interrupted cell."""
+        """True if the run can go on: it was asked to stop before its end, as by an interrupted cell."""
         return bool(self.history) and self.history[-1].get("reason") == "interrupted"
 
     def rows(self) -> list[list[str]]:

@@ -74,7 +74,7 @@ def name_problem(task: object) -> str | None:
 
 
 class Identity(TypedDict):
-    """What makes a run this run."""
+    """The part of a configuration that makes a run this run."""
 
     tasks: Mapping[str, Mapping[str, Any]]
 
@@ -141,6 +141,7 @@ class RunDirectory:
                 move_foreign_aside(self.path / name)
             check_replaceable(self.path / name)
         self._clear(tasks)
+        # Restarts of one launch find their own results, and are not to be refused for them.
         is_own = goes_on and self._record().get("launch") == launch
         if not is_own and (refused := self.refusal()) is not None:
             raise StorageError(refused)
@@ -221,16 +222,20 @@ class RunDirectory:
         if self.resume not in (None, "auto") and not is_own_launch:
             checkpoint = Path(str(self.resume))
             return RunStart((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
-        run_id = self._record().get("id")
-        if run_id is None:  # without the record, the run of all checkpoints if it is one
-            runs = {run_of(folder) for folder in self._checkpoints()} - {None}
-            run_id = runs.pop() if len(runs) == 1 else None
-        newest = None if run_id is None else newest_checkpoint(self.path, str(run_id))
+        run_id = self._run_here()
+        newest = None if run_id is None else newest_checkpoint(self.path, run_id)
         if run_id is None or newest is None:
             tell = logger.warning if (self.path / HISTORY_FILE).exists() else logger.info
             tell("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
             return RunStart(_new_id(), None)
-        return RunStart(str(run_id), newest)
+        return RunStart(run_id, newest)
+
+    def _run_here(self) -> str | None:
+        """Return the id of the run in the folder; without its record, that of all checkpoints, if one."""
+        if (recorded := self._record().get("id")) is not None:
+            return str(recorded)
+        runs = {run for folder in self._checkpoints() if (run := run_of(folder)) is not None}
+        return runs.pop() if len(runs) == 1 else None
 
     def _check_same(self, identity: dict[str, Any]) -> None:
         """Refuse to replace what another configuration trained where this one was to go on with it."""
@@ -261,6 +266,7 @@ class RunDirectory:
         folder = self.path.resolve()
         for file in self.inputs:
             place = file.resolve()
+            # A file of the user's may lie in the folder, but not where models or records will be written.
             first, *rest = place.relative_to(folder).parts if folder in place.parents else ("",)
             if RESERVED.fullmatch(first) or (first in tasks and rest and MODELS.fullmatch(rest[0])):
                 raise StorageError(f"{file} is read, and the run writes there; give another save_path")

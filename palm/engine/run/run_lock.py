@@ -9,16 +9,12 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from filelock import BaseFileLock, Timeout
-
 from palm.core.errors import StorageError
 from palm.core.files.door import make_folder, within
 from palm.core.files.fs import remove_written, write_json
-from palm.core.files.locking import lock_on
+from palm.core.files.locking import lock_at_once
 from palm.core.files.untrusted import read_json
-from palm.core.files.write_errors import wrap_write_errors
 from palm.core.invocation import command_of_program
-from palm.core.logging import logger
 
 LOCK = ".run.lock"
 HOLDER = ".run.lock.json"
@@ -35,8 +31,13 @@ def only_run_in(folder: Path) -> Iterator[None]:
         StorageError: another run is there, and names it; or the folder cannot be written.
     """
     make_folder(folder)
-    lock = lock_on(folder / LOCK)
-    _take(lock, folder)
+    lock = lock_at_once(
+        folder / LOCK,
+        lambda: (
+            f"save_path: {folder} belongs to another run, {_holder(folder)}; wait for its end, or give "
+            "another save_path"
+        ),
+    )
     try:
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         holder = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
@@ -48,19 +49,6 @@ def only_run_in(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             remove_written(folder / HOLDER)
         lock.release()
-
-
-def _take(lock: BaseFileLock, folder: Path) -> None:
-    with wrap_write_errors(folder):
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise StorageError(
-                f"save_path: {folder} belongs to another run, {_holder(folder)}; wait for its end, or "
-                "give another save_path"
-            ) from None
-        except NotImplementedError:
-            logger.warning("%s is on a file system without locks; see that no second run uses it", folder)
 
 
 def _holder(folder: Path) -> str:

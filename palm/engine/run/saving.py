@@ -9,7 +9,7 @@ from typing import Any
 from palm.core.files.atomic_dir import link_equal_weights, move_foreign_aside, remove_directory
 from palm.core.files.fs import numbered
 from palm.core.logging import logger
-from palm.distributed import is_first
+from palm.distributed.group import is_first
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run.checkpoint import save_checkpoint
 from palm.engine.run.evaluation import EarlyStopping, Evaluator, model_of
@@ -18,6 +18,9 @@ from palm.engine.training.events import Completed, Evaluated, Event, Observer, S
 from palm.engine.training.finite import check_finite
 from palm.engine.training.loop import Step, Training
 from palm.engine.training.task import Task
+
+BEST_KINDS = ("best", "best_overall")
+"""Kinds of models that an evaluation is the reason for."""
 
 
 class TargetSaver:
@@ -62,18 +65,18 @@ class TargetSaver:
 
     def _save(self, task: Task, folder: str, kind: str) -> Saved:
         path = self.save_path / task.name / folder
-        save_model(self.training, task, path, self.run)
+        saved = save_model(self.training, task, path, kind, self.run)
         logger.info("%s: inference model saved at %s", task.name, path)
-        return Saved(self.training.step, kind, path, task.name)
+        return saved
 
 
 def save_model(
-    training: Training, task: Task, path: Path, run: dict[str, Any] | None = None, best: bool = False
-) -> None:
+    training: Training, task: Task, path: Path, kind: str = "target", run: dict[str, Any] | None = None
+) -> Saved:
     """Save a task's model at this moment, with averaged weights where the run keeps averages.
 
-    A model of palm's at `path` is replaced. The new one keeps `run`, the resolved configuration; `best` says
-    that it is saved because of the evaluation at this step.
+    A model of palm's at `path` is replaced. The new one keeps `run`, the resolved configuration, and whether
+    its `kind`, see `Saved`, is one that the evaluation at this step is the reason for.
     """
     with training.averaged():
         model = model_of(training, task)
@@ -82,11 +85,12 @@ def save_model(
         check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
         if is_first():
             move_foreign_aside(path)
-        model.save(path, run, training_facts(training, task, best), overwrite=True)
+        model.save(path, run, training_facts(training, task, kind in BEST_KINDS), overwrite=True)
         if is_first():  # one evaluation may be the best of a target and of the run, and the last one, too
             run_folder = path.parent.parent
             own = [run_folder / task.name / kind for kind in (BEST, LAST)]
             link_equal_weights(path, [*own, run_folder / BEST_OF_RUN / task.name])
+    return Saved(training.step, kind, path, task.name)
 
 
 class PeriodicSaver:
@@ -160,23 +164,15 @@ class BestSaver:
     def __call__(self, event: Event) -> list[Saved]:
         if not isinstance(event, Evaluated):
             return []
-        targets = [task for task in self.evaluator.training.tasks if task.is_target]
-        saved = [
-            self._save(task, self.save_path / task.name / BEST, "best")
-            for task in targets
-            if task.name in event.best
+        training = self.evaluator.training
+        targets = [task for task in training.tasks if task.is_target]
+        best = [
+            (task, self.save_path / task.name / BEST, "best") for task in targets if task.name in event.best
         ]
         only_target_decides = len(targets) == 1 and self.evaluator.best_by == [targets[0].name]
         if not only_target_decides and self.evaluator.overall.step == event.step:
-            saved += [
-                self._save(task, self.save_path / BEST_OF_RUN / task.name, "best_overall") for task in targets
-            ]
-        return saved
-
-    def _save(self, task: Task, path: Path, kind: str) -> Saved:
-        training = self.evaluator.training
-        save_model(training, task, path, self.run, best=True)
-        return Saved(training.step, kind, path, task.name)
+            best += [(task, self.save_path / BEST_OF_RUN / task.name, "best_overall") for task in targets]
+        return [save_model(training, task, path, kind, self.run) for task, path, kind in best]
 
 
 def evaluation_observers(

@@ -97,6 +97,7 @@ class StagedDirectory:
                     "\n  ".join([f"{self.path} holds stages that were trained with other settings:", *lines])
                     + "\nRestore them, or replace the run (overwrite: true without resume)"
                 )
+        # Stages resume by themselves; the folder of all has no checkpoint from which to resume.
         replace(self.run, resume=None).check()
         identity = {"tasks": {task: {} for task in self.run.tasks}, "stages": list(self.stages)}
         replace(self.run, resume=None, overwrite=True).begin(
@@ -165,6 +166,7 @@ def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
         is_last = number == len(stages) - 1
         own = [_moved(line, label, before, counts) for line in lines if line["event"] != Planned.recorded_as]
         found += [line for line in own if is_last or line["event"] != Ended.recorded_as]
+        # Every stage counts from 0; what the stages before it had is added.
         counts = next((line["steps"] for line in reversed(own) if line["event"] == Drawn.recorded_as), counts)
         before = {
             name: max([line[name] for line in own if name in line], default=value)

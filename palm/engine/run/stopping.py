@@ -6,7 +6,7 @@ import signal
 
 from palm.core.logging import logger
 from palm.core.signals import Stopped, StopRequest
-from palm.distributed import barrier, is_first
+from palm.distributed.group import barrier, is_first
 from palm.engine.run.run_directory import RunDirectory
 from palm.engine.run.saving import PeriodicSaver
 from palm.engine.training.events import Event, Saved

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from palm.core.version import __version__
-from palm.distributed import is_first
+from palm.distributed.group import is_first
 from palm.engine.run.evaluation import Evaluator, count_examples, json_ready
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import identity
@@ -64,6 +64,7 @@ def _evaluation(training: Training, task: Task) -> dict[str, Any] | None:
 
 
 def _file(path: Path) -> dict[str, Any]:
+    # A file with the size and time of before is taken for the same, and not read again.
     facts = [(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(path)]
     return {"name": path.name, "sha256": _checksum(path, tuple(facts))}
 

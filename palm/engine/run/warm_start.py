@@ -69,6 +69,7 @@ def start_from(backbone: Backbone, tasks: Sequence[Task], path: Path, reset: Col
     saved = saved_weights(path)
     _check_vocabularies(tasks, saved)
     load_into(backbone, saved.backbone, path)
+    # By head, not by name: tasks may share one, and then it starts anew for all of them.
     anew = {task.head for task in tasks if task.name in reset or ALL_HEADS in reset}
     kept = [task for task in tasks if task.name in saved.heads and task.head not in anew]
     loaded: dict[Head, str] = {}

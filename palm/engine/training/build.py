@@ -11,10 +11,9 @@ from torch import nn
 from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
-from palm.core.numerics.device import compiler_problems
 from palm.core.numerics.malloc import keep_freed_memory
 from palm.core.numerics.precision import choice, resolved
-from palm.distributed import Replica
+from palm.distributed.replica import Replica
 from palm.engine.training.ema import ExponentialMovingAverage
 from palm.engine.training.loop import Training
 from palm.engine.training.model import PRIVATE, MultiTaskModel
@@ -38,6 +37,10 @@ def start(recipe: Recipe) -> Training:
     )
     if recipe.balance is not None:
         recipe.balance.reset()
+    if recipe.backbone.wants_even_lengths:
+        for task in recipe.tasks:
+            if task.stream is not None:
+                task.stream.group_by_length()
     model = MultiTaskModel(recipe.backbone, recipe.tasks, resolved(recipe.precision, recipe.device))
     model.to(recipe.device)
     if recipe.device.type == "cpu":
@@ -46,9 +49,6 @@ def start(recipe: Recipe) -> Training:
     logger.info("Computing in %s on %s%s.", model.precision, recipe.device.type, why)
     if recipe.activation_checkpointing:
         recipe.backbone.checkpoint_activations()
-    if recipe.compile:
-        raise_any(compiler_problems(recipe.device))
-        recipe.backbone.compile()
     # fsdp replaces parameters, so the replica comes before everything that holds them.
     replica = Replica(model, recipe.parallel)
     optimizer = build_optimizer(recipe.optimizer, recipe.groups, model, recipe.tasks)
@@ -119,10 +119,8 @@ def _head_rates(model: MultiTaskModel, tasks: Sequence[Task]) -> dict[str, float
         other = owner.setdefault(start, task)
         if other.head_learning_rate != task.head_learning_rate:
             raise ConfigError(
-                [
-                    f"tasks {other.name!r} and {task.name!r} share a head; give them the same "
-                    f"head_learning_rate, not {other.head_learning_rate!r} and {task.head_learning_rate!r}"
-                ]
+                f"tasks {other.name!r} and {task.name!r} share a head; give them the same "
+                f"head_learning_rate, not {other.head_learning_rate!r} and {task.head_learning_rate!r}"
             )
         if task.head_learning_rate is not None:
             rates[start] = task.head_learning_rate

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.errors import ConfigError, StorageError
-from palm.distributed import local_shard, shard_like
+from palm.distributed.shards import local_shard, shard_like
 
 
 class ExponentialMovingAverage:
@@ -33,7 +33,7 @@ class ExponentialMovingAverage:
 
     def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], decay: float) -> None:
         if not 0 <= decay < 1:
-            raise ConfigError([f"ema_decay should be at least 0 and below 1, not {decay!r}"])
+            raise ConfigError(f"ema_decay should be at least 0 and below 1, not {decay!r}")
         self.decay = decay
         self.num_updates = 0
         named = dict(named_parameters)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from palm.core.differences import shortened
 from palm.core.errors import TrainingError
-from palm.distributed import all_reduce_sum, local_shard
-
-NAMES_SHOWN = 3
-"""How many names a message has."""
+from palm.distributed.group import all_reduce_sum
+from palm.distributed.shards import local_shard
 
 
 def not_finite(tensors: Mapping[str, Tensor]) -> list[str]:
@@ -46,13 +45,7 @@ def check_finite(tensors: Mapping[str, Tensor], place: str) -> None:
     """
     if names := not_finite(tensors):
         raise TrainingError(
-            f"{place} has infinities, or what is not a number, in {in_words(names)}; nothing of it was "
-            "saved. The last updates were too large: try a lower learning_rate, warmup_proportion above 0, "
-            "or a smaller grad_clip"
+            f"{place} has infinities, or what is not a number, in {', '.join(shortened(names, 3))}; nothing "
+            "of it was saved. The last updates were too large: try a lower learning_rate, "
+            "warmup_proportion above 0, or a smaller grad_clip"
         )
-
-
-def in_words(names: Sequence[str]) -> str:
-    """Join the first of the names, and count the others."""
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(names[:NAMES_SHOWN]) + more

@@ -17,7 +17,9 @@ from palm.core.numerics.rng import generator
 from palm.core.numerics.sparse_embedding import sparse_allowed
 from palm.core.signals import StopRequest
 from palm.core.tensor_specs import Tensors
-from palm.distributed import Replica, num_ranks, rank, report_missing_ranks
+from palm.distributed.failures import report_missing_ranks
+from palm.distributed.group import num_ranks, rank
+from palm.distributed.replica import Replica
 from palm.engine.training.device_transfer import placed
 from palm.engine.training.ema import ExponentialMovingAverage
 from palm.engine.training.events import Event
@@ -82,16 +84,6 @@ class Step(Event):
     def loss(self) -> Tensor:
         """The loss of that task."""
         return self.parts[0].loss
-
-    @property
-    def finished(self) -> bool:
-        """True if that task reached its expected steps."""
-        return self.parts[0].finished
-
-    @property
-    def batches(self) -> Sequence[Tensors]:
-        """The batches of that task."""
-        return self.parts[0].batches
 
     def part_of(self, task: Task) -> TaskStep | None:
         """Return the part of a task; None where it was not drawn."""
@@ -226,7 +218,15 @@ class Training:
                 report_missing_ranks(f"at global step {self.step + 1}"),
                 sparse_allowed(self._sparse_gradients),
             ):
-                losses, norm = self._update(drawn, attempt)
+                losses, norm = train_step(
+                    self.replica,
+                    self.task_batches(drawn),
+                    self.optimizer,
+                    partial(self._guard.update, attempt),
+                    clipping=self.recipe.optimizer,
+                    balance=self.recipe.balance if len(drawn) > 1 else None,
+                    draws=generator(self.recipe.seed, "balance", self.step),
+                )
         except NotFinite as error:
             raise self._refused(error) from None
         if self.ema is not None:
@@ -251,21 +251,9 @@ class Training:
         largest: float = max(group["lr"] for group in self.optimizer.param_groups)
         return largest
 
-    def _update(self, drawn: Drawn, attempt: Attempt) -> tuple[Tensor, Tensor]:
-        """Make one update; return the tasks' losses before it, and the gradient's norm before clipping."""
-        return train_step(
-            self.replica,
-            self.task_batches(drawn),
-            self.optimizer,
-            partial(self._guard.update, attempt),
-            clipping=self.recipe.optimizer,
-            balance=self.recipe.balance if len(drawn) > 1 else None,
-            draws=generator(self.recipe.seed, "balance", self.step),
-        )
-
     def task_batches(self, drawn: Drawn) -> list[TaskBatches]:
         """Move batches to the device, each with the factor of its loss among those of all ranks."""
-        counts = [[self.model.num_terms(task.name, batch) for batch in own] for task, own in drawn]
+        counts = [[task.head.num_terms(batch) for batch in own] for task, own in drawn]
         encoded = [batch for task, own in drawn if task.share_rows_with is None for batch in own]
         rows = sum(len(next(iter(batch.values()))) for batch in encoded)
         masks = [batch[name] for batch in encoded for name in batch if name.startswith("input_mask")]

@@ -105,10 +105,6 @@ class MultiTaskModel(nn.Module):
         losses = [head.loss(made, own) for head, made, own in zip(heads, outputs, batches, strict=True)]
         return torch.stack(losses)
 
-    def num_terms(self, task: str, batch: Tensors) -> int:
-        """Over how many equal terms that loss is the mean."""
-        return self.head(task).num_terms(batch)
-
 
 def share_parameters(source: nn.Module, target: nn.Module) -> None:
     """Make the parameters and buffers of `target` those of `source`, the same tensors, for good.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from palm.core.tensor_specs import Tensors
-from palm.distributed import num_ranks
+from palm.distributed.group import num_ranks
 from palm.engine.training.device_transfer import fetched
 from palm.engine.training.recipe import Recipe
 from palm.optimizer.moments import MomentRule

@@ -145,6 +145,7 @@ class StepPlan:
             except ConfigError:  # a strategy may need a longer run; it says so of the one that is chosen
                 return 0
 
+        # Strategies round and have bounds, so no formula gives the length. 60 halvings exhaust a double.
         high = 1.0 if length is None else length
         while length is None and total(high) <= max_steps:
             high *= 2

@@ -15,7 +15,7 @@ from palm.balance import BALANCES, Balance
 from palm.core.component import Component
 from palm.core.numerics import precision
 from palm.core.registry import Registry
-from palm.distributed import Parallel
+from palm.distributed.replica import Parallel
 from palm.engine.training.planning import StepPlan, TasksPerStep
 from palm.engine.training.task import Task
 from palm.lr_sched import LR_SCHEDULES, Schedule
@@ -50,7 +50,6 @@ class Recipe:
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32; None leaves it as torch has it.
         deterministic: take kernels that add in a fixed order.
         parallel: what every device has of the parameters, see `Replica`.
-        compile: compile the encoder's layers.
         activation_checkpointing: compute activations again in the backward pass.
         eval_every_n_steps: how often tasks are evaluated; it counts where draws follow dev scores.
         eval_every_epoch: whether they are evaluated after every epoch; likewise.
@@ -73,7 +72,6 @@ class Recipe:
     tf32: bool | None = None
     deterministic: bool = False
     parallel: Parallel = "ddp"
-    compile: bool = False
     activation_checkpointing: bool = False
     eval_every_n_steps: int = -1
     eval_every_epoch: bool = False
@@ -115,7 +113,6 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         "ema_decay": recipe.ema_decay,
         "random_seed": recipe.seed,
         "precision": precision.resolved(recipe.precision, recipe.device),
-        "compile": recipe.compile,
         **({"seeds": own_seeds} if own_seeds else {}),
         **({} if recipe.tf32 is None else {"tf32": recipe.tf32}),
         **_evaluation_identity(recipe),
@@ -227,6 +224,7 @@ def _plain(value: Any) -> Any:
 def loss_scale(task: Task, kind: LossScale) -> float:
     """The factor of a task's loss that makes losses of tasks with many and few classes alike."""
     classes = num_classes(task) if kind == "classes" else None
+    # A single class would divide by log 1.
     return 1.0 if classes is None else 1 / math.log(max(classes, 2))
 
 

@@ -60,6 +60,7 @@ def share_rows(tasks: Sequence[Task]) -> None:
         stream.reader = task.stream.reader
         stream.rows = task.stream.rows
         task.stream = stream
+        # The rows agree, so one batch tells whether the readers treat them alike.
         _check_same_tensors(task, primary)
 
 

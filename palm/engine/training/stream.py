@@ -15,6 +15,9 @@ from palm.core.tensor_specs import Tensors
 from palm.reader.base import Reader
 from palm.reader.rows.rows import Ints, Rows
 
+WINDOW = 50
+"""Batches whose rows are sorted together; which rows meet in one stays a matter of chance."""
+
 Order = Callable[[int], npt.NDArray[np.int64]]
 """Epoch -> its rows, in its order."""
 
@@ -62,6 +65,7 @@ class TaskStream:
         self.rows = rows
         self.seed = seed
         self.shuffle = shuffle
+        self._grouped_rows = 0
         self._order = lru_cache(maxsize=2)(self._new_order)  # a batch may reach into the next epoch
         if max_tokens_per_batch is None:
             assert batch_size is not None, "neither batch_size nor max_tokens_per_batch"
@@ -76,6 +80,15 @@ class TaskStream:
                 f"task {task!r}: {len(rows)} training rows do not fill one batch on each of {num_ranks} "
                 "devices; lower batch_size or max_tokens_per_batch, take fewer devices, or add data"
             )
+
+    def group_by_length(self) -> None:
+        """Give every batch rows of about one length, in an epoch's order of batches; for padded encoders.
+
+        Where batches are cut by tokens, or rows stay in the file's order, nothing changes.
+        """
+        if self.shuffle and isinstance(self._batches, RowBatches):
+            self._grouped_rows = self._batches.batch_size
+            self._order.cache_clear()
 
     def _of_rows(self, batch_size: int) -> RowBatches:
         num_rows = len(self.rows)
@@ -125,7 +138,24 @@ class TaskStream:
     def _new_order(self, epoch: int) -> npt.NDArray[np.int64]:
         if not self.shuffle:
             return np.arange(len(self.rows))
-        return generator(self.seed, "shuffle", self.task, epoch).permutation(len(self.rows))
+        rng = generator(self.seed, "shuffle", self.task, epoch)
+        order = rng.permutation(len(self.rows))
+        return self._grouped(order, epoch, rng) if self._grouped_rows else order
+
+    def _grouped(
+        self, order: npt.NDArray[np.int64], epoch: int, rng: np.random.Generator
+    ) -> npt.NDArray[np.int64]:
+        size = self._grouped_rows
+        tokens = self.reader.row_tokens(self.rows)
+        first = -epoch * len(order) % size  # what is before it fills the last batch of the epoch before
+        parts = [order[:first]]
+        for start in range(first, len(order), WINDOW * size):
+            window = order[start : start + WINDOW * size]
+            window = window[np.argsort(tokens[window], kind="stable")]
+            whole = len(window) // size
+            parts += [window[k * size : (k + 1) * size] for k in rng.permutation(whole)]
+            parts.append(window[whole * size :])
+        return np.concatenate(parts)
 
 
 class RowBatches:
@@ -139,16 +169,17 @@ class RowBatches:
         batch_size: rows of a batch.
 
     Attributes:
+        batch_size: rows of a batch.
         steps_per_epoch: how many batches end within the first epoch; `num_epochs` is multiplied by it.
     """
 
     def __init__(self, num_rows: int, batch_size: int) -> None:
         self.steps_per_epoch = num_rows // batch_size
-        self._batch_size = batch_size
+        self.batch_size = batch_size
 
     def places(self, number: int) -> range:
         """The places of batch `number`."""
-        return range(number * self._batch_size, (number + 1) * self._batch_size)
+        return range(number * self.batch_size, (number + 1) * self.batch_size)
 
 
 class TokenBatches:

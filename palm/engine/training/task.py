@@ -16,7 +16,7 @@ from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.errors import TrainingError
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors, mismatches
-from palm.distributed import num_ranks, rank
+from palm.distributed.group import num_ranks, rank
 from palm.engine.training.stream import TaskStream
 from palm.metrics import metric_problems
 from palm.mixing.base import TaskProgress
@@ -157,6 +157,7 @@ class Task:
         if len(self.head.targets_attr) == 1 and (target := next(iter(self.head.targets_attr))) in rows:
             self.head.count_labels(rows[target].values)
         self.stream = self._stream(rows, seed if self.seed is None else self.seed, devices or num_ranks())
+        # A task may be given data a second time, and is then as new.
         self.expected_steps = 0
         self.step = 0
         self.scores = []

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from palm.balance import Balance
 from palm.core.tensor_specs import Tensors
-from palm.distributed import Replica, all_reduce_sum, local_shard
+from palm.distributed.group import all_reduce_sum
+from palm.distributed.replica import Replica
+from palm.distributed.shards import local_shard
 from palm.optimizer import Optimizer, clip
 
 Update = Callable[[Mapping[str, Tensor]], Sequence[float] | None]
@@ -162,6 +164,7 @@ def gramian(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
         gradients: per task those of the same parameters, averaged over ranks; None counts as zeros.
     """
     count = len(gradients)
+    # Parameters' parts differ by orders of magnitude, so that they are added in float64.
     products = torch.zeros(count, count, dtype=torch.float64)
     is_cut = any(g is not None and local_shard(g) is not g for own in gradients for g in own)
     for i in range(count):

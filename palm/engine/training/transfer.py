@@ -18,7 +18,7 @@ from torch import Tensor
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
-from palm.distributed import local_shard
+from palm.distributed.shards import local_shard
 from palm.engine.training.device_transfer import placed
 from palm.engine.training.events import Event, Transferred
 from palm.engine.training.loop import Step, Training
@@ -59,14 +59,12 @@ class TransferProbe:
 
     def __init__(self, training: Training, every: int | Literal["auto"]) -> None:
         if len(training.tasks) < 2:
-            raise ConfigError(["transfer_every_n_steps compares tasks, and there is one; leave it out"])
+            raise ConfigError("transfer_every_n_steps compares tasks, and there is one; leave it out")
         if training.replica.gathers_in_bf16:
             # A step that lowers a loss by 1 % is mostly lost in rounded parameters.
             raise ConfigError(
-                [
-                    "transfer_every_n_steps compares tasks in fp32, and with parallel: fsdp and precision: "
-                    "bf16 layers have no fp32 weights; set parallel: ddp or precision: fp32, or leave it out"
-                ]
+                "transfer_every_n_steps compares tasks in fp32, and with parallel: fsdp and precision: "
+                "bf16 layers have no fp32 weights; set parallel: ddp or precision: fp32, or leave it out"
             )
         self.training = training
         self.every = automatic_period(training) if every == "auto" else every
@@ -115,7 +113,7 @@ class TransferProbe:
         found = {}
         for task in training.tasks:
             parts = list(islice(_upcoming(task), num_batches(task)))
-            counts = [training.model.num_terms(task.name, part) for part in parts]
+            counts = [task.head.num_terms(part) for part in parts]
             (factors,), _ = training.replica.loss_factors([counts])
             found[task.name] = [
                 (placed(part, device, training.model.backbone), own)
@@ -169,6 +167,7 @@ class TransferProbe:
             torch._foreach_add_(weights, [grad for _, grad in moved], alpha=-length / (norms[own] or 1.0))
             fall = 1 - self._loss(name, parts) / losses[k]
             found.append(fall / (length * norms[k] / losses[k]) if length else math.nan)
+            # Put back, not subtracted: that would leave rounding in the weights.
             torch._foreach_copy_(weights, before)
         with self.training.replica.apart():
             pass

@@ -20,7 +20,7 @@ from palm.core.files.locking import locked
 from palm.core.files.manifest import is_sealed
 from palm.core.files.records import read_record
 from palm.core.numerics.device import device_of
-from palm.distributed import is_first
+from palm.distributed.group import is_first
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.evaluation import Evaluator, json_ready, normalized_score

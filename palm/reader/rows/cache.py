@@ -5,23 +5,15 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import os
-import re
-import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import tokenizers
 
 from palm.core.errors import DataError, StorageError
-from palm.core.files.atomic_dir import move_foreign_aside, new_directory, remove_directory, remove_stale
+from palm.core.files.cache import Cache
 from palm.core.files.checksum import checksum
-from palm.core.files.door import make_folder, remove
-from palm.core.files.locking import locked
-from palm.core.files.manifest import is_sealed
 from palm.core.logging import collected_warnings, logger
 from palm.reader.rows.chunks import RowEncoder, training_parts
 from palm.reader.rows.rows import Rows
@@ -29,14 +21,8 @@ from palm.reader.rows.stored import mapped_rows, write_arrays, write_description
 from palm.reader.tables.selection import data_checksum
 from palm.reader.text.bad_rows import BadRows
 
-VARIABLE = "PALM_DATA_CACHE"
-KEPT_DAYS = 30
-"""Days until unused rows are removed."""
-
 REPORT_SECONDS = 10.0
 """Time between two lines about how far the encoding of a file has come."""
-
-_KEY = re.compile(r"[0-9a-f]{32}")
 
 FORMAT = 3
 """How rows are laid down on disk."""
@@ -44,36 +30,8 @@ FORMAT = 3
 _HASH = "blake2b"
 
 
-@dataclass(frozen=True)
-class DataCache:
-    """A folder of encoded files, each in a folder of its own that appears whole.
-
-    Args:
-        folder: made when it is needed; several processes and users may share it.
-    """
-
-    folder: Path
-
-    @classmethod
-    def of_user(cls) -> DataCache | None:
-        """The folder that the environment variable PALM_DATA_CACHE names, or `palm` among the user's caches.
-
-        Returns:
-            None where the variable is empty, or the user has no home.
-        """
-        named = os.environ.get(VARIABLE)
-        if named is not None:
-            return cls(Path(named).expanduser()) if named else None
-        try:
-            if sys.platform == "win32":
-                caches = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-            elif sys.platform == "darwin":
-                caches = Path.home() / "Library" / "Caches"
-            else:
-                caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        except RuntimeError:  # of `Path.home`
-            return None
-        return cls(caches / "palm")
+class DataCache(Cache):
+    """A cache of encoded files."""
 
     def rows(self, reader: RowEncoder, path: Path, key: str) -> Rows:
         """The rows of a training file, mapped; encoded first, by one process, where they are not there yet.
@@ -88,26 +46,20 @@ class DataCache:
             OSError: the folder cannot be written.
             StorageError: what was written cannot be read.
         """
-        entry = self.folder / key
-        with suppress(StorageError):
-            if (rows := _rows_with_messages(entry)) is not None:
-                return rows
-        make_folder(self.folder)
-        with locked(self.folder / f"{key}.lock", f"encoding {path}"):
-            try:
-                if (rows := _rows_with_messages(entry)) is not None:  # another process has made them by now
-                    return rows
-            except StorageError as error:
-                logger.warning("%s: its encoded rows are damaged, so it is encoded again: %s", path, error)
-                move_foreign_aside(entry)
-                remove_directory(entry)
-            forget_unused(self.folder)
-            try:
-                _encode_into(entry, reader, path)
-            except StorageError:
-                if not is_sealed(entry):  # where there are no locks, another process may have been first
-                    raise
-            return mapped_rows(entry)[0]
+        is_new = False
+
+        def fill(part: Path) -> None:
+            nonlocal is_new
+            is_new = True
+            _encode_into(part, reader, path, key)
+
+        def read(entry: Path) -> Rows:
+            rows, warnings = mapped_rows(entry)
+            for warning in () if is_new else warnings:
+                logger.warning("%s", warning)
+            return rows
+
+        return self.entry(key, str(path), fill, read)
 
 
 def key_of(reader: RowEncoder, path: Path) -> str | None:
@@ -151,20 +103,6 @@ def _content(value: object) -> dict[str, str]:
     raise TypeError(f"{value!r} has no form on disk")
 
 
-def forget_unused(folder: Path) -> None:
-    """Remove what dead processes left in a cache, and entries that were not used for `KEPT_DAYS` days."""
-    remove_stale(folder, lambda name: _KEY.fullmatch(name) is not None, is_shared=True)
-    oldest = time.time() - KEPT_DAYS * 24 * 3600
-    for place in folder.iterdir():
-        about = place.lstat()
-        if not _KEY.fullmatch(place.stem) or about.st_mtime > oldest:
-            continue
-        if place.suffix == ".lock" and not about.st_size:
-            remove(place)
-        elif is_sealed(place):
-            remove_directory(place)
-
-
 def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Rows:
     """All rows of a training file: mapped from the cache, or in memory where there is none.
 
@@ -189,31 +127,14 @@ def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Ro
     return rows
 
 
-def _rows_with_messages(entry: Path) -> Rows | None:
-    """The rows of an entry, and the warnings that went with their encoding; None where there is none.
-
-    Raises:
-        StorageError: it is damaged.
-    """
-    if not entry.is_dir():
-        return None
-    rows, warnings = mapped_rows(entry)
-    with suppress(OSError):  # an entry of another user
-        os.utime(entry)
-    for warning in warnings:
-        logger.warning("%s", warning)
-    return rows
-
-
-def _encode_into(entry: Path, reader: RowEncoder, path: Path) -> None:
+def _encode_into(part: Path, reader: RowEncoder, path: Path, key: str) -> None:
     """Encode a file into a new entry."""
-    with new_directory(entry) as part:
-        bad = BadRows(path, reader.on_bad_row)
-        with collected_warnings() as warnings:
-            columns = write_arrays(part, _with_progress(training_parts(reader, path, bad), path))
-        write_description(part, columns, warnings, (bad.records, bad.count))
-        if key_of(reader, path) != entry.name:
-            raise DataError(f"{path}: the file has changed while it was read; start again")
+    bad = BadRows(path, reader.on_bad_row)
+    with collected_warnings() as warnings:
+        columns = write_arrays(part, _with_progress(training_parts(reader, path, bad), path))
+    write_description(part, columns, warnings, (bad.records, bad.count))
+    if key_of(reader, path) != key:
+        raise DataError(f"{path}: the file has changed while it was read; start again")
 
 
 def _with_progress(parts: Iterable[Rows], path: Path) -> Iterator[Rows]:

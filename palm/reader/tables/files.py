@@ -20,7 +20,7 @@ from palm.core.files.checksum import checksum
 from palm.core.files.untrusted import POINTER, is_pointer, read_object
 from palm.reader.tables.remote import copies_of, is_address
 
-TableFormat = Literal["tsv", "csv", "jsonl", "parquet", "arrow"]
+TableFormat = Literal["tsv", "csv", "jsonl", "parquet", "arrow", "squad"]
 
 FORMATS: dict[str, TableFormat] = {
     ".tsv": "tsv",

@@ -17,6 +17,7 @@ from palm.reader.tables.files import TableFormat, files_of, format_of
 from palm.reader.tables.jsonl import json_rows
 from palm.reader.tables.record import Head, Refuse, TableRow, cut
 from palm.reader.tables.selection import check_unchanged, is_selection, read_selection, table_of
+from palm.reader.tables.squad_rows import squad_rows
 
 LookUp = Callable[[Sequence[str], str, bool], Sequence[str] | None]
 
@@ -28,6 +29,7 @@ _READ: Mapping[TableFormat, _Rows] = {
     "jsonl": json_rows,
     "parquet": parquet_rows,
     "arrow": arrow_rows,
+    "squad": squad_rows,
 }
 
 
@@ -105,7 +107,9 @@ def raw_rows(
     for file in files:
         kind = format_of(file) or default or "tsv"
 
-        def head(names: Sequence[str], place: str, varies: bool = kind == "jsonl") -> Sequence[str] | None:
+        def head(
+            names: Sequence[str], place: str, varies: bool = kind in ("jsonl", "squad")
+        ) -> Sequence[str] | None:
             return None if look_up is None else look_up(names, place, varies)
 
         for row in _READ[kind](file, head, refuse):

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
 import re
-from functools import lru_cache
+import time
+from collections.abc import Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from palm.core.errors import DataError
-from palm.core.files.door import make_folder, rename
-from palm.core.files.locking import locked
+from palm.core.files.cache import Cache
+from palm.core.files.checksum import checksum
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(?=[^/])")
 """The beginning of an address; a path has lost one of its strokes."""
 
-_FACTS = ("size", "ETag", "etag", "md5", "crc32c", "LastModified", "mtime", "created", "lastCommit")
+_TAGS = ("ETag", "etag", "generation", "blob_id", "LastModified", "Last-Modified", "mtime", "created")
+_FACTS = ("size", *_TAGS, "md5Hash", "Content-MD5", "lfs")
 """What stores tell of a file and what changes with it."""
 
 
@@ -51,30 +55,37 @@ def copies_of(path: Path) -> tuple[Path, ...]:
 
 def _copy(store: Any, name: str) -> Path:
     about = _about(store, name)
-    key = hashlib.sha256(json.dumps([str(store.protocol), name, about]).encode()).hexdigest()[:32]
-    folder = _folder() / key
-    copy = folder / Path(name.split("?")[0]).name
-    make_folder(folder)
-    with locked(folder / "copy.lock", f"copying {name}"):
-        if not copy.is_file():
-            logger.info("%s: copied to %s", name, copy)
-            part = folder / "copy.part"
-            store.get_file(name, str(part))
-            size = about.get("size")
-            if _about(store, name) != about or (size is not None and part.stat().st_size != size):
-                raise DataError(
-                    f"{name}: the file has changed, or ended early, while it was copied; try again"
-                )
-            rename(part, copy)
-    return copy
+    key = [str(store.protocol), name, about]
+    if about.keys() <= {"size"}:  # nothing tells of a change, so the copy is of this process alone
+        key.append(f"{os.getpid()} {time.time_ns()}")
+    named = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+    copy = partial(_copy_into, store, name, about)
+    return Cache.of_anyone().file(named, Path(name.split("?")[0]).name, name, copy)
+
+
+def _copy_into(store: Any, name: str, about: dict[str, Any], copy: Path) -> None:
+    logger.info("%s: copied to your cache", name)
+    store.get_file(name, str(copy))
+    algorithm, told = _told_digest(about)
+    size = about.get("size")
+    has_changed = _about(store, name) != about or (size is not None and copy.stat().st_size != size)
+    if has_changed or (told and checksum(copy, algorithm) != told):
+        raise DataError(f"{name}: the file has changed, or ended early, while it was copied; try again")
 
 
 def _about(store: Any, name: str) -> dict[str, Any]:
     store.invalidate_cache()
     known = store.info(name)
-    return {fact: known[fact] if fact == "size" else str(known[fact]) for fact in _FACTS if fact in known}
+    return {
+        fact: known[fact] if fact in ("size", "lfs") else str(known[fact])
+        for fact in _FACTS
+        if known.get(fact)
+    }
 
 
-def _folder() -> Path:
-    named = os.environ.get("PALM_DATA_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(named).expanduser() / "palm-remote"
+def _told_digest(about: Mapping[str, Any]) -> tuple[str, str]:
+    """The checksum that a store tells of a file's content, and its algorithm; nothing where it tells none."""
+    if "lfs" in about:
+        return "sha256", about["lfs"]["sha256"]
+    coded = about.get("md5Hash") or about.get("Content-MD5") or ""
+    return "md5", base64.b64decode(coded).hex()

@@ -6,18 +6,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from palm.core.errors import DataError
-from palm.reader.tables.record import Refuse, TableRow, cut, is_missing
+from palm.reader.tables.record import TableRow, cut, is_missing
+from palm.reader.tables.squad_rows import field_of
 from palm.reader.text.bad_rows import MendableError
-from palm.reader.text.json_stream import list_elements
 
 SHOWN_IDS = 3
 """How many ids a message shows."""
 
 _PARSED = {"question", "context", "id"}
-_KINDS = {list: "a list", str: "a string", int: "a whole number", (str, int): "a string"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +51,8 @@ class SquadQuestion:
     place: str
 
 
-class QuestionPart(NamedTuple):
-    """A question as the file has it, its context and the place of the paragraph, or of the table's row."""
-
-    qa: Any
-    context: Any
-    place: str
-    is_row: bool = False
-
-
 class SquadFile:
-    """Reads the questions of one file, one article in memory at a time.
+    """Makes questions of the rows of one file, and checks them.
 
     Args:
         path: the file.
@@ -81,79 +71,40 @@ class SquadFile:
         self.num_empty = 0
         self._seen: set[str] = set()
 
-    def parts(self, refuse: Refuse) -> Iterator[QuestionPart]:
-        """The file's questions before they are checked, lazily.
-
-        Args:
-            refuse: called with the problem with an article or a paragraph, which is left out.
+    def question(self, row: TableRow, number: int) -> SquadQuestion:
+        """The question of a row; its number is the id of one without.
 
         Raises:
-            DataError: not JSON, or no questions.
+            DataError: not of SQuAD's form, a repeated id, or an empty text; with the question's place.
         """
-        count = 0
-
-        def left_out(error: DataError) -> None:
-            nonlocal count
-            count += 1
-            refuse(error)
-
-        for number, article in enumerate(list_elements(self.path, "data"), start=1):
-            place = f"{self.path}: article {number}"
-            for paragraph, where in _parts(article, "paragraphs", place, "paragraph", left_out):
-                try:
-                    context = _field(paragraph, "context", str, where)
-                except DataError as error:
-                    left_out(error)
-                    continue
-                for qa, _ in _parts(paragraph, "qas", where, "question", left_out):
-                    count += 1
-                    yield QuestionPart(qa, context, where)
-        if not count:
-            raise DataError(f"{self.path}: the file has no questions")
-
-    def question(self, part: QuestionPart) -> SquadQuestion:
-        """The question of a part.
-
-        Raises:
-            DataError: not of SQuAD's form, a repeated id, or an empty text; with the question's id.
-        """
-        name = str(_field(part.qa, "id", (str, int), part.place))
-        place = part.place if part.is_row else f"{self.path}: question {name!r}"
+        place = row.place
+        cells = {"id": number, **row.cells}
+        name = str(field_of(cells, "id", (str, int), place))
         if name in self._seen:
             raise DataError(f"{place}: a question of this id came before; ids must be unique")
         self._seen.add(name)
+        context = field_of(cells, "context", str, place)
+        text = field_of(cells, "question", str, place)
         if self.answers == "positions":
-            _check_not_empty(part.context, "context", part.place)
-        text = _field(part.qa, "question", str, place)
-        if self.answers == "positions":
+            _check_not_empty(context, "context", place)
             _check_not_empty(text, "question", place)
-        elif not text.strip() or not part.context.strip():
+        elif not text.strip() or not context.strip():
             self.num_empty += 1
             self.empty += [name] if len(self.empty) < SHOWN_IDS else []
-        return SquadQuestion(name, text, part.context, self._answers(part.qa, place), place)
+        return SquadQuestion(name, text, context, self._answers(cells, place), place)
 
-    def _answers(self, qa: Any, place: str) -> tuple[Answer, ...]:
-        if self.answers == "none" or qa.get("answers") is None:
+    def _answers(self, cells: Mapping[str, Any], place: str) -> tuple[Answer, ...]:
+        listed = _answer_list(cells.get("answers"), cells.get("answer_start"))
+        if self.answers == "none" or listed is None:
             return ()
         answers = []
-        for answer in _field(qa, "answers", list, place):
-            text = _field(answer, "text", str, place)
+        for answer in field_of({"answers": listed}, "answers", list, place):
+            text = field_of(answer, "text", str, place)
             start = answer.get("answer_start")
             if self.answers == "positions" and start is not None:
-                start = _field(answer, "answer_start", int, place)
+                start = field_of(answer, "answer_start", int, place)
             answers.append(Answer(text, start))
         return tuple(answers)
-
-
-def row_part(row: TableRow, number: int) -> QuestionPart:
-    """The part that a table's row is; its number is the id of a question without one.
-
-    Raises:
-        DataError: the context is no text.
-    """
-    cells = dict(row.cells)
-    qa = {"id": number, **cells, "answers": _answer_list(cells.get("answers"), cells.get("answer_start"))}
-    return QuestionPart(qa, _field(cells, "context", str, row.place), row.place, is_row=True)
 
 
 def _answer_list(answers: Any, start: Any) -> Any:
@@ -168,17 +119,6 @@ def _answer_list(answers: Any, start: Any) -> Any:
         return None
     at = int(start) if isinstance(start, str) and start.isdecimal() else start
     return [{"text": answers, "answer_start": at}]
-
-
-def _parts(owner: Any, key: str, place: str, noun: str, refuse: Refuse) -> Iterator[tuple[Any, str]]:
-    """The elements of a list in a file, each with its place."""
-    try:
-        parts = _field(owner, key, list, place)
-    except DataError as error:
-        refuse(error)
-        return
-    for number, part in enumerate(parts, start=1):
-        yield part, f"{place}, {noun} {number}"
 
 
 def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
@@ -200,7 +140,7 @@ def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
             raise DataError(f"{place}: a question of the id {name!r} came before; ids must be unique")
         seen.add(name)
         for key in ("question", "context"):
-            _check_not_empty(_field(text, key, str, place), key, place)
+            _check_not_empty(field_of(text, key, str, place), key, place)
         yield SquadQuestion(name, text["question"], text["context"], (), place)
 
 
@@ -251,13 +191,3 @@ def places_of(text: str, context: str) -> list[int]:
 def _check_not_empty(text: str, name: str, place: str) -> None:
     if not text.strip():
         raise DataError(f"{place}: the {name} is empty")
-
-
-def _field(owner: Any, name: str, kind: type | tuple[type, ...], place: str) -> Any:
-    if not isinstance(owner, dict):
-        raise DataError(f"{place}: expected an object with {name!r}, not {cut(repr(owner), 40)}")
-    if name not in owner:
-        raise DataError(f"{place}: no {name!r}; there is {', '.join(map(repr, owner)) or 'nothing'}")
-    if not isinstance(owner[name], kind):
-        raise DataError(f"{place}: {name!r} should be {_KINDS[kind]}, not {cut(repr(owner[name]), 40)}")
-    return owner[name]

@@ -6,21 +6,19 @@ import hashlib
 import importlib.metadata
 import inspect
 import json
-import os
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from palm.backbone import Backbone
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.files.atomic_dir import move_foreign_aside, new_directory, remove_directory
+from palm.core.files.cache import Cache
 from palm.core.files.checksum import checksum
-from palm.core.files.door import make_folder, remove
-from palm.core.files.locking import locked
-from palm.core.files.manifest import verify
+from palm.core.files.door import remove
 from palm.core.files.tensors import tensor_digests
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
@@ -34,7 +32,6 @@ from palm.engine.inference.onnx.writing import (
 )
 from palm.paradigm import Head
 from palm.reader import Reader
-from palm.reader.rows.cache import DataCache, forget_unused
 
 FILE = "model.onnx"
 
@@ -67,17 +64,18 @@ class OnnxEngine:
     """
 
     def __init__(
-        self, reader: Reader, backbone: Backbone, head: Head, precision: str, cache: DataCache | None
+        self, reader: Reader, backbone: Backbone, head: Head, precision: str, cache: Cache | None
     ) -> None:
         if precision not in PRECISIONS:
             raise ConfigError(
-                [f"precision with engine 'onnx' should be one of {', '.join(PRECISIONS)}, not {precision!r}"]
+                f"precision with engine 'onnx' should be one of {', '.join(PRECISIONS)}, not {precision!r}"
             )
         require_onnx("engine 'onnx'")
         outputs = {f"output.{name}": ("", name) for name in head.outputs_attr}
         self.graph = Graph(backbone, {"": head}, batch_specs(reader), outputs).eval()
         version = importlib.metadata.version("onnxruntime")
         self.about = f"{PRECISIONS[precision]} by onnxruntime {version} on cpu"
+        # Eight rows of different lengths: a graph that took a size for a constant gives another result.
         rows = made_up_batch(reader, num_rows=8)
         with tempfile.TemporaryDirectory() as folder:
             file = graph_file(self.graph, rows, PRECISIONS[precision], cache, Path(folder) / FILE)
@@ -90,7 +88,7 @@ class OnnxEngine:
         return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
 
 
-def graph_file(graph: Graph, rows: Tensors, precision: str, cache: DataCache | None, otherwise: Path) -> Path:
+def graph_file(graph: Graph, rows: Tensors, precision: str, cache: Cache | None, otherwise: Path) -> Path:
     """The file of a graph, from the cache or made now.
 
     Args:
@@ -104,17 +102,9 @@ def graph_file(graph: Graph, rows: Tensors, precision: str, cache: DataCache | N
         PalmError: it cannot be a graph, or the graph computes something else.
     """
     if cache is not None:
-        entry = cache.folder / key_of_graph(graph, precision)
         try:
-            make_folder(cache.folder)
-            with locked(cache.folder / f"{entry.name}.lock", "making an ONNX graph"):
-                if not _is_whole(entry):
-                    forget_unused(cache.folder)
-                    with new_directory(entry) as part:
-                        _make(graph, rows, precision, part / FILE)
-            with suppress(OSError):  # an entry of somebody else
-                os.utime(entry)
-            return entry / FILE
+            make = partial(_make, graph, rows, precision)
+            return cache.file(key_of_graph(graph, precision), FILE, "an ONNX graph", make)
         except (OSError, StorageError) as error:
             logger.warning(
                 "cannot cache the ONNX graph in %s (%s): it is made at every load; set PALM_DATA_CACHE to a "
@@ -149,17 +139,6 @@ def _sources(parts: Iterable[object]) -> set[Path]:
         with suppress(OSError, TypeError):
             files |= {Path(inspect.getfile(kind)) for kind in type(part).__mro__[:-1]}
     return files
-
-
-def _is_whole(entry: Path) -> bool:
-    try:
-        verify(entry, (FILE,))
-    except StorageError:
-        if entry.is_dir():
-            move_foreign_aside(entry)
-            remove_directory(entry)
-        return False
-    return True
 
 
 def _make(graph: Graph, rows: Tensors, precision: str, file: Path) -> None:

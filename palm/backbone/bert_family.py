@@ -1,0 +1,134 @@
+"""The encoders of BERT and its kin, as they differ from one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from palm.backbone.architecture import Architecture, LearnedPositions
+from palm.backbone.base import BACKBONES
+from palm.backbone.encoder import Encoder
+from palm.backbone.shape import Table
+
+
+@BACKBONES.register("bert")
+class BERT(Encoder):
+    """The encoder of Devlin et al., 2018 (arXiv:1810.04805).
+
+    Args:
+        type_vocab_size: number of segments.
+    """
+
+    @staticmethod
+    def architecture(type_vocab_size: int = 2) -> Architecture:
+        """Segments."""
+        return Architecture(tables=(Table("segment", "segment_ids", "type_vocab_size", type_vocab_size),))
+
+
+@BACKBONES.register("distilbert")
+class DistilBERT(Encoder):
+    """The encoder of Sanh et al., 2019 (arXiv:1910.01108).
+
+    Published weights have no pooler. Ours is the layer that Hugging Face's DistilBERT classifier
+    puts in its place, linear and ReLU.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {
+        "dim": "hidden_size",
+        "n_layers": "num_hidden_layers",
+        "n_heads": "num_attention_heads",
+        "hidden_dim": "intermediate_size",
+        "activation": "hidden_act",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+    }
+
+    @staticmethod
+    def architecture() -> Architecture:
+        """Another pooler."""
+        return Architecture(pooler_act="relu")
+
+
+@BACKBONES.register("electra")
+class ELECTRA(Encoder):
+    """The encoder of Clark et al., 2020 (arXiv:2003.10555), discriminator or generator.
+
+    Published weights have no pooler. Ours is the layer that Google's and Hugging Face's ELECTRA
+    classifiers put in its place, linear and GELU.
+
+    Args:
+        type_vocab_size: number of segments.
+        embedding_size: width of the embedding tables; where it is not `hidden_size`, a linear layer
+            lies between. `hidden_size` where None.
+    """
+
+    @staticmethod
+    def architecture(type_vocab_size: int = 2, *, embedding_size: int | None = None) -> Architecture:
+        """Segments, the tables' width, another pooler."""
+        segments = Table("segment", "segment_ids", "type_vocab_size", type_vocab_size)
+        return Architecture(tables=(segments,), embedding_size=embedding_size, pooler_act="gelu")
+
+
+@BACKBONES.register("ernie")
+class ERNIE(Encoder):
+    """The encoder of ERNIE 1.0 and 2.0 (Sun et al., 2019, arXiv:1904.09223 and arXiv:1907.12412).
+
+    Args:
+        sent_type_vocab_size: number of sentence types (segments).
+        task_type_vocab_size: number of tasks that `task_ids` can name.
+        use_task_id: whether there are task embeddings; ERNIE 1.0 has none. Without them the
+            backbone does not take `task_ids`.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {
+        "type_vocab_size": "sent_type_vocab_size",
+        "use_task_emb": "use_task_id",
+    }
+    order_2x = (
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "vocab_size",
+        "max_position_embeddings",
+        "sent_type_vocab_size",
+        "task_type_vocab_size",
+        "hidden_act",
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "initializer_range",
+        "is_pairwise",
+        "use_task_id",
+        "phase",
+    )
+
+    @staticmethod
+    def architecture(
+        sent_type_vocab_size: int = 2, task_type_vocab_size: int = 3, *, use_task_id: bool = True
+    ) -> Architecture:
+        """Segments and tasks."""
+        segments = Table("segment", "segment_ids", "sent_type_vocab_size", sent_type_vocab_size)
+        tasks = Table("task", "task_ids", "task_type_vocab_size", task_type_vocab_size)
+        return Architecture(tables=(segments, tasks) if use_task_id else (segments,))
+
+
+@BACKBONES.register("roberta")
+class RoBERTa(Encoder):
+    """The encoder of Liu et al., 2019 (arXiv:1907.11692), and of XLM-R.
+
+    Every token belongs to segment 0. Token number 0 has row `pad_token_id + 1` of the position
+    table: the rows before belong to padding.
+
+    Args:
+        max_position_embeddings: rows of the position table; the longest sequence has
+            `pad_token_id + 1` tokens less.
+        type_vocab_size: rows of the segment table, of which the first is used.
+        pad_token_id: the padding's id in the vocabulary, and the padding's row among the positions.
+    """
+
+    defaults: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-5}
+
+    @staticmethod
+    def architecture(type_vocab_size: int = 1, *, pad_token_id: int = 1) -> Architecture:
+        """One segment for all tokens, positions behind the padding's."""
+        segment = Table("segment", None, "type_vocab_size", type_vocab_size)
+        return Architecture(tables=(segment,), positions=LearnedPositions(pad_token_id))

@@ -1,0 +1,86 @@
+"""Expected calibration error: whether what is predicted with 80 % is right in 80 % of the cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from palm.metrics.base import METRICS, Metric, Prediction, Truth
+
+BINS = 15
+"""Ranges of probabilities, all of the same width."""
+
+Floats = npt.NDArray[np.float64]
+
+
+def calibration_error(probs: Sequence[float], right: Sequence[bool]) -> float:
+    """The mean difference between probability and frequency over `BINS` ranges, by their number of cases.
+
+    Args:
+        probs: of each case.
+        right: whether it came true.
+
+    Source: Guo et al., 2017, "On calibration of modern neural networks".
+    """
+    excess = np.bincount(_ranges(probs), np.asarray(probs) - np.asarray(right, dtype=np.float64))
+    return float(np.abs(excess).sum() / max(1, len(probs)))
+
+
+def reliability(probs: Sequence[float], right: Sequence[bool]) -> list[tuple[float, float]]:
+    """Return the mean probability of the cases of each range, and the fraction that came true; see above."""
+    ranges = _ranges(probs)
+    counts = np.bincount(ranges)
+    sums = np.stack([np.bincount(ranges, np.asarray(each, dtype=np.float64)) for each in (probs, right)])
+    means = (sums / counts.clip(1)).T[counts > 0]
+    return [(float(prob), float(share)) for prob, share in means]
+
+
+def _ranges(probs: Sequence[float]) -> npt.NDArray[np.int64]:
+    return np.ceil(np.asarray(probs, dtype=np.float64) * BINS).clip(1, BINS).astype(np.int64)
+
+
+@METRICS.register("ece")
+class CalibrationError(Metric):
+    """Expected calibration error of the predicted label, and the one without a temperature (`ece_before`)."""
+
+    needs = ("label",)
+    main: ClassVar[str] = "ece"
+    higher_is_better = False
+
+    def __init__(self) -> None:
+        self._probs: list[float] = []
+        self._before: list[float] = []
+        self._right: list[bool] = []
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        logits = np.asarray(prediction["logits"])
+        self._probs.append(max(prediction["probs"]))
+        self._before.append(float(1 / np.exp(logits - logits.max()).sum()))
+        self._right.append(prediction["label"] == truth["label"])
+
+    def compute(self) -> dict[str, float]:
+        found = (calibration_error(probs, self._right) for probs in (self._probs, self._before))
+        return dict(zip((self.main, f"{self.main}_before"), found, strict=True))
+
+    def curves(self) -> list[tuple[str, list[tuple[float, float]]]]:
+        """The reliability of the probabilities, and of those without a temperature, if these are others."""
+        found = [("predictions", reliability(self._probs, self._right))]
+        if not np.allclose(self._probs, self._before, atol=1e-5):
+            found.append(("without temperature", reliability(self._before, self._right)))
+        return found
+
+
+@METRICS.register("label_ece")
+class LabelCalibrationError(CalibrationError):
+    """Expected calibration error of all labels of all texts, and that without temperatures."""
+
+    needs = ("label_set",)
+    main = "label_ece"
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        self._probs += prediction["probs"]
+        self._before += (1 / (1 + np.exp(-np.asarray(prediction["logits"])))).tolist()
+        self._right += np.isin(np.arange(len(prediction["probs"])), truth["label_set"]).tolist()

@@ -1,0 +1,150 @@
+"""Temperatures, calibration errors and abstention: against definitions, and in whole runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import palm
+from helpers import tiny
+from palm.core.errors import ConfigError
+from palm.metrics import calibration_error
+from palm.metrics.calibration import BINS
+from palm.paradigm import Classify, Match, MultiLabel
+from palm.paradigm.calibration import best_temperature, lowest_threshold
+from palm.report.analysis import analyses_of
+from palm.report.page import page
+from palm.report.run import read_run
+
+RNG = np.random.default_rng
+
+
+def sampled(rows: int, seed: int, temperature: float) -> tuple[Any, Any]:
+    """Logits that are too large by a temperature, and labels with the right probabilities."""
+    rng = RNG(seed)
+    logits = 2 * rng.standard_normal((rows, 4))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = (rng.random((rows, 1)) > probs.cumsum(1)).sum(1)
+    return (temperature * logits).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5, 8.0])
+def test_a_known_temperature_is_found(temperature: float) -> None:
+    logits, labels = sampled(200_000, 0, temperature)
+    assert best_temperature(logits, labels) == pytest.approx(temperature, rel=0.02)
+
+
+def test_the_calibration_error_is_that_of_its_definition() -> None:
+    rng = RNG(1)
+    for _ in range(50):
+        probs = rng.integers(0, 31, 40) / 30  # some on the borders of ranges
+        right = rng.random(40) < probs
+        expected = 0.0
+        for k in range(BINS):
+            here = (probs > k / BINS) & (probs <= (k + 1) / BINS) | ((k == 0) & (probs == 0))
+            if here.any():
+                expected += here.mean() * abs(probs[here].mean() - right[here].mean())
+        assert calibration_error(probs.tolist(), right.tolist()) == pytest.approx(expected)
+
+
+def test_the_threshold_is_the_lowest_with_the_precision() -> None:
+    rng = RNG(2)
+    for _ in range(50):
+        confidence = rng.integers(0, 10, 30) / 10
+        right = rng.random(30) < confidence
+        found = lowest_threshold(confidence, right, 0.8)
+        fits = [t for t in sorted({*confidence}) if right[confidence >= t].mean() >= 0.8]
+        assert found == (fits[0] if fits else 2.0)
+
+
+def tuned(head: Any, logits: Any, truths: Any, field: str) -> Any:
+    return list(head.tune(zip(decoded(head, logits), ({field: truth} for truth in truths), strict=True)))
+
+
+def decoded(head: Any, logits: Any) -> Any:
+    outputs = torch.from_numpy(logits)
+    return head.decode({"logits": outputs, "probs": head.probabilities(outputs)})
+
+
+def test_an_overconfident_model_gets_a_third_of_its_error_on_other_data_and_the_same_labels() -> None:
+    head = Classify(4, 8, calibrate=True, abstain_below=0.9)
+    logits, labels = sampled(4000, 3, 3.0)
+    tuned(head, logits, labels.tolist(), "label")
+    logits, labels = sampled(4000, 4, 3.0)
+    records = decoded(head, logits)
+    metric = palm.metrics.METRICS["ece"]()
+    for record, label in zip(records, labels.tolist(), strict=True):
+        metric.update(record, {"label": label})
+    scores = metric.compute()
+    assert scores["ece"] < scores["ece_before"] / 3
+    assert [record["label"] for record in records] == logits.argmax(1).tolist()
+    kept = [(r["label"] == y) for r, y in zip(records, labels.tolist(), strict=True) if not r["abstains"]]
+    assert np.mean(kept) == pytest.approx(0.9, abs=0.02)
+    assert 0.2 < len(kept) / len(records) < 0.9
+
+
+def test_each_label_of_several_has_a_temperature_of_its_own() -> None:
+    rng = RNG(5)
+    plain = 2 * rng.standard_normal((100_000, 2))
+    true = rng.random(plain.shape) < 1 / (1 + np.exp(-plain))
+    logits = (plain * [2.0, 0.5]).astype(np.float32)
+    head = MultiLabel(2, 8, calibrate=True)
+    pairs = tuned(head, logits, [np.flatnonzero(row).tolist() for row in true], "label_set")
+    assert head.temperature.tolist() == pytest.approx([2.0, 0.5], rel=0.02)
+    metric = palm.metrics.METRICS["label_ece"]()
+    for record, truth in pairs:
+        metric.update(record, truth)
+    assert metric.compute()["label_ece"] < metric.compute()["label_ece_before"] / 3
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"abstain_below: 1\.5"):
+        Classify(3, 8, abstain_below=1.5)
+    with pytest.raises(ConfigError, match="pairwise"):
+        Match(learning_strategy="pairwise", calibrate=True)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny.write_files(tmp_path_factory.mktemp("run"))
+    lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [f"{(int(line[0]) + (k % 4 == 0)) % 4}{line[1:]}" for k, line in enumerate(lines[1:])]
+    (folder / "dev.tsv").write_text("\n".join([lines[0], *rows]) + "\n", encoding="utf-8")
+    settings = {"cls.dev_file": str(folder / "dev.tsv"), "cls.calibrate": True, "cls.abstain_below": 0.6}
+    config = tiny.config(folder, "cls", num_epochs=12, learning_rate=3e-3, **settings)
+    result = palm.Controller(config, argv=[]).train()
+    scores = result.best["cls"].scores
+    assert scores["ece"] < scores["ece_before"]
+    return folder
+
+
+def test_a_run_calibrates_its_models_and_keeps_that(trained: Path) -> None:
+    model = palm.load_model(trained / "out" / "cls" / "best_model")
+    assert model.head.temperature.item() != 1
+    scores = model.evaluate(trained / "dev.tsv")
+    assert model.trained["scores"] == pytest.approx(scores, abs=1e-4)
+    assert model.predict(["anna has a red boat ."])[0].keys() >= {"abstains", "probs"}
+
+
+def test_the_report_has_a_reliability_diagram(trained: Path) -> None:
+    run = read_run(trained / "out")
+    analyses = analyses_of(run)
+    found = analyses["cls"]
+    assert not isinstance(found, str)
+    assert [name for name, _ in found.reliability] == ["predictions", "without temperature"]
+    assert "Reliability" in page(run, analyses)
+
+
+def test_transformers_gives_calibrated_probabilities(trained: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    place = trained / "out" / "cls" / "best_model"
+    palm.export.to_hugging_face(place, tmp_path / "hf")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    probs = theirs(**tokenizer("red boat", return_tensors="pt")).logits.softmax(-1)[0].tolist()
+    (record,) = palm.load_model(place, precision="fp32").predict(["red boat"])
+    assert record["probs"] == pytest.approx(probs, abs=1e-5)
