@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.faults import tiny_run
-from benchmarks.faults.kills import Trials, fresh, judged, left_in_peace, places
+from benchmarks.faults.kills import Trials, contents, fresh, judged, left_in_peace, places
 from benchmarks.faults.shim import in_a_child, under_the_shim
 
 FAULTS = {errno.ENOSPC: "the disk is full", errno.EROFS: "read-only"}
@@ -78,11 +78,6 @@ def others(data: Path, work: Path, wanted: int, trials: Trials) -> None:
                 if contents(place) != before:
                     wrong.append("the result is another one")
                 trials.add(f"{name}, {words}", [f"call {call} ({ended.call}): {line}" for line in wrong])
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder."""
-    return {file.name: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
 def cache(data: Path, work: Path, wanted: int, trials: Trials, reference: str, more: dict[str, Any]) -> None:

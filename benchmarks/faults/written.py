@@ -244,12 +244,7 @@ def _of_model(folder: Path, data: Path) -> Iterator[Written]:
     out = folder / "predicted"
     model.predict_file(data / "many.tsv", out)
     yield Written("predict", out, {"records": lambda: list(SavedRecords(out / "predictions.json", 40, [0]))})
-    stopped = folder / "stopped"
-    with suppress(KeyboardInterrupt), PredictionLog(stopped, lambda: {"data": "x"}) as log:
-        for k in range(3):
-            log.append([{"label": k, "probs": [0.25, 0.75]}, {"label": 0}])
-        raise KeyboardInterrupt
-    yield Written("predict, stopped", stopped, {"resume": lambda: _resumed(stopped)})
+    yield stopped_prediction(folder / "stopped")
     answers = folder / "answers"
     answers.mkdir()
     records = ({"id": f"q{k}", "text": "red", "nbest": [], "null_odds": 0.5} for k in range(3))
@@ -266,6 +261,15 @@ def _of_model(folder: Path, data: Path) -> Iterator[Written]:
     palm.convert(folder / "run" / "colour" / "infer_model", target, to="palm")
     load = functools.partial(_backbone, target)
     yield Written("convert", target, {"inspect": functools.partial(inspect_directory, target), "load": load})
+
+
+def stopped_prediction(folder: Path) -> Written:
+    """The journal of a prediction that was interrupted."""
+    with suppress(KeyboardInterrupt), PredictionLog(folder, lambda: {"data": "x"}) as log:
+        for k in range(3):
+            log.append([{"label": k, "probs": [0.25, 0.75]}, {"label": 0}])
+        raise KeyboardInterrupt
+    return Written("predict, stopped", folder, {"resume": lambda: _resumed(folder)})
 
 
 def _backbone(folder: Path) -> Any:

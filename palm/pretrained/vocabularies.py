@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from palm.core.files.untrusted import read_json
-from palm.reader.text.subwords import load_tokenizer
-from palm.reader.text.tokenizer import load_vocabulary
+from palm.core.files.untrusted import read_bytes, read_json, wrap_read_errors
+from palm.reader.text.tokenizer import MAX_VOCABULARY, load_vocabulary
 
 VOCABULARIES = ("vocab.txt", "vocab.json", "tokenizer.json")
 """Files that a vocabulary may be; the first that is there counts. Beside `vocab.json` lies `merges.txt`."""
@@ -51,4 +50,7 @@ def is_lower_case(vocabulary: Path) -> bool:
     found = settings.get("do_lower_case") if isinstance(settings, dict) else None
     if found is not None:
         return bool(found)
-    return load_tokenizer(vocabulary).lacks_capitals
+    with wrap_read_errors(vocabulary):
+        lines = read_bytes(vocabulary, MAX_VOCABULARY).decode("utf-8-sig").splitlines()
+    words = (line.split("\t")[0] for line in lines)
+    return not any(word != word.lower() for word in words if not word.startswith(("[", "<")))

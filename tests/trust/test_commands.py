@@ -15,7 +15,7 @@ import pytest
 
 import palm.cli
 from helpers import saved, tiny
-from palm.cli.command import COMMANDS, Option
+from palm.cli.command import COMMANDS, Command
 from palm.controller import Controller
 from palm.core.files.fs import WRITTEN
 from palm.core.files.manifest import _manifest_text
@@ -76,6 +76,8 @@ NEEDED: dict[str, list[str]] = {
     "download": [ENGLISH],
     "verify-resume": ["--steps", "1", "--more", "1"],
     "check": ["--no_measure"],
+    "train --json": ["--dry_run"],
+    "train --html": ["--dry_run"],
 }
 """What a command needs beside its positional arguments."""
 
@@ -113,69 +115,88 @@ INSIDE = {
 
 
 @dataclass(frozen=True)
+class Argument:
+    """An argument of a command, as its parser has it.
+
+    Args:
+        name: its first name; a dash begins that of an option.
+        takes_value: whether a value follows.
+        is_needed: whether the command is refused without it.
+    """
+
+    name: str
+    takes_value: bool
+    is_needed: bool
+
+
+def arguments(command: Command) -> list[Argument]:
+    actions = [each for each in command.parser()._actions if each.dest != "help"]
+    return [
+        Argument((*each.option_strings, each.dest)[0], each.nargs != 0, each.required and each.nargs != "?")
+        for each in actions
+    ]
+
+
+@dataclass(frozen=True)
 class Door:
     """A place where a command writes.
 
     Args:
         command: its name.
-        option: what names the place; None where the command chooses it.
+        option: the name of the argument that names the place; empty where the command chooses it.
         place: below the working directory.
     """
 
     command: str
-    option: Option | None
+    option: str
     place: str
 
-    def words(self) -> list[str]:
-        """The arguments, with a value for every option that is needed."""
-        options = COMMANDS[self.command].options
+    def words(self, target: str = "") -> list[str]:
+        """The arguments, with a value for every one that is needed, and another target perhaps."""
+        target = target or self.target
+        given = arguments(COMMANDS[self.command])
         found = [
-            self.target if each is self.option else READ[each.names[0]]
-            for each in options
-            if not each.names[0].startswith("-")
-            and (each is self.option or each.names[0] in READ)
-            and each.keywords.get("nargs") != "?"
+            target if each.name == self.option else READ[each.name]
+            for each in given
+            if each.is_needed and not each.name.startswith("-") and each.name in {self.option, *READ}
         ]
-        if self.option is not None and self.option.names[0].startswith("-"):
-            found += [self.option.names[0], self.target]
-        required = [each for each in options if each.keywords.get("required") and each is not self.option]
-        for each in required:
-            if each.names[0] in WRITE:
-                found += [each.names[0], "elsewhere"]
-        overwrites = any(each.names[0] == "--overwrite" for each in options)
-        return [self.command, *found, *NEEDED.get(self.command, []), *["--overwrite"] * overwrites]
+        if self.option.startswith("-"):
+            found += [self.option, target]
+        for each in given:
+            if each.is_needed and each.name.startswith("-") and each.name in WRITE - {self.option}:
+                found += [each.name, "elsewhere"]
+        overwrites = any(each.name == "--overwrite" for each in given)
+        more = NEEDED.get(f"{self.command} {self.option}", NEEDED.get(self.command, []))
+        return [self.command, *found, *more, *["--overwrite"] * overwrites]
 
     @property
     def target(self) -> str:
         return "target.html" if self.command == "plot" else "target"
 
 
-def writes(option: Option) -> bool:
+def writes(argument: Argument) -> bool:
     """Whether an argument names something to write; `--json` does where it takes a value."""
-    takes_value = option.keywords.get("action") is None
-    return option.names[0] in WRITE or (option.names[0] == "--json" and takes_value)
+    return argument.name in WRITE or (argument.name == "--json" and argument.takes_value)
 
 
 def doors() -> Iterator[Door]:
     """Every place where a command writes."""
     for name, command in COMMANDS.items():
-        options = [option for option in command.options if writes(option)]
-        for option in options:
+        for option in [each.name for each in arguments(command) if writes(each)]:
             target = Door(name, option, "").target
             yield from (
                 Door(name, option, place)
                 for place in (target, *(f"target/{each}" for each in INSIDE.get(name, ())))
             )
         for place in OWN_PLACES.get(name, ()):
-            yield Door(name, None, place)
+            yield Door(name, "", place)
 
 
 def test_every_argument_of_a_command_is_known_to_read_or_to_write() -> None:
     for name, command in COMMANDS.items():
-        for option in command.options:
-            first = option.names[0]
-            known = [first in READ, writes(option), first in NEITHER or first == "--json"]
-            assert any(known), f"{name}: say in this file what {first} does"
+        for each in arguments(command):
+            known = [each.name in READ, writes(each), each.name in {*NEITHER, "--json"}]
+            assert any(known), f"{name}: say in this file what {each.name} does"
 
 
 def test_every_command_that_writes_somewhere_of_its_own_is_named() -> None:
@@ -265,28 +286,28 @@ def command_said(words: list[str]) -> int:
         return int(ended.code or 0)
 
 
-STARTS_PROCESSES = ("compare", "sweep", "verify-resume", "download")
-
-
 def cases() -> Iterator[object]:
     for door in doors():
         for way in WAYS:
-            late = door.place.endswith(("target", "runs")) and way in (
-                "link to a folder",
-                "a folder of files",
-            )
-            if door.command in STARTS_PROCESSES and (late or way in ("hidden backup", "absolute name", "..")):
-                continue  # nothing is refused before the processes start, or the network is asked
-            option = "" if door.option is None else door.option.names[0]
-            yield pytest.param(door, way, id=f"{door.command} {option} {door.place}: {way}")
+            yield pytest.param(door, way, id=f"{door.command} {door.option} {door.place}: {way}")
+
+
+@pytest.fixture
+def work(
+    material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Path:
+    """A working directory, where runs in processes of their own and downloads end at once."""
+    shutil.copytree(material, tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("PYTHONHOME", str(tmp_path / "none"))
+    for name in ("https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    caplog.set_level("INFO", "palm")
+    return tmp_path / "work"
 
 
 @pytest.mark.parametrize(("door", "way"), [*cases()])
-def test_what_is_not_palms_stays(
-    door: Door, way: str, material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    work = tmp_path / "work"
-    shutil.copytree(material, work)
+def test_what_is_not_palms_stays(door: Door, way: str, work: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     mine = tmp_path / "mine" / "file"
     mine.write_text(MINE, encoding="utf-8")
@@ -300,7 +321,65 @@ def test_what_is_not_palms_stays(
     theirs += [place] if place.is_symlink() or not place.is_dir() else []
     theirs += [path for path in place.parent.glob(f".{place.name}.*") if path.is_file()]
     users = {path: fingerprint(path) for path in (mine, *([] if forges else filter(os.path.lexists, theirs)))}
-    monkeypatch.chdir(work)
     command_said(door.words())
     lost = [path for path, was in users.items() if was not in [fingerprint(each) for each in kept(path)]]
     assert lost == [], door.words()
+
+
+def inputs() -> Iterator[object]:
+    """Every command that is told where to write, with each file and folder that it can read in that place."""
+    for door in dict.fromkeys(Door(door.command, door.option, "") for door in doors() if door.option):
+        for each in sorted({*READ.values(), "cls.yaml", "vocab.txt"} - {".", "cls=cls.tsv"}):
+            yield pytest.param(door, each, id=f"{door.command} {door.option} {each}")
+
+
+@pytest.mark.parametrize(("door", "source"), [*inputs()])
+def test_an_output_that_is_an_input_is_refused(door: Door, source: str, work: Path) -> None:
+    before = {path: fingerprint(path) for path in work.rglob("*") if path.is_file()}
+    command_said(door.words(source))
+    grows = {".palm-files.jsonl", "report.html", "report_data.json"}
+    lost = [
+        path
+        for path, was in before.items()
+        if path.name not in grows and was not in [fingerprint(each) for each in kept(path)]
+    ]
+    assert lost == [], door.words(source)
+
+
+def older(folder: Path) -> None:
+    """Make the single files of palm in a folder those of an earlier run, with another content."""
+    for record in folder.rglob(WRITTEN):
+        lines = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+        for line in lines:
+            file = record.with_name(line["name"])
+            if "sha256" in line and file.is_file():
+                file.write_bytes(file.read_bytes() + b"\n")
+                content = file.read_bytes()
+                line |= {"size": len(content), "sha256": sha256(content).hexdigest()}
+        record.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def replacing() -> list[Door]:
+    """The commands that are told where to write, and end well without processes of their own."""
+    starting = ("sweep", "compare", "verify-resume", "download")
+    told = (Door(door.command, door.option, "") for door in doors() if door.option)
+    return [door for door in dict.fromkeys(told) if door.command not in starting]
+
+
+@pytest.mark.parametrize("door", replacing(), ids=lambda door: f"{door.command} {door.option}")
+def test_a_command_says_what_it_replaced(
+    door: Door, work: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command_said(door.words()) == 0
+    target = work / door.target
+    older(target if target.is_dir() else work)
+    before = {path: path.read_bytes() for path in (target, *target.rglob("*")) if path.is_file()}
+    inodes = {path: path.stat().st_ino for path in before}
+    caplog.clear()
+    monkeypatch.setattr(palm.core.files.fs, "_own", set())  # as in another process
+    command_said(door.words())
+    replaced = [path for path in before if path.stat().st_ino != inodes[path] and path.name[0] != "."]
+    assert bool(replaced) == (door.command != "init")
+    for path in replaced:
+        places = [place.relative_to(work) for place in (path, path.parent)]
+        assert any(str(place) in message for place in places for message in caplog.messages), path

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,11 @@ from helpers import tiny
 from palm.controller import Controller
 from palm.core.errors import StorageError
 from palm.core.files.fs import write_json
+from palm.core.files.manifest import seal
 from palm.experiments.comparison.outcome import read_rows
 from palm.experiments.grid.folder import RESULT, Grid
+from palm.export import to_hugging_face
+from palm.export.inspection import inspect_directory
 from palm.report.difference import differences
 from palm.report.plot import terminal_plot
 
@@ -150,3 +156,64 @@ def test_a_run_that_is_a_link_is_no_run_of_a_grid(tmp_path: Path) -> None:
     (tmp_path / "grid" / "runs" / "0000").symlink_to(tmp_path)
     with pytest.raises(StorageError, match="0000"):
         Grid(tmp_path / "grid").result("0000")
+
+
+@pytest.mark.parametrize("link", ["cls/infer_model", "cls/best_model", "cls"])
+def test_a_model_behind_a_link_is_none_of_the_run(foreign: Path, link: str) -> None:
+    mine = foreign.parent / "mine"
+    (foreign / "cls").rename(mine)
+    (foreign / link).parent.mkdir(exist_ok=True)
+    (foreign / link).symlink_to(mine / Path(link).name if "/" in link else mine)
+    with pytest.raises(StorageError):
+        palm.load_model(foreign)
+
+
+USES: dict[str, Callable[[Path, Path], object]] = {
+    "predict": lambda model, out: palm.load_model(model).predict_file(model.with_name("mine.tsv"), out),
+    "evaluate": lambda model, _: palm.load_model(model).evaluate(model.with_name("mine.tsv")),
+    "export": lambda model, out: to_hugging_face(model, out),
+    "inspect": lambda model, _: inspect_directory(model),
+    "convert": lambda model, out: palm.convert(model, out, to="palm"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_foreign_model_opens_nothing_that_its_description_names(foreign: Path, use: str) -> None:
+    """Files that are named as training data, as save_path and as components' files: none is opened."""
+    model = foreign.parent / "given" / "model"
+    shutil.copytree(foreign / "cls" / "infer_model", model)
+    lines = ["label\ttext_a", *(f"{k % 2}\ta door" for k in range(4))]
+    (foreign.parent / "given" / "mine.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (foreign.parent / "mine.tsv").rename(canary := foreign.parent / "canary.tsv")
+    described = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    described["run"]["global"] |= {"save_path": "/", "dev_file": str(canary), "pred_file": str(canary)}
+    for task in described["run"]["tasks"].values():
+        task |= {"dev_file": str(canary), "train_file": str(canary), "pred_file": str(canary)}
+    (model / "config.json").write_text(json.dumps(described), encoding="utf-8")
+    (model / "manifest.json").unlink()
+    seal(model)
+    with opened() as names:
+        USES[use](model, foreign.parent / "new")
+    assert str(canary) not in names
+    assert any(str(model) in name for name in names)
+
+
+HEARD: list[set[str]] = []
+
+
+@contextmanager
+def opened() -> Iterator[set[str]]:
+    """The names of all files that are opened within it."""
+
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open" and HEARD and isinstance(arguments[0], str | bytes | os.PathLike):
+            HEARD[-1].add(os.fsdecode(arguments[0]))
+
+    if not hasattr(sys, "_palm_tests_hear"):  # a hook stays as long as the process
+        sys.addaudithook(hear)
+        sys._palm_tests_hear = True  # type: ignore[attr-defined]
+    HEARD.append(set())
+    try:
+        yield HEARD[-1]
+    finally:
+        HEARD.pop()

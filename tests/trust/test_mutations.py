@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from palm.experiments.grid.folder import GridRun
+
 FAULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "faults"
 COUNT = 9
 """Mutations of each of the 34 formats."""
@@ -35,6 +37,22 @@ def test_damaged_files_of_every_format_are_a_result_or_an_error_of_palm(tmp_path
     assert {name: one.faults for name, one in tallies.items() if one.faults} == {}
     assert all(one.outcomes.total() == COUNT for one in tallies.values())
     assert sum(one.outcomes["palm error"] for one in tallies.values()) > 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")
+def test_damage_of_what_commands_wrote_is_a_result_or_an_error_of_palm(tmp_path: Path, program: Any) -> None:
+    """The journal of a stopped prediction, and the folder of a grid's run."""
+    written = sys.modules["written"]
+    logging.disable(logging.CRITICAL)
+    grid = written.Grid(tmp_path / "grid")
+    grid.open("sweep", {"rate": 1})
+    grid.prepare(GridRun("0000", {"global": {}}), keep_models=False)
+    read = {"job": lambda: grid.point("0000"), "open": lambda: grid.open("sweep", {"rate": 1})}
+    made = [written.stopped_prediction(tmp_path / "stopped"), written.Written("sweep", grid.path, read)]
+    tallies = {one.name: program.tally(one, 9, seed=7) for each in made for one in each.samples()}
+    assert len(tallies) > 3
+    assert {name: one.faults for name, one in tallies.items() if one.faults} == {}
+    assert sum(one.outcomes["palm error"] for one in tallies.values()) > 9
 
 
 def test_the_program_notices_faults(tmp_path: Path, program: Any) -> None:

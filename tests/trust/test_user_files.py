@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -19,11 +21,13 @@ from palm.controller import Controller
 from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import linked_copy, new_directory
 from palm.core.files.cache import KEPT_DAYS, forget_unused
-from palm.core.files.fs import UNFINISHED, _host, write_text
+from palm.core.files.door import new_file, new_folder, remove, within
+from palm.core.files.fs import UNFINISHED, _host, write_atomically, write_text
 from palm.core.files.manifest import _manifest_text
 from palm.core.invocation import START
 from palm.engine.run.run_directory import RunDirectory
 from palm.engine.watching.history import write_lines
+from palm.experiments.grid.folder import Grid, GridRun
 from palm.export.convert import convert
 from palm.reader.predictions import write_records
 
@@ -240,3 +244,85 @@ def test_a_file_that_palm_wrote_is_replaced(tmp_path: Path) -> None:
         write_text(tmp_path / "note", text)
     assert (tmp_path / "note").read_text(encoding="utf-8") == "3"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".palm-files.jsonl", "note"]
+
+
+def test_a_link_that_is_put_there_meanwhile_is_not_followed(tmp_path: Path, mine: Path) -> None:
+    folder = tmp_path / "out" / "task"
+    folder.mkdir(parents=True)
+
+    def write() -> None:
+        with within(tmp_path / "out"), write_atomically(folder / "file") as file:
+            file.write(b"palm's")
+            folder.rename(tmp_path / "out" / "moved")
+            folder.symlink_to(mine.parent)
+
+    with pytest.raises(PalmError):
+        write()
+    assert mine.read_text(encoding="utf-8") == MINE
+    assert [path.name for path in mine.parent.iterdir()] == ["file"]
+    with within(tmp_path / "out"):
+        remove(folder / "file")
+    assert mine.read_text(encoding="utf-8") == MINE
+
+
+def test_a_mounted_disk_below_a_run_is_not_entered(tmp_path: Path) -> None:
+    place = tmp_path / "out" / "mounted"
+    place.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        (place / "file").write_text(MINE, encoding="utf-8")
+        with within(tmp_path / "out"):
+            for change in (new_folder, new_file):
+                with pytest.raises(OSError, match="mounted") as caught:
+                    change(place / "new")
+                assert caught.value.errno == errno.EXDEV
+            remove(place / "file")
+        remove(tmp_path / "out")
+        assert [path.name for path in place.iterdir()] == ["file"]
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [
+        *((name, True) for name in ("history.jsonl", "run.json", "bad_rows.jsonl", "step_5/a", "best/a")),
+        *((name, True) for name in ("stages/a", "cls/infer_model/a", "cls/best_model/a", "tensorboard/a")),
+        *(
+            (name, False)
+            for name in ("train.tsv", "cls/train.tsv", "data/history.jsonl", "cls/infer_model.tsv")
+        ),
+    ],
+)
+def test_a_file_that_a_run_reads_has_no_name_under_which_it_writes(
+    tmp_path: Path, name: str, is_refused: bool
+) -> None:
+    file = tmp_path / "out" / name
+    file.parent.mkdir(parents=True)
+    file.write_text(MINE, encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    for given in (file, tmp_path / "link" / name):
+        with pytest.raises(PalmError) if is_refused else nullcontext() as caught:
+            start_of_a_run(tmp_path / "out", inputs=[given], overwrite=True)
+        assert caught is None or str(given) in str(caught.value)
+    assert file.read_text(encoding="utf-8") == MINE
+
+
+def test_a_grid_says_which_runs_it_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "palm")
+    grid = Grid(tmp_path)
+    grid.open("sweep", {"rate": 1})
+    folder = grid.prepare(GridRun("0000", {"global": {}}), keep_models=False)
+    grid.open("sweep", {"rate": 2}, overwrite=True)
+    assert not list(folder.glob("*.yaml"))
+    assert [message for message in caplog.messages if str(folder) in message]
+
+
+def test_a_run_says_which_results_it_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "palm")
+    linked_copy(saved.model(tmp_path), tmp_path / "out" / "cls" / "infer_model")
+    start_of_a_run(tmp_path / "out", overwrite=True)
+    assert not (tmp_path / "out" / "cls" / "infer_model").exists()
+    assert [message for message in caplog.messages if "cls/infer_model" in message]

@@ -32,6 +32,7 @@ from palm.core.files.fs import (
     recover,
     replace_directory,
     stale_temporaries,
+    tell_replaced,
     temporary_name,
 )
 from palm.core.files.manifest import MANIFEST, is_sealed, manifest_of, seal, unchanged, verify
@@ -77,6 +78,7 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
             check_target(path, overwrite)  # hours may lie between
             remove(part / UNFINISHED)
             old = replace_directory(part, path)
+            tell_replaced(path, was_there=old is not None)
         except BaseException:
             remove(part)
             raise

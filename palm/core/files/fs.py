@@ -16,12 +16,25 @@ from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
 from palm.core.files.door import exchange, is_plain, new_file, open_to_append, remove, rename
 from palm.core.files.write_errors import wrap_write_errors
+from palm.core.logging import logger
 
 WRITTEN = ".palm-files.jsonl"
 """The record of what palm wrote into a folder: a line for each file, with its size and SHA-256."""
 
 UNFINISHED = ".palm-unfinished"
 """Mark of a folder that palm is filling."""
+
+
+_own: set[Path] = set()
+"""Places that this process has written; what stands there is not an earlier run's."""
+
+
+def tell_replaced(path: Path, was_there: bool) -> None:
+    """Log that what an earlier run wrote at a place was replaced, or removed, but for hidden files."""
+    place = path.absolute()
+    if was_there and place not in _own and not path.name.startswith("."):
+        logger.info("replaced what palm wrote before: %s", path)
+    _own.add(place)
 
 
 def flush(file: Path) -> None:
@@ -162,7 +175,9 @@ def write_atomically(path: Path, grows: bool = False, kind: str = "") -> Iterato
                 if not is_inside:
                     mark_written(path, part, grows, kind)
                 file.close()  # Windows renames no open file
+                is_other = path.exists() and checksum(path) != checksum(part)
                 rename(part, path)
+                tell_replaced(path, is_other)
             finally:
                 remove(part)
 

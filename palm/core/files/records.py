@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
@@ -72,85 +72,66 @@ def build(kind: type[T], values: Any) -> T:
     """
     if not isinstance(values, Mapping):
         raise TypeError
-    needed, readers = _fields_of(kind)  # type: ignore[arg-type]
+    needed, hints = _fields_of(kind)  # type: ignore[arg-type]
     if missing := [name for name in needed if name not in values]:
         raise ValueError(f"it has no {' and no '.join(missing)}")
     found = dict(values) if is_typeddict(kind) else {}
-    for name, read in readers.items():
+    for name, hint in hints.items():
         if name in values:
             try:
-                found[name] = read(values[name])
+                found[name] = _value(hint, values[name])
             except TypeError:
                 raise ValueError(f"its {name} is {values[name]!r:.200}") from None
     return kind(**found)
 
 
 @cache
-def _fields_of(kind: type[Any]) -> tuple[list[str], dict[str, Callable[[Any], Any]]]:
-    """Return the fields that must be there, and the reader of each; histories are long."""
+def _fields_of(kind: type[Any]) -> tuple[list[str], dict[str, Any]]:
+    """Return the fields that must be there, and the type of each."""
     hints = get_type_hints(kind)
     if is_typeddict(kind):
-        return sorted(kind.__required_keys__), {name: _reader_of(hint) for name, hint in hints.items()}
+        return sorted(kind.__required_keys__), hints
     needed = [each.name for each in fields(kind) if each.default is each.default_factory is MISSING]
-    return needed, {each.name: _reader_of(hints[each.name]) for each in fields(kind)}
+    return needed, {each.name: hints[each.name] for each in fields(kind)}
 
 
-def _reader_of(hint: Any) -> Callable[[Any], Any]:
-    """Return a function that makes a field's value of its JSON, and raises TypeError for another type."""
-    origin = get_origin(hint)
-    parts = get_args(hint)
-    if hint is Any:
-        return _read_any
+def _value(hint: Any, value: Any) -> Any:
+    """Make a field's value of its JSON.
+
+    Raises:
+        TypeError: it is of another type.
+    """
+    origin, parts = _parts_of(hint)
     if origin is UnionType:
-        return partial(_read_optional, _reader_of(parts[0]))
+        return None if value is None else _value(parts[0], value)
+    if origin is Mapping and isinstance(value, dict):
+        return {name: _value(parts[1], item) for name, item in value.items()}
+    if origin is Sequence and isinstance(value, list):
+        return [_value(parts[0], item) for item in value]
+    if origin is tuple and isinstance(value, list) and len(value) == len(parts):
+        return tuple(map(_value, parts, value))
+    if origin is build:
+        return build(hint, value)
+    return _plain(hint, value)
+
+
+@cache
+def _parts_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the kind of a type and the types of its parts; histories are long."""
+    is_record = isinstance(hint, type) and (is_dataclass(hint) or is_typeddict(hint))
+    return build if is_record else get_origin(hint), get_args(hint)
+
+
+def _plain(hint: Any, value: Any) -> Any:
+    if hint is Any:
+        return value
     if hint is Path:
-        return Path
-    if isinstance(hint, type) and (is_dataclass(hint) or is_typeddict(hint)):
-        return partial(build, hint)
-    if origin is Mapping:
-        return partial(_read_mapping, _reader_of(parts[1]))
-    if origin is Sequence:
-        return partial(_read_list, _reader_of(parts[0]))
-    if origin is tuple:
-        return partial(_read_tuple, [_reader_of(part) for part in parts])
-    return _read_number if hint is float else partial(_read_plain, hint)
-
-
-def _read_any(value: Any) -> Any:
-    return value
-
-
-def _read_optional(read: Callable[[Any], Any], value: Any) -> Any:
-    return None if value is None else read(value)
-
-
-def _read_number(value: Any) -> float:
-    if value is None:
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float):
+        return Path(value)
+    if hint is float:
+        hint = (int, float)
+        value = math.nan if value is None else value
+    if not isinstance(hint, type | tuple) or not isinstance(value, hint):
+        raise TypeError
+    if isinstance(value, bool) and hint is not bool:
         raise TypeError
     return value
-
-
-def _read_plain(kind: type[Any], value: Any) -> Any:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError
-    return value
-
-
-def _read_mapping(read: Callable[[Any], Any], value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError
-    return {name: read(item) for name, item in value.items()}
-
-
-def _read_list(read: Callable[[Any], Any], value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError
-    return [read(item) for item in value]
-
-
-def _read_tuple(readers: Sequence[Callable[[Any], Any]], value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list) or len(value) != len(readers):
-        raise TypeError
-    return tuple(read(item) for read, item in zip(readers, value, strict=True))

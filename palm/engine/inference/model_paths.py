@@ -6,6 +6,7 @@ from pathlib import Path
 
 from palm.config.model_names import MODEL_NAME
 from palm.core.errors import StorageError
+from palm.core.files.door import has_link
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed
 
@@ -33,20 +34,22 @@ def chosen_model(path: Path) -> Path:
         )
     if is_sealed(path):
         return path
-    if found := _model_in(path):
+    if found := _model_in(path, path):
         return found
-    tasks = [folder for folder in sorted(path.iterdir()) if _model_in(folder)] if path.is_dir() else []
+    tasks = [folder for folder in sorted(path.iterdir()) if _model_in(folder, path)] if path.is_dir() else []
     names = ", ".join(folder.name for folder in tasks)
     if len(tasks) > 1:
         raise StorageError(f"{path} is a run with models of several tasks ({names}); give one: {tasks[0]}")
-    found = _model_in(tasks[0]) if tasks else None
+    found = _model_in(tasks[0], path) if tasks else None
     if found is None:
         raise StorageError(f"{path} is not a directory that palm saved: {_instead(path)}")
     return found
 
 
-def _model_in(folder: Path) -> Path | None:
-    return next((folder / name for name in (BEST, LAST) if is_sealed(folder / name)), None)
+def _model_in(folder: Path, named: Path) -> Path | None:
+    """Return the model of a task's folder that lies in the folder that the user named, behind no link."""
+    places = (folder / BEST, folder / LAST)
+    return next((place for place in places if is_sealed(place) and not has_link(place, named)), None)
 
 
 def _instead(path: Path) -> str:

@@ -185,8 +185,6 @@ class RunDirectory:
             for name in (BAD_ROWS, STAGES_RECORD):
                 remove_written(self.path / name)
         record = {
-            "format": "palm-run",
-            "version": 1,
             "id": start.run_id,
             "since": datetime.now().astimezone().isoformat(" ", "seconds"),
             "launch": launch,

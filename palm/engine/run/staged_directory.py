@@ -23,9 +23,6 @@ from palm.engine.run.run_directory import RECORD, STAGE_WEIGHTS, STAGES, STAGES_
 from palm.engine.training.events import Drawn, Ended, Line, Planned, Saved, StageStarted
 from palm.engine.watching.history import HISTORY_FILE, read_lines, write_lines
 
-FORMAT = "palm-stages"
-VERSION = 1
-
 Settings = Mapping[str, Any]
 """What the weights at the end of a stage depend on, JSON-ready."""
 
@@ -86,7 +83,7 @@ class StagedDirectory:
         file = self.path / STAGES_RECORD
         saved = read_record(file, StagesRecord) if file.exists() else None
         goes_on = self.run.resume == "auto" or (restarted and saved is not None and saved["launch"] == launch)
-        record = {"format": FORMAT, "version": VERSION, "launch": launch, "stages": dict(self.stages)}
+        record = {"launch": launch, "stages": dict(self.stages)}
         if saved and goes_on:
             lines = list(self._changed(saved))
             if not lines:

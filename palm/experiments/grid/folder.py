@@ -17,13 +17,12 @@ from palm.core.files.door import has_link, make_folder
 from palm.core.files.fs import remove_written, write_json, write_text
 from palm.core.files.manifest import MANIFEST
 from palm.core.files.records import read_record
+from palm.core.logging import logger
 from palm.engine.run.run_directory import CONFIGURATION as RESOLVED
 from palm.engine.run.run_directory import RECORD, STAGES_RECORD
 from palm.engine.watching.history import HISTORY_FILE
 
 DESCRIPTION = "grid.json"
-GRID_FORMAT = "palm-grid"
-GRID_VERSION = 1
 CONFIGURATION = "config.yaml"
 JOB = "job.json"
 RESULT = "result.json"
@@ -155,9 +154,9 @@ class Grid:
                 )
             for folder in self.folders():
                 clear(folder)
-        description = {"format": GRID_FORMAT, "version": GRID_VERSION, "kind": kind, "about": about}
+                logger.info("removed what an earlier %s wrote: %s", saved["kind"], folder)
         make_folder(self.path / "runs")
-        write_json(file, description)
+        write_json(file, {"kind": kind, "about": about})
         return True
 
     def folder(self, name: str) -> Path:

@@ -27,8 +27,6 @@ from palm.experiments.search.study import Study
 SWEEP_JSON = "sweep.json"
 SWEEP_TABLE = "sweep.txt"
 BEST_CONFIG = "best.yaml"
-SWEEP_FORMAT = "palm-sweep"
-SWEEP_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -242,7 +240,6 @@ def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source:
     head = f"# The best of {len(trials)} runs of a sweep: {label}"
     write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(document)}")
     found = Sweep(trials, best, folder / BEST_CONFIG)
-    written = {"format": SWEEP_FORMAT, "version": SWEEP_VERSION, "best": best.run}
-    write_json(folder / SWEEP_JSON, {**written, "trials": list(map(asdict, trials))})
+    write_json(folder / SWEEP_JSON, {"best": best.run, "trials": list(map(asdict, trials))})
     write_text(folder / SWEEP_TABLE, f"{found}\n")
     return found

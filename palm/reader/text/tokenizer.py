@@ -190,7 +190,7 @@ class WordPieceTokenizer(Tokenizer):
         pipeline.normalizer = normalizers.Sequence(steps)
         pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         super().__init__(pipeline, vocabulary)
-        words = [word for word in vocabulary if not word.startswith(("[", "<"))]
+        words = [word for word in vocabulary if not word.startswith("[")]
         self.lacks_capitals = (
             not do_lower_case
             and all(word == word.lower() for word in words)
