@@ -76,8 +76,8 @@ def check(
         data = [data_of(plan) for plan in plans]
     problems = [problem for task in data for problem in task.problems]
     # The run stops at the first task whose data cannot be used; here, all of them are told.
-    told = {problem.code for problem in problems if problem.severity == "error"}
-    problems += [problem for problem in of_run if problem.code not in told]
+    codes = {problem.code for problem in problems if problem.severity == "error"}
+    problems += [problem for problem in of_run if problem.code not in codes]
     files = tuple(f"{plan.task.get('train_file')}: " for plan in plans)  # their warnings are told above
     rest = (line for line in dict.fromkeys(warned) if not line.startswith(files))
     problems += [Problem("warning", "warning", "", line) for line in rest]
@@ -133,9 +133,9 @@ def _cost(
     try:
         return measured(training, plan, saving, settings.eval_every_n_steps, settings.eval_every_epoch), None
     except torch.cuda.OutOfMemoryError:
-        told = "the fullest batches do not fit into the memory of the device"
+        finding = "the fullest batches do not fit into the memory of the device"
         remedy = "lower batch_size and set gradient_accumulation_steps, or set max_tokens_per_batch"
-        return None, Problem("error", "memory", "", told, remedy)
+        return None, Problem("error", "memory", "", finding, remedy)
     except PalmError as error:
         return None, Problem("error", "run", "", str(error))
 
@@ -187,13 +187,13 @@ def _plan_problems(plan: RunPlan, settings: RunSettings) -> Iterator[Problem]:
             seen = f"{100 * task.epochs:.0f} % of its {task.rows} rows are seen"
             yield Problem("note", "coverage", task.task, seen, "raise num_epochs or its mix_ratio for more")
         if not plan.packs and task.batches.padding > MUCH_PADDING:
-            told = f"{100 * task.batches.padding:.0f} % of the places of its batches hold padding"
+            finding = f"{100 * task.batches.padding:.0f} % of the places of its batches hold padding"
             remedy = "the encoder computes it: use one of palm's, or lower max_seq_len"
-            yield Problem("note", "padding", task.task, told, remedy)
+            yield Problem("note", "padding", task.task, finding, remedy)
     if settings.early_stopping_patience > 0:
         yield Problem("note", "early_stopping", "", "the run may end before its steps: early stopping is on")
     if plan.total_drawn is None:
-        told = (
+        finding = (
             "draws depend on dev scores, or the run is long: the steps of auxiliary tasks are expected ones"
         )
-        yield Problem("note", "draws", "", told)
+        yield Problem("note", "draws", "", finding)

@@ -99,11 +99,11 @@ class TaskData:
         """Read a file into `readings`, and enter what is wrong within it."""
         train = readings.get("train")
         if train is not None and files_of(path) == files_of(train.path):
-            told = f"the {role}_file is the training file, {path}"
+            finding = f"the {role}_file is the training file, {path}"
             if role == "dev":
-                self.add("warning", "same_file", told, "give a dev_file of other rows")
+                self.add("warning", "same_file", finding, "give a dev_file of other rows")
             else:
-                self.add("note", "same_file", told)
+                self.add("note", "same_file", finding)
             return
         reading = FileReading(reader, path, role)
         try:
@@ -127,18 +127,20 @@ class TaskData:
         name = reading.path.name
         total = max(1, len(digests))
         if again.count:
-            told = f"{name}: {_part(again.count, total)} rows repeat an earlier one"
+            finding = f"{name}: {_part(again.count, total)} rows repeat an earlier one"
             if nearly.count > again.count:
-                told += f", {nearly.count} but for case and punctuation"
+                finding += f", {nearly.count} but for case and punctuation"
             severity = "warning" if again.count >= MANY * total else "note"
             remedy = "remove them, or they count twice" + (
                 " in every score" if reading.role != "train" else ""
             )
-            self.add(severity, "duplicates", told, remedy, _lines_of(again, pairs, pairs))
+            self.add(severity, "duplicates", finding, remedy, _lines_of(again, pairs, pairs))
         if clash.count:
-            told = f"{name}: {_part(clash.count, total)} rows have the text of another row and another label"
+            finding = (
+                f"{name}: {_part(clash.count, total)} rows have the text of another row and another label"
+            )
             remedy = "decide which label is right; the model can only learn one of them"
-            self.add("warning", "contradictions", told, remedy, _lines_of(clash, pairs, pairs))
+            self.add("warning", "contradictions", finding, remedy, _lines_of(clash, pairs, pairs))
 
     def _look_at_bad_rows(self, reading: FileReading) -> None:
         bad = reading.bad
@@ -152,8 +154,8 @@ class TaskData:
             self.add("error", "data", f"{name}: rows that cannot be used: {bad.count}", remedy, lines)
         elif bad.count:
             done = f"{bad.count - bad.repaired} are left out and {bad.repaired} repaired"
-            told = f"{name}: {bad.count} rows cannot be used as they are"
-            self.add("warning", "bad_rows", told, done, lines)
+            finding = f"{name}: {bad.count} rows cannot be used as they are"
+            self.add("warning", "bad_rows", finding, done, lines)
 
     def _look_at_texts(self, reading: FileReading) -> None:
         facts = reading.facts
@@ -165,26 +167,26 @@ class TaskData:
             self.add("note" if few else "warning", code, f"{name}: {message}", remedy)
         if not codes & {"case", "unknown"} and facts.unknown > ODD_UNKNOWN * facts.tokens:
             words = ", ".join(repr(word) for word, _ in reading.unknown_words.most_common(5))
-            told = f"{name}: {_part(facts.unknown, facts.tokens)} tokens are [UNK]; most often {words}"
-            self.add("note", "unknown", told, "look whether the task needs these words")
+            finding = f"{name}: {_part(facts.unknown, facts.tokens)} tokens are [UNK]; most often {words}"
+            self.add("note", "unknown", finding, "look whether the task needs these words")
 
     def _look_at_labels(self, reading: FileReading) -> None:
         counts = reading.counts.labels
         name = reading.path.name
         if reading.role == "dev" and len(counts) == 1 and OUTSIDE not in counts:
-            told = f"{name}: all {sum(counts.values())} rows have the label {next(iter(counts))!r}"
-            self.add("warning", "one_label", told, "add rows of other labels, or scores say little")
+            finding = f"{name}: all {sum(counts.values())} rows have the label {next(iter(counts))!r}"
+            self.add("warning", "one_label", finding, "add rows of other labels, or scores say little")
         if reading.role != "train" or not counts:
             return
         self._look_at_head(reading, counts)
         if once := sorted(label for label, count in counts.items() if count == 1):
-            told = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
-            self.add("warning", "rare_label", told, "add rows of such a label, or merge it with another")
+            finding = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
+            self.add("warning", "rare_label", finding, "add rows of such a label, or merge it with another")
         self.missing_labels = [label for label in reading.counts.names.values() if label not in counts]
         if self.missing_labels:
-            told = f"{name}: {_several(self.missing_labels)} in the label_map and in no row"
+            finding = f"{name}: {_several(self.missing_labels)} in the label_map and in no row"
             remedy = "the model never learns such a label: add rows, or take it out of the label_map"
-            self.add("warning", "missing_label", told, remedy)
+            self.add("warning", "missing_label", finding, remedy)
         self._look_at_balance(name, counts)
 
     def _look_at_balance(self, name: str, counts: Mapping[str, int]) -> None:
@@ -193,20 +195,22 @@ class TaskData:
         total = sum(kinds.values())
         least = min(kinds.values())
         if len(kinds) > 1 and most >= max(DOMINANT * total, RARE * least):
-            told = f"{name}: {common!r} is the label of {_part(most, total)}, the rarest has {least}"
+            finding = f"{name}: {common!r} is the label of {_part(most, total)}, the rarest has {least}"
             remedy = "a model that always predicts it scores as much: look at macro_f1 beside accuracy"
-            self.add("note", "imbalance", told, remedy)
+            self.add("note", "imbalance", finding, remedy)
 
     def _look_at_head(self, reading: FileReading, counts: Mapping[str, int]) -> None:
         """Enter classes of the head that no row has, where no label_map names them."""
         classes = reading.reader.settings.get("n_classes")
         if isinstance(classes, int) and not reading.counts.names and len(counts) < classes:
             without = [str(number) for number in range(classes) if str(number) not in counts]
-            told = f"{reading.path.name}: n_classes is {classes}, and no row has the {_several(without)[4:]}"
+            finding = (
+                f"{reading.path.name}: n_classes is {classes}, and no row has the {_several(without)[4:]}"
+            )
             self.add(
                 "warning",
                 "missing_label",
-                told.removesuffix(" is").removesuffix(" are"),
+                finding.removesuffix(" is").removesuffix(" are"),
                 "lower n_classes, or add rows",
             )
 
@@ -217,9 +221,9 @@ class TaskData:
             unseen = [label for label in other.counts.labels if label not in train.counts.labels]
             if role == "dev" and train.counts.labels and unseen:
                 self.unseen_labels = unseen
-                told = f"{other.path.name}: {_several(unseen)} in no training row"
+                finding = f"{other.path.name}: {_several(unseen)} in no training row"
                 remedy = "rows of such a label are always wrong: add training rows, or take them out"
-                self.add("warning", "unseen_label", told, remedy)
+                self.add("warning", "unseen_label", finding, remedy)
 
     def _look_for_leaks(self, train: FileReading, other: FileReading) -> None:
         exact = shared(train.digests.exact, other.digests.exact, MOST_EXAMPLES)
@@ -231,14 +235,14 @@ class TaskData:
         firsts = train.examples_at({number for number, _ in seen.pairs})
         seconds = other.examples_at({number for _, number in seen.pairs})
         part = _part(exact.count, len(other.digests))
-        told = f"{other.path.name} ({other.role}): {part} rows also stand in {train.path.name}"
+        finding = f"{other.path.name} ({other.role}): {part} rows also stand in {train.path.name}"
         more = (
             f"{nearly.count - exact.count} more" if exact.count else _part(nearly.count, len(other.digests))
         )
         if nearly.count > exact.count:
-            told = f"{told}, {more}" if exact.count else told.replace(part, more)
-            told += " but for case and punctuation"
-        self.add("warning", "leak", told, LEAK_REMEDY[other.role], _lines_of(seen, firsts, seconds))
+            finding = f"{finding}, {more}" if exact.count else finding.replace(part, more)
+            finding += " but for case and punctuation"
+        self.add("warning", "leak", finding, LEAK_REMEDY[other.role], _lines_of(seen, firsts, seconds))
 
 
 LEAK_REMEDY: dict[Role, str] = {

@@ -155,13 +155,13 @@ class FileReading:
             return
         for row in range(min(FIRST_ROWS - len(self.first_rows), len(rows))):
             number = int(rows["example"][row])
-            told = {}
+            targets = {}
             for name, value in truths[number].items():
                 if name == "label" and isinstance(value, int):
                     value = self.counts.names.get(value, value)
                 words = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-                told[name] = cut(words, MOST_LETTERS)
-            text = readable_row(self._tokenizer, rows["token_ids"][row], told)
+                targets[name] = cut(words, MOST_LETTERS)
+            text = readable_row(self._tokenizer, rows["token_ids"][row], targets)
             self.first_rows.append(f"{place_of(chunk[number])} {text}")
 
     def _look_for_unknown(self, chunk: Sequence[Any], rows: Rows) -> None:

@@ -84,14 +84,14 @@ def saving_problems(saving: Saving, directory: RunDirectory) -> Iterator[Problem
     for model in (directory.path / place.path for place in saving.places):
         is_used = model.name in (LAST, BEST) and model.is_dir() and any(model.iterdir())
         if is_used and (found := foreign_files(model)):
-            told = f"{model} holds files that palm did not write ({', '.join(found[:3])})"
-            yield Problem("error", "save_path", "", told, "move them elsewhere, or give another save_path")
+            finding = f"{model} holds files that palm did not write ({', '.join(found[:3])})"
+            yield Problem("error", "save_path", "", finding, "move them elsewhere, or give another save_path")
     if saving.bytes > saving.free_bytes:
-        told = (
+        finding = (
             f"{saving.save_path}: the run writes about {saving.bytes / 1e9:.1f} GB, "
             f"and {saving.free_bytes / 1e9:.1f} GB are free"
         )
-        yield Problem("error", "disk", "", told, "set keep_last_n, or give another save_path")
+        yield Problem("error", "disk", "", finding, "set keep_last_n, or give another save_path")
 
 
 def _places(
@@ -115,8 +115,8 @@ def _places(
         if every > 0:
             number = task.expected_steps // every
             count = _kept(number, keep)
-            told = f"every {every} of its steps, {count} are kept"
-            yield f"{task.name}/{ON_THE_WAY}*", told, count * model, number * model
+            finding = f"every {every} of its steps, {count} are kept"
+            yield f"{task.name}/{ON_THE_WAY}*", finding, count * model, number * model
     if (every := settings.save_every_n_steps) > 0:
         number = plan.steps // every
         count = _kept(number, keep)

@@ -45,8 +45,8 @@ def text_of_check(check: Check) -> str:
 
 def verdict(check: Check) -> str:
     """One line: how many problems there are, and how long the check took."""
-    told = [f"{count} {name}{'s' if count != 1 else ''}" for name, count in check.counts.items() if count]
-    return f"{check.name}: {', '.join(told) or 'nothing is wrong'} ({check.seconds:.1f} s)"
+    counted = [f"{count} {name}{'s' if count != 1 else ''}" for name, count in check.counts.items() if count]
+    return f"{check.name}: {', '.join(counted) or 'nothing is wrong'} ({check.seconds:.1f} s)"
 
 
 def _data(check: Check) -> Iterator[str]:
@@ -73,8 +73,8 @@ def _data(check: Check) -> Iterator[str]:
     yield from aligned(rows)
     for task in check.data:
         for file in task.files:
-            if told := labels_of(file):
-                yield f"{task.task} {file.role}: {told}"
+            if counted := labels_of(file):
+                yield f"{task.task} {file.role}: {counted}"
         for file in task.files[:1]:
             if file.histogram:
                 bars = sparks([count for _, count in file.histogram])
@@ -87,8 +87,12 @@ def labels_of(file: FileCheck) -> str:
     if file.label_range:
         least, mean, largest = file.label_range
         return f"labels from {least:g} to {largest:g}, {mean:.4g} on average"
-    told = ", ".join(f"{name} {count:,}" for name, count in file.labels[:MOST_LABELS])
-    return f"{told}, {file.num_labels - MOST_LABELS} more labels" if file.num_labels > MOST_LABELS else told
+    counted = ", ".join(f"{name} {count:,}" for name, count in file.labels[:MOST_LABELS])
+    return (
+        f"{counted}, {file.num_labels - MOST_LABELS} more labels"
+        if file.num_labels > MOST_LABELS
+        else counted
+    )
 
 
 def _wiring(check: Check) -> Iterator[str]:

@@ -25,6 +25,10 @@ def _names_model(options: argparse.Namespace, caller: str, *needed: str) -> bool
             raise PalmError(
                 "--trust goes with --model; a configuration names its own components, and they count"
             )
+        if missing := [name for name in needed if name != "model" and getattr(options, name) is not None]:
+            raise PalmError(
+                f"--{', --'.join(missing)}: goes with --model; a configuration names files itself"
+            )
         if options.engine != "torch":
             raise PalmError("--engine goes with --model")
         return False

@@ -143,8 +143,8 @@ class Config:
             meaning: what it is; may be empty.
             scope: where it belongs.
         """
-        told = f" ({meaning.rstrip('.')})" if meaning else ""
-        self.problem(f"{self._titles[scope]}: {name} is missing{told}")
+        note = f" ({meaning.rstrip('.')})" if meaning else ""
+        self.problem(f"{self._titles[scope]}: {name} is missing{note}")
 
     def problem(self, line: str) -> None:
         """Add a line to the report; it begins with its place."""
@@ -295,8 +295,8 @@ class Config:
 
     def _reason(self, name: str, task: str | None, excused: bool) -> str | None:
         """Say what is wrong with a setting that nothing used, if anything."""
-        if told := removal(name) or foreign(name):
-            return told
+        if note := removal(name) or foreign(name):
+            return note
         if task is not None and name in self._known[None]:
             return f"{name!r} is a setting of the whole run; it belongs in {self._titles[None]}"
         known = set().union(*self._known.values())

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from palm.config.command_line import program_arguments, read_arguments
@@ -16,6 +17,7 @@ from palm.config.files import Lines, displayed, read_json, read_yaml
 from palm.config.layers import SettingsLayer
 from palm.config.problems import Problems
 from palm.config.values import Plain, Setting, shown
+from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import did_you_mean
 
@@ -52,6 +54,8 @@ def read_config(
         ConfigError: a file is missing or unreadable, or it is not clear which tasks there are.
         HelpRequested: the arguments ask for help.
     """
+    raise_any(type_problems((str, os.PathLike, Mapping), "a YAML file or a mapping", config=config))
+    raise_any(type_problems((Sequence, NoneType), "a list of words", argv=argv))
     problems = Problems()
     options = read_arguments(program_arguments() if argv is None else argv, problems)
     asked = None if directory is None else functools.cache(directory)

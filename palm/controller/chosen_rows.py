@@ -163,8 +163,8 @@ def _enter(
         if folder is not None:
             records[folder / name] = text
     _take(task, found)
-    told = ", ".join(f"{len(rows)} {part}" for part, rows in parts.items())
-    logger.info("%s: chosen of %s: %s rows", task.name, task.task["train_file"].name, told)
+    counted = ", ".join(f"{len(rows)} {part}" for part, rows in parts.items())
+    logger.info("%s: chosen of %s: %s rows", task.name, task.task["train_file"].name, counted)
 
 
 def _take(task: Any, found: Mapping[str, Path]) -> None:

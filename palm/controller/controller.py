@@ -44,7 +44,7 @@ from palm.engine.training.loop import Training
 from palm.engine.training.recipe import Recipe, identity
 from palm.engine.training.task import Task
 from palm.engine.training.transfer import TransferProbe
-from palm.engine.watching.callbacks import callbacks_of
+from palm.engine.watching.callbacks import callback_problems, callbacks_of
 from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
@@ -150,6 +150,7 @@ class Controller:
             StorageError: `save_path` cannot be used; or `resume` names another run's checkpoint.
             Stopped: a signal asked for it.
         """
+        raise_any(callback_problems(callbacks))
         settings = self._fresh().settings
         directory = self._directory()
         if self.stages:
@@ -269,8 +270,8 @@ class Controller:
         plan = self._task_plan(task)
         path = self._data_file(plan, "dev_file", dev_file)
         model = self._model(plan, inference_model_dir)
-        if dev_file is None and (told := model.other_data(path)):
-            logger.warning("%s: %s", task, told)
+        if dev_file is None and (other_file := model.other_data(path)):
+            logger.warning("%s: %s", task, other_file)
         with tf32(self.plan.settings.get("tf32")):
             scores = model.evaluate(path, plan.task.get("metrics"), output)
         logger.info(

@@ -173,14 +173,14 @@ class _Components:
         registry: Registry[Any],
         scope: str | None,
         name: str | None,
-        told: Mapping[str, Any] = MappingProxyType({}),
+        fixed: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """Return the class of this name with its arguments; `told` replaces those of the configuration."""
+        """Return the class of this name with its arguments; `fixed` replaces those of the configuration."""
         cls = _known(registry, name, self.config, scope, self.has)
         if cls is None:
             return None
-        told = {setting: value for setting, value in told.items() if setting in settings_of(cls)}
-        return cls, {**self.arguments(cls, scope, told), **told}
+        fixed = {setting: value for setting, value in fixed.items() if setting in settings_of(cls)}
+        return cls, {**self.arguments(cls, scope, fixed), **fixed}
 
     def task(self, name: str) -> TaskPlan:
         """Return the description of a task."""

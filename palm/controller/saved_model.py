@@ -102,9 +102,11 @@ def _folder_of_its_kind(task: TaskPlan, given: Path) -> Path:
     with wrap_read_errors(chosen / DESCRIPTION):
         theirs = {name: saved[name]["name"] for name in kinds}
         if ours != theirs:
-            told = [" and ".join(f"{kind} {name}" for kind, name in each.items()) for each in (theirs, ours)]
+            components = [
+                " and ".join(f"{kind} {name}" for kind, name in each.items()) for each in (theirs, ours)
+            ]
             raise StorageError(
-                f"the model at {chosen} is that of task {saved['task']!r}, with {told[0]}; "
-                f"task {task.name!r} has {told[1]}; give a model of this task"
+                f"the model at {chosen} is that of task {saved['task']!r}, with {components[0]}; "
+                f"task {task.name!r} has {components[1]}; give a model of this task"
             )
     return folder

@@ -59,8 +59,8 @@ def check_resume(words: Sequence[str], steps: int, more: int) -> Check:
         after = _recorded(words, place / "parts", steps, last)
     beginning = first_difference(whole, before, range(1, steps + 1))
     if beginning is not None:
-        told = f"two runs from the beginning differ, without any kill: {beginning}"
-        return Check(steps, more, told, 0)
+        reason = f"two runs from the beginning differ, without any kill: {beginning}"
+        return Check(steps, more, reason, 0)
     if min(after) != steps + 1:
         raise PalmError(f"after the kill the run went on from step {min(after) - 1}, not from step {steps}")
     rest = first_difference(whole, after, range(steps + 1, last + 1))

@@ -22,9 +22,9 @@ def explain_limits() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError, OSError, ImportError) as error:
-        if (told := _limit(error)) is None:
+        if (reason := _limit(error)) is None:
             raise
-        raise ResourceError(told) from error
+        raise ResourceError(reason) from error
 
 
 def _limit(error: BaseException) -> str | None:

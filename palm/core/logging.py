@@ -10,9 +10,26 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO
+from typing import IO, Any
 
 logger = logging.getLogger("palm")
+
+
+class _Cell:
+    """The lines below a cell of a notebook, in one output; bars that move begin a new one otherwise."""
+
+    most_lines = 200
+    number: int | None = None
+
+    def show(self, line: str, notebook: Any) -> None:
+        """Add a line below the cell that runs."""
+        number = notebook.get_ipython().execution_count
+        if number != self.number or len(self.lines) == self.most_lines:
+            self.number = number
+            self.lines: list[str] = []
+            self.output = notebook.display.display({"text/plain": ""}, raw=True, display_id=True)
+        self.lines.append(line)
+        self.output.update({"text/plain": "\n".join(self.lines)}, raw=True)
 
 
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]
@@ -20,12 +37,15 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
+        self._cell = _Cell()
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger().handlers:  # it propagates there
             return
         self.stream = sys.stderr
-        if (tqdm := sys.modules.get("tqdm")) is not None:
+        if (notebook := sys.modules.get("IPython")) is not None and notebook.get_ipython() is not None:
+            self._cell.show(self.format(record), notebook)
+        elif (tqdm := sys.modules.get("tqdm")) is not None:
             # As `tqdm.contrib.logging` does; a line under a bar would leave half of the bar behind.
             tqdm.tqdm.write(self.format(record), file=self.stream)
         else:

@@ -39,9 +39,9 @@ def fetch(url: str, file: Path) -> None:
 
 
 def _arrived(url: str, file: Path) -> Path:
-    with urlopen(Request(url, method="HEAD"), timeout=TIMEOUT) as told:
-        size = int(told.headers["Content-Length"] or 0) or None
-        version = re.sub(r"\W", "", told.headers["ETag"] or "")
+    with urlopen(Request(url, method="HEAD"), timeout=TIMEOUT) as response:
+        size = int(response.headers["Content-Length"] or 0) or None
+        version = re.sub(r"\W", "", response.headers["ETag"] or "")
     part = file.with_name(f"{file.name}.{version}.part")
     if not version:
         remove(part)

@@ -11,6 +11,7 @@ import huggingface_hub  # what is in it, its HTTP library too, is loaded when it
 from palm import pretrained
 from palm.backbone import Backbone
 from palm.config.model_names import names_model
+from palm.core.checks import path_problems, raise_any
 from palm.core.errors import StorageError
 from palm.core.registry import did_you_mean
 from palm.core.version import __version__
@@ -45,6 +46,7 @@ def pretrained_directory(value: str | Path) -> Path:
     Raises:
         StorageError: there is neither such a folder nor such a model.
     """
+    raise_any(path_problems(path=value))
     name = value if isinstance(value, str) else value.as_posix()
     if names_model(name, Path()):
         try:

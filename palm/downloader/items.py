@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from palm.config.model_names import MODEL_NAME
+from palm.core.checks import raise_any, type_problems
 from palm.core.errors import PalmError
 from palm.core.logging import logger, show_on_console
 from palm.core.registry import did_you_mean
@@ -53,6 +54,7 @@ def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: 
     Raises:
         PalmError: nothing is called that; or the network, the server or the disk will not do.
     """
+    raise_any(type_problems(str, "a text", item=item, scope=scope))
     from palm.downloader.folders import obtain
 
     show_on_console()

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from palm.backbone import Backbone
-from palm.core.checks import choice_problems, raise_any
+from palm.core.checks import choice_problems, path_problems, raise_any
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
 from palm.downloader import pretrained_directory
@@ -34,6 +34,7 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: b
         ConfigError: another `to`, or sizes that are missing or wrong.
         StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` is in use.
     """
+    raise_any(path_problems(source=source, folder=folder))
     raise_any(choice_problems(tuple(WRITERS), to=to))
     folder = Path(folder)
     check_target(folder, overwrite, [source])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from safetensors import safe_open
 from torch import Tensor
 
+from palm.core.checks import path_problems, raise_any
 from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.fs import numbered
@@ -52,6 +53,7 @@ def inspect_directory(path: str | Path) -> Facts:
     Raises:
         StorageError: it is none of these; says what there is.
     """
+    raise_any(path_problems(path=path))
     folder = Path(path)
     if not folder.exists():
         raise StorageError(f"there is no directory {folder}")

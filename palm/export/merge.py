@@ -109,8 +109,8 @@ def mean_of(
     for name, other in zip(names[1:], models[1:], strict=True):
         found = [f"{path[0]} is {old} and {new}" for path, old, new in changes(_forms(first), _forms(other))]
         if found:
-            told = "; ".join(shortened(sorted(found), MOST_DIFFERENCES))
-            raise StorageError(f"{names[0]} and {name} are not built alike, so they have no mean: {told}")
+            listing = "; ".join(shortened(sorted(found), MOST_DIFFERENCES))
+            raise StorageError(f"{names[0]} and {name} are not built alike, so they have no mean: {listing}")
     taken = [(model, share) for model, share in zip(models, shares, strict=True) if share]
     mean = dict(taken[0][0])
     if len(taken) > 1:

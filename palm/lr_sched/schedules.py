@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palm.core.checks import raise_any
+from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError
 from palm.lr_sched.base import LR_SCHEDULES, Schedule, warmup_problems
 
@@ -24,6 +24,8 @@ class TriangularScheduler(Schedule):
     """
 
     def __init__(self, warmup_steps: float, num_train_steps: float) -> None:
+        numbers = {"warmup_steps": warmup_steps, "num_train_steps": num_train_steps}
+        raise_any(type_problems((int, float), "a number", **numbers))
         raise_any(warmup_problems(warmup_steps, num_train_steps))
         self.warmup_steps = warmup_steps
         self.num_train_steps = num_train_steps

@@ -41,8 +41,8 @@ def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
         check_computation(read_config(file), file)
         problems = _disagreements(backbone, file, given)
     if lines := list(problems):
-        told = f"the weights of {path} are not those of this encoder, says {file}:"
-        raise StorageError("\n".join([told, *lines]))
+        title = f"the weights of {path} are not those of this encoder, says {file}:"
+        raise StorageError("\n".join([title, *lines]))
 
 
 def _disagreements(backbone: Backbone, file: Path, given: Renamed) -> Iterator[str]:

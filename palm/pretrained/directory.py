@@ -78,8 +78,8 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
         config_file = find_config(path)
         if config_file is None:
             raise StorageError(_missing_config(path, given))
-        told = described(config_file, given)
-        return ModelDirectory(path, config_file, *told, *_vocabulary_of(config_file), given)
+        description = described(config_file, given)
+        return ModelDirectory(path, config_file, *description, *_vocabulary_of(config_file), given)
 
 
 def _missing_config(path: Path, given: Renamed) -> str:

@@ -36,6 +36,7 @@ def read_weights(path: str | Path, headers: bool = False) -> Weights:
         StorageError: nothing there is known, several files could be meant, or a file is damaged.
     """
     path = Path(path)
+    path = path if path.name else path.absolute()
     if path.is_file() and (read := WEIGHT_READERS.get(path.name) or BY_SUFFIX.get(path.suffix)):
         return read(path, headers)
     if (index := path.with_name(f"{path.name}.index")).is_file():

@@ -137,13 +137,13 @@ def directory_pooling(folder: Path) -> str:
     file = folder / POOLING_FILE
     if not file.is_file():
         return "cls"
-    told = read_json(file)
+    pooling = read_json(file)
     modes = {
         name.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens")
-        for name, value in (told.items() if isinstance(told, dict) else ())
+        for name, value in (pooling.items() if isinstance(pooling, dict) else ())
         if name.startswith("pooling_mode_") and value is True
     }
-    modes |= {told["pooling_mode"]} if isinstance(told, dict) and "pooling_mode" in told else set()
+    modes |= {pooling["pooling_mode"]} if isinstance(pooling, dict) and "pooling_mode" in pooling else set()
     if len(modes) != 1 or not modes <= {"cls", "mean", "max"}:
         raise StorageError(f"{file}: expected one pooling of cls, mean and max, not {sorted(modes)}")
     return str(modes.pop())

@@ -46,8 +46,8 @@ def is_lower_case(vocabulary: Path) -> bool:
     if vocabulary.suffix == ".json":
         return False
     beside = vocabulary.with_name("tokenizer_config.json")
-    told = read_json(beside) if beside.is_file() else None
-    found = told.get("do_lower_case") if isinstance(told, dict) else None
+    settings = read_json(beside) if beside.is_file() else None
+    found = settings.get("do_lower_case") if isinstance(settings, dict) else None
     if found is not None:
         return bool(found)
     with wrap_read_errors(vocabulary):

@@ -136,6 +136,8 @@ class Methods2x(Component):
         Raises:
             WiringError: it takes tensors that this reader does not give.
         """
+        if not hasattr(backbone, "inputs_attr"):
+            raise ConfigError([f"backbone should be an encoder, with inputs_attr, not {backbone!r}"])
         if problems := list(mismatches("backbone", backbone.inputs_attr, "reader", self.outputs_attr)):
             raise WiringError("\n".join(problems))
         self.registered_backbone = backbone

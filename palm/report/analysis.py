@@ -231,8 +231,8 @@ def _is_of_run(run: Run, model: Model, setting: str, path: Path) -> bool:
         return True
     description = verified_object(model.folder, DESCRIPTION)
     with wrap_read_errors(model.folder / DESCRIPTION):
-        told = ((description.get("training") or {}).get("data") or {}).get(setting) or {}
-        return bool(told) and told["sha256"] == data_checksum(path)
+        recorded = ((description.get("training") or {}).get("data") or {}).get(setting) or {}
+        return bool(recorded) and recorded["sha256"] == data_checksum(path)
 
 
 def analyse(

@@ -111,8 +111,8 @@ def data_of(run: Run) -> FactsByPlace:
 
 def _versions(run: Run) -> FactsByPlace:
     start = run.history.start
-    told = {**versions_of(run), "device": start.device, "precision": start.precision}
-    return {("", name): value for name, value in told.items()}
+    by_name = {**versions_of(run), "device": start.device, "precision": start.precision}
+    return {("", name): value for name, value in by_name.items()}
 
 
 def _steps(run: Run) -> FactsByPlace:
@@ -165,8 +165,8 @@ def difference_table(found: list[Difference], first: str, second: str) -> str:
             other = each.second
             are_numbers = all(isinstance(value, (int, float)) for value in (one, other))
             change = f"{other - one:+.4f}" if kind == "score" and are_numbers else ""
-            told = _told(kind, one, each.first_origin), _told(kind, other, each.second_origin)
-            rows.append((name, *told, change))
+            by_name = _told(kind, one, each.first_origin), _told(kind, other, each.second_origin)
+            rows.append((name, *by_name, change))
         if rows:
             lines += ["", *aligned([(heading, first, second, ""), *rows])]
     return "\n".join(lines[1:])

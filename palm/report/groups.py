@@ -58,8 +58,8 @@ def grouped_runs(runs: Sequence[Run]) -> list[SeedGroup]:
     groups = []
     for group in members.values():
         settings = _settings(group[0])
-        told = [f"{name.rpartition(' ')[2]} {settings.get(name, 'default')}" for name in names]
-        title = ", ".join(told) if settings and told else group[0].name
+        parts = [f"{name.rpartition(' ')[2]} {settings.get(name, 'default')}" for name in names]
+        title = ", ".join(parts) if settings and parts else group[0].name
         groups.append(SeedGroup(f"{title} ({len(group)} runs)" if len(group) > 1 else title, group))
     return groups
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from palm.core.checks import path_problems, raise_any
 from palm.core.durations import duration
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.fs import write_text
@@ -73,6 +74,7 @@ def write_report(
         PalmError: jinja2 is missing.
         StorageError: no history there, or `output` cannot be written.
     """
+    raise_any(path_problems(run=run))
     folder = Path(run)
     file = folder / REPORT_FILE if output is None else Path(output)
     if (folder / COMPARISON).is_file():
@@ -340,11 +342,11 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
 
 def versions_of(run: Run) -> dict[str, str]:
     """Return the versions of the programs that made the run, as far as its history and its models tell."""
-    told = {"palm": "unknown"}
+    by_program = {"palm": "unknown"}
     for model in run.models[:1]:
         description = verified_object(model.folder, DESCRIPTION)
-        told |= (description.get("training") or {}).get("versions", {})
-    return told | ({"palm": run.history.start.palm} if run.history.start.palm else {})
+        by_program |= (description.get("training") or {}).get("versions", {})
+    return by_program | ({"palm": run.history.start.palm} if run.history.start.palm else {})
 
 
 def _score(value: float | None) -> str:

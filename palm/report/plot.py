@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from palm.core.checks import path_problems, raise_any
 from palm.core.errors import PalmError
 from palm.core.files.fs import write_text
 from palm.report import curves
@@ -46,6 +47,7 @@ def plot(*runs: str | Path, output: str | Path | None = None) -> Path:
 
 def charts_of(runs: Sequence[str | Path]) -> Iterator[Chart]:
     """Yield charts for every task: its loss, then its first metrics."""
+    raise_any(line for run in runs for line in path_problems(run=run))
     if not runs:
         raise PalmError("name at least one run: the folder that is its save_path")
     groups = grouped_runs([read_run(run) for run in runs])

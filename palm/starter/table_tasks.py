@@ -102,9 +102,9 @@ def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
         return {"reader": "multi_label", "paradigm": "multi_label", "label_map": _label_map(_labels(values))}
     if not values or any(isinstance(value, (list, Mapping)) for value in values):
         return {}
-    told = [cell_text(value) for value in values]
-    labels = sorted(set(told))
-    if _are_measures(told):
+    as_text = [cell_text(value) for value in values]
+    labels = sorted(set(as_text))
+    if _are_measures(as_text):
         return {"reader": "cls", "paradigm": "regression"}
     few = 2 <= len(labels) <= min(MOST_LABELS, max(2, len(values) // 2))
     if not few or max(map(len, labels)) > LONGEST_LABEL:

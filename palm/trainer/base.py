@@ -27,6 +27,7 @@ from palm.engine.training.loop import Training
 from palm.engine.training.recipe import described
 from palm.engine.training.task import Task
 from palm.engine.training.transfer import TransferProbe
+from palm.engine.watching.callbacks import callback_problems
 from palm.engine.watching.progress import Progress
 from palm.engine.watching.trackers import trackers_of
 from palm.pretrained import load_pretrain
@@ -296,6 +297,4 @@ def _watch_problems(print_steps: object, progress: object, callbacks: Any) -> li
     """List what is wrong with the arguments of `train` that watch a run."""
     problems = type_problems(int, "a whole number", print_steps=print_steps)
     problems += choice_problems(get_args(Progress), progress=progress)
-    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
-        problems.append(f"callbacks should be a list of functions, not {callbacks!r}")
-    return problems
+    return [*problems, *callback_problems(callbacks)]

@@ -390,6 +390,8 @@ def data() -> Iterator[Mistake]:
         ("cls", head["cls"] + "4\tred\n", (":2: the label '4' should be a whole number from 0 to 3",)),
         ("cls", head["cls"] + "-1\tred\n", (":2: the label '-1' should be a whole number from 0 to 3",)),
         ("cls", head["cls"] + "1.0\tred\n", (":2: the label '1.0' is not a whole number from 0 to 3",)),
+        ("cls", "label,text_a\n0,red\n", (":1: the header lacks", "tabs", ".csv")),
+        ("cls", '{"label": 0}\n', (":1: the header lacks", ".jsonl")),
         ("cls", head["cls"] + "\tred\n", ("cls.bad: no rows",)),
         (
             "cls",
@@ -545,6 +547,9 @@ def shell() -> Iterator[Mistake]:
         "no is not a directory that palm saved",
         "train first",
     )
+    yield said(["predict", *run, "--output", "x"], "--output", "goes with --model")
+    yield said(["convert", ".", "converted"], "no weights at")
+    yield said(["init", "new", "--tasks", "a=cls,a=mlm"], "'a'", "a2=KIND")
     yield said(["predict"], "palm predict needs CONFIG, or --model, --input and --output; missing: --model")
     yield said(["predict", "--model", "x"], "missing: --input, --output")
     yield said(["predict", "--model", "x", "--input", "y"], "missing: --output")
@@ -682,6 +687,33 @@ def wrong_watching() -> Iterator[Mistake]:
         yield called(f"train_one_step({batch!r})", lambda _, b=batch: trainer("t").train_one_step(b), "batch")
 
 
+def no_paths() -> Iterator[Mistake]:
+    """Arguments that should be paths, lists or mappings."""
+
+    def model(folder: Path) -> Any:
+        controller(folder, {"save_path": "trained", "max_steps": 1}).train()
+        return palm.load_model(folder / "trained/cls")
+
+    for name, act in (
+        ("evaluate", lambda f: model(f).evaluate(None)),
+        ("metrics", lambda f: model(f).evaluate(f / "cls.tsv", 7)),
+        ("directory", lambda f: model(f).predict_file(f / "cls.tsv", None)),
+        ("load_backbone", lambda _: palm.load_backbone(None)),
+        ("source", lambda _: palm.convert(None, "x")),
+        ("inspect_directory", lambda _: palm.inspect_directory(7)),
+        ("run", lambda _: palm.write_report(7)),
+        ("plot", lambda _: palm.plot(7)),
+        ("config", lambda _: palm.compare(None)),
+        ("space", lambda _: palm.sweep("config.yaml", ["learning_rate"])),
+        ("callbacks", lambda f: controller(f, {}).train(print)),
+        ("callbacks ", lambda f: controller(f, {}).train(["x"])),
+        ("scope", lambda _: palm.downloader.download("pretrain", None)),
+        ("backbone", lambda f: _reader(f).register_with(None)),
+        ("warmup_steps", lambda _: palm.lr_sched.TriangularSchedualer("a", 10)),
+    ):
+        yield called(f"another {name}", act, " should be ")
+
+
 def parts() -> Iterator[Mistake]:
     adam, head = palm.optimizer.Adam, palm.head
     for rate in ("1e-3", None, True, -1, 0):
@@ -768,6 +800,7 @@ MISTAKES = [
             foreign_names,
             wrong_types,
             wrong_watching,
+            no_paths,
         ),
     )
     for mistake in source()

@@ -117,10 +117,12 @@ def check_replaceable(path: Path, kind: str = "") -> None:
         StorageError: palm wrote no file of this kind there, or somebody has changed it since.
     """
     if os.path.lexists(path) and not is_written(path, kind):
-        told = "was not written by palm, or has been changed since" if is_plain(path) else "is no plain file"
+        reason = (
+            "was not written by palm, or has been changed since" if is_plain(path) else "is no plain file"
+        )
         if is_plain(path) and kind:
-            told = f"was not written by palm as {kind}, or has been changed since"
-        raise StorageError(f"{path} {told}; it is not replaced: move it elsewhere, or give another place")
+            reason = f"was not written by palm as {kind}, or has been changed since"
+        raise StorageError(f"{path} {reason}; it is not replaced: move it elsewhere, or give another place")
 
 
 def check_not_read(path: Path, reads: Iterable[object]) -> None:
@@ -193,6 +195,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def temporary_name(path: Path) -> Path:
     """Return a sibling of `path` for this process to write; the name tells host and process."""
+    path = path if path.name else path.absolute()
     return path.with_name(f".{path.name}.{_host()}-{os.getpid()}.part")
 
 

@@ -37,8 +37,8 @@ def read_record(path: Path, kind: type[T]) -> T:
         try:
             return build(kind, content)
         except (TypeError, ValueError) as error:
-            told = error or f"it holds no {kind.__name__}"
-            raise StorageError(f"{path} is damaged: {told}; {REMEDY}") from error
+            reason = error or f"it holds no {kind.__name__}"
+            raise StorageError(f"{path} is damaged: {reason}; {REMEDY}") from error
 
 
 def check_unchanged(path: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from tqdm import tqdm
 
 from palm.backbone import BACKBONES, Backbone
+from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.fs import check_not_read, write_json, write_text
@@ -160,6 +162,7 @@ class InferenceModel:
             DataError: a row that cannot be read, with its file and line.
             StorageError: the directory cannot be written, or holds another stopped prediction.
         """
+        raise_any(path_problems(path=path, directory=directory))
         file = Path(path)
         target = Path(directory)
         is_table = is_table_name(target) and not target.is_dir()
@@ -242,6 +245,8 @@ class InferenceModel:
 
         With `tune`, the head is first fitted to the file (see `Head.tune`).
         """
+        raise_any(path_problems(path=path))
+        raise_any(type_problems((list, tuple, NoneType), "a list of names", metrics=metrics))
         names = self.head.metrics if metrics is None else metrics
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)

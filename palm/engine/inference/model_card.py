@@ -204,9 +204,9 @@ def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
         f"({training['epochs']:g} epochs), saved at global step {training['step']:,}."
     )
     settings = training["settings"]
-    told = [*_flat(settings["tasks"][task]), *_flat(settings)]
-    told += [(f"steps of {name}", f"{steps:,}") for name, steps in training["tasks"].items() if name != task]
-    yield _table(("setting", "value"), [(name, str(value)) for name, value in told])
+    table = [*_flat(settings["tasks"][task]), *_flat(settings)]
+    table += [(f"steps of {name}", f"{steps:,}") for name, steps in training["tasks"].items() if name != task]
+    yield _table(("setting", "value"), [(name, str(value)) for name, value in table])
     versions = ", ".join(f"{name} {version}" for name, version in training["versions"].items())
     yield f"Versions: {versions}."
 

@@ -161,9 +161,9 @@ class PredictionLog:
         digest = ""
         with self.path.open("rb") as file:
             for line in file:
-                told, _, text = line.partition(b" ")
+                checksum, _, text = line.partition(b" ")
                 digest = chained(digest, text.removesuffix(b"\n"))
-                if told != digest.encode() or not line.endswith(b"\n"):
+                if checksum != digest.encode() or not line.endswith(b"\n"):
                     return
                 self._digest = digest
                 yield file.tell(), json.loads(text)

@@ -81,8 +81,8 @@ class TrainingResult:
         for path, event in {event.path: event for event in saved}.items():
             task = str(event.task)
             name, score = next(iter(scores.get(event.step, {}).get(task, {"": None}).items()))
-            told = f"{name} {shown_score(score)}".strip()
-            rows.append([task, MODELS[event.kind], str(event.step), told, str(folder / path)])
+            shown = f"{name} {shown_score(score)}".strip()
+            rows.append([task, MODELS[event.kind], str(event.step), shown, str(folder / path)])
         return rows
 
     def __str__(self) -> str:

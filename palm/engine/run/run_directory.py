@@ -208,11 +208,11 @@ class RunDirectory:
         """Describe what is whole in the folder, and the command that resumes from there."""
         checkpoint = newest_checkpoint(self.path, run_id=self._record().get("id"))
         whole = [*([] if checkpoint is None else [checkpoint.name]), *self._names(self._models())]
-        told = f"whole under {self.path}: {', '.join(whole) or 'nothing yet'}"
+        summary = f"whole under {self.path}: {', '.join(whole) or 'nothing yet'}"
         if checkpoint is None:
-            return f"{told}; there is no checkpoint to go on from"
+            return f"{summary}; there is no checkpoint to go on from"
         command = command_of_program("--resume", "auto") or "the same once more with resume: auto"
-        return f"{told}; to go on from {checkpoint.name}: {command}"
+        return f"{summary}; to go on from {checkpoint.name}: {command}"
 
     def _start(self, is_own_launch: bool) -> RunStart:
         if self.resume is None and not is_own_launch:

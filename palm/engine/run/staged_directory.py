@@ -126,9 +126,9 @@ class StagedDirectory:
 
     def write_history(self) -> list[Line]:
         """Write the lines of all stages so far, as those of one run, to its `history.jsonl`; return them."""
-        told = ((stage, read_lines(self.folder(stage) / HISTORY_FILE)) for stage in self.stages)
+        recorded = ((stage, read_lines(self.folder(stage) / HISTORY_FILE)) for stage in self.stages)
         with wrap_read_errors(self.path / STAGES, " the histories of"):
-            lines = combined([(stage, lines) for stage, lines in told if lines])
+            lines = combined([(stage, lines) for stage, lines in recorded if lines])
         write_lines(self.path / HISTORY_FILE, lines)
         return lines
 

@@ -158,8 +158,8 @@ def _evaluation_identity(recipe: Recipe) -> dict[str, Any]:
 
 def _task_identity(task: Task) -> dict[str, Any]:
     assert task.stream is not None, "the training data is not loaded"
-    told = {"share_rows_with": task.share_rows_with, "private_layers": task.private_layers}
-    own = {name: value for name, value in told.items() if value}
+    optional = {"share_rows_with": task.share_rows_with, "private_layers": task.private_layers}
+    own = {name: value for name, value in optional.items() if value}
     return {
         **own,
         "batch_size": task.batch_size if task.max_tokens_per_batch is None else None,

@@ -23,6 +23,9 @@ def sharing_problems(tasks: Sequence[Task]) -> list[str]:
         if (named := task.share_rows_with) is None:
             continue
         about = f"task {task.name!r}: share_rows_with"
+        if named == task.name:
+            problems.append(f"{about} names the task itself; leave it out")
+            continue
         if (primary := by_name.get(named)) is None:
             hint = did_you_mean(named, by_name)
             problems.append(f"{about} names {named!r}; there are {', '.join(by_name)}{hint}")

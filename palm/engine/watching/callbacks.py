@@ -14,6 +14,13 @@ Callbacks = Sequence[str] | Mapping[str, Mapping[str, Any]]
 """Dotted paths; or dotted path -> settings."""
 
 
+def callback_problems(callbacks: object) -> list[str]:
+    """List what is wrong with callbacks that were given from Python."""
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        return [f"callbacks should be a list of functions or objects that can be called, not {callbacks!r}"]
+    return []
+
+
 def callbacks_of(given: Callbacks | None, place: str = "callbacks") -> list[Observer]:
     """Import callbacks: a function is called with every event, and with its settings by name; of a class,
     an object is made with its settings, and called with every event.

@@ -163,9 +163,9 @@ class Outcome:
             ["task", "variant", "against", "difference", "95 % interval", "p", "p corrected", "verdict"]
         ]
         for answer in self.answers:
-            told = answer.difference
-            interval = f"{told.low:+.2f} to {told.high:+.2f}"
-            numbers = [f"{told.mean:+.2f} {answer.unit}", interval, _p(told.p_value)]
+            effect = answer.difference
+            interval = f"{effect.low:+.2f} to {effect.high:+.2f}"
+            numbers = [f"{effect.mean:+.2f} {answer.unit}", interval, _p(effect.p_value)]
             ways = [answer.reference_said, answer.said]
             compared.append([answer.target, *ways, *numbers, _p(answer.p_corrected), answer.verdict])
         tested = (
@@ -257,18 +257,18 @@ def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> list[
     found = []
     p_values = holm([answer.difference.p_value for answer in answers])
     for answer, p in zip(answers, p_values, strict=True):
-        told = answer.difference
-        level = LEVEL * told.p_value / p if told.p_value else LEVEL / len(answers)
-        half = t_quantile(1 - level / 2, len(told.per_seed) - 1) * told.standard_error
+        effect = answer.difference
+        level = LEVEL * effect.p_value / p if effect.p_value else LEVEL / len(answers)
+        half = t_quantile(1 - level / 2, len(effect.per_seed) - 1) * effect.standard_error
         most = _largest_difference(METRICS[tests[answer.target].metric])
-        low = max(told.mean - half, -most)
-        high = min(told.mean + half, most)
-        direction = "better" if told.mean > 0 else "worse"
-        verdict = "no difference" if told.p_value >= LEVEL else f"perhaps {direction}"
+        low = max(effect.mean - half, -most)
+        high = min(effect.mean + half, most)
+        direction = "better" if effect.mean > 0 else "worse"
+        verdict = "no difference" if effect.p_value >= LEVEL else f"perhaps {direction}"
         found.append(
             replace(
                 answer,
-                difference=replace(told, low=low, high=high),
+                difference=replace(effect, low=low, high=high),
                 comparisons=len(answers),
                 p_corrected=p,
                 verdict=direction if p < LEVEL else verdict,

@@ -147,9 +147,9 @@ class Grid:
                 write_json(file, {**saved, "about": about})
                 return False
             if not overwrite:
-                told = shortened(lines, MOST_DIFFERENCES)
+                changed = shortened(lines, MOST_DIFFERENCES)
                 raise StorageError(
-                    "\n  ".join([f"{self.path} was begun with other settings:", *told])
+                    "\n  ".join([f"{self.path} was begun with other settings:", *changed])
                     + "\nReplace its runs (--overwrite), or give another folder (--output)"
                 )
             for folder in self.folders():

@@ -114,9 +114,9 @@ class Pool:
         log = self.grid.folder(run.name) / LOG
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
-        told = "\n".join(lines[errors[-1] :] if errors else lines[-5:])
+        output = "\n".join(lines[errors[-1] :] if errors else lines[-5:])
         raise PalmError(
-            f"the run {run.name} ended with exit code {process.returncode}:\n{told}\n"
+            f"the run {run.name} ended with exit code {process.returncode}:\n{output}\n"
             f"Its log is {log}; what is done stays done, and the same command goes on from there"
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 from palm.config.files import parsed_yaml, read_yaml
 from palm.config.problems import Problems
 from palm.config.values import guessed
-from palm.core.checks import raise_any
+from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError
 
 Values = dict[str, Any]
@@ -57,6 +57,7 @@ def space_of(given: Mapping[str, Any]) -> Space:
     Raises:
         ConfigError: what is neither, all of it.
     """
+    raise_any(type_problems(Mapping, "a mapping from settings to values", space=given))
     found: dict[str, Sequence[Any] | Range] = {}
     problems = [] if given else ["sweep: nothing to vary; name settings with --grid or --space"]
     for name, value in given.items():

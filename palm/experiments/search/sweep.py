@@ -202,9 +202,9 @@ def _trained(
         _, score = best_of(result)
         if study is not None:
             study.tell(int(run.name), score if result["state"] == "done" else None)
-        told = _told(run.point)
+        label = _told(run.point)
         shown = result["why"] or ("no dev score" if score is None else f"dev score {score:.4f}")
-        progress.tell(run.name, result, is_old, f"{told}: {shown}")
+        progress.tell(run.name, result, is_old, f"{label}: {shown}")
         results[run.name] = dict(run.point), result
 
     pool.train(runs(), done)
@@ -236,8 +236,8 @@ def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source:
     best = max(whole, key=lambda trial: trial.score or 0.0)
     document = source.document(dict(best.values))
     document["global"]["save_path"] = str((folder / "best").absolute())
-    told = f"{_told(best.values)}; dev score {best.score:.4f} at step {best.step}"
-    head = f"# The best of {len(trials)} runs of a sweep: {told}"
+    label = f"{_told(best.values)}; dev score {best.score:.4f} at step {best.step}"
+    head = f"# The best of {len(trials)} runs of a sweep: {label}"
     write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(document)}")
     found = Sweep(trials, best, folder / BEST_CONFIG)
     write_json(folder / SWEEP_JSON, {"best": best.run, "trials": list(map(asdict, trials))})

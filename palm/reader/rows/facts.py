@@ -87,8 +87,10 @@ class TextFacts:
                 "is it one for these texts, and do_lower_case what it needs?",
             )
         elif self.letters < MIN_LETTERS * self.pieces:
-            told = f"a token has {self.letters / self.pieces:.1f} letters on average, so words are in pieces"
-            yield Remark("pieces", told, f"is {vocab_path} the vocabulary of these texts?")
+            finding = (
+                f"a token has {self.letters / self.pieces:.1f} letters on average, so words are in pieces"
+            )
+            yield Remark("pieces", finding, f"is {vocab_path} the vocabulary of these texts?")
         if self.empty:
             found = f"of {_fraction(self.empty, self.texts)} texts no token is left"
             yield Remark("empty", found, "look for stray characters in them")

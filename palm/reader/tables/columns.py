@@ -111,7 +111,8 @@ class Columns:
         """
         for name in self._unseen:
             source = self._sources[name]
-            hint = did_you_mean(source, self._names) or f"; the first has {cut(', '.join(self._names))}"
+            others = [name for name in self._names if name != source]
+            hint = did_you_mean(source, others) or f"; the first has {cut(', '.join(self._names))}"
             raise DataError(f"{path}: no row has {source!r}{hint}")
 
     def _found(self, name: str, names: Sequence[str]) -> str | None:
@@ -127,7 +128,10 @@ class Columns:
         first = self.named.get(missing[0], missing[0])
         spare = [name for name in names if name not in found.values()]
         close = next((name for name in spare if did_you_mean(first, [name])), None)
-        hint = ""
+        only = names[0] if len(names) == 1 else ""
+        hint = "; a file with a JSON object a line is named .jsonl" if only.startswith("{") else ""
+        if "," in only and not hint:
+            hint = "; columns are separated by tabs, or by commas in a file that is named .csv"
         if close is not None and missing[0] in self.named:
             hint = f"; did you mean {cut(close)!r}?"
         elif close is not None:

@@ -75,9 +75,11 @@ def _copy_into(store: Any, name: str, about: dict[str, Any], copy: Path) -> None
 
 def _about(store: Any, name: str) -> dict[str, Any]:
     store.invalidate_cache()
-    told = store.info(name)
+    known = store.info(name)
     return {
-        fact: told[fact] if fact in ("size", "lfs") else str(told[fact]) for fact in _FACTS if told.get(fact)
+        fact: known[fact] if fact in ("size", "lfs") else str(known[fact])
+        for fact in _FACTS
+        if known.get(fact)
     }
 
 

@@ -68,10 +68,10 @@ def read_selection(path: Path) -> Selection:
 @lru_cache(maxsize=16)
 def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - they tell whether it is the same file
     with wrap_read_errors(path, " the chosen rows", DataError):
-        told = json.loads(path.read_text(encoding="utf-8"))
-        if told["format"] != _FORMAT or not all(type(row) is int and row >= 0 for row in told["rows"]):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT or not all(type(row) is int and row >= 0 for row in content["rows"]):
             raise ValueError("it does not hold rows that palm chose")
-        return Selection(Path(told["table"]), str(told["sha256"]), told["rows"])
+        return Selection(Path(content["table"]), str(content["sha256"]), content["rows"])
 
 
 def check_unchanged(selection: Selection, path: Path, files: Iterable[Path]) -> None:
@@ -127,8 +127,8 @@ class RowKeys:
 
     def add(self, texts: Sequence[Any], label: Any) -> None:
         """Take the next row."""
-        told = json.dumps([self.seed, *texts], default=str).encode()
-        self.texts.append(int.from_bytes(hashlib.blake2b(told, digest_size=7).digest(), "big"))
+        content = json.dumps([self.seed, *texts], default=str).encode()
+        self.texts.append(int.from_bytes(hashlib.blake2b(content, digest_size=7).digest(), "big"))
         name = "" if isinstance(label, list) and label else cell_text(label)
         has_label = bool(name.strip()) or (isinstance(label, list) and bool(label))
         self.labels.append(self._codes.setdefault(name, len(self._codes)) if has_label else -1)
