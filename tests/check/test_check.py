@@ -345,7 +345,7 @@ def test_the_command_tells_text_json_and_a_page(
     assert line.split() == ["cls", "target", "5", "10", "10", "2", "8", "72", "0", "%"]
     found = json.loads(config_file.with_name("check.json").read_text(encoding="utf-8"))
     assert found["plan"]["tasks"][0]["planned"] == 10
-    assert page.read_text(encoding="utf-8").count("<svg") >= 2
+    assert "<svg" in page.read_text(encoding="utf-8")
     assert main(["check", str(config_file), "--no_measure", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["format"] == "palm-check"
 

@@ -437,8 +437,8 @@ def data() -> Iterator[Mistake]:
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', "paragraph 1: no 'context'; there is 'qas'"),
         ('{"data": [{"paragraphs": [{"context": "a"}]}]}', "paragraph 1: no 'qas'; there is 'context'"),
         (
-            '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": 1}]}]}]}',
-            "mrc.bad: article 1, paragraph 1: ",
+            '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": 1, "question": "who"}]}]}]}',
+            "mrc.bad: question '1'",
             "context",
             "empty",
         ),

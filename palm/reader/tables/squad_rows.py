@@ -22,25 +22,38 @@ def squad_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]:
         refuse: takes the problem with an article, a paragraph or a question that is left out.
 
     Raises:
-        DataError: not JSON, or what `head` raises.
+        DataError: not JSON, or without a question, or what `head` raises.
     """
     is_first = True
+    is_refused = False
+
+    def leave_out(error: DataError) -> None:
+        nonlocal is_refused
+        is_refused = True
+        refuse(error)
+
     for number, article in enumerate(list_elements(file, "data"), start=1):
         for paragraph, place in _parts(
-            article, "paragraphs", f"{file}: article {number}", "paragraph", refuse
+            article, "paragraphs", f"{file}: article {number}", "paragraph", leave_out
         ):
-            for qa, _ in _parts(paragraph, "qas", place, "question", refuse):
+            try:
+                context = field_of(paragraph, "context", str, place)
+            except DataError as error:
+                leave_out(error)
+                continue
+            for qa, _ in _parts(paragraph, "qas", place, "question", leave_out):
                 try:
-                    context = field_of(paragraph, "context", str, place)
                     name = str(field_of(qa, "id", (str, int), place))
                 except DataError as error:
-                    refuse(error)
+                    leave_out(error)
                     continue
                 cells = {**qa, "context": context}
                 if is_first:
                     head(list(cells), str(file))
                 is_first = False
                 yield TableRow(cells, f"{file}: question {name!r}")
+    if is_first and not is_refused:
+        raise DataError(f"{file}: the file has no questions; expected them under data, paragraphs and qas")
 
 
 def _parts(owner: Any, key: str, place: str, noun: str, refuse: Refuse) -> Iterator[tuple[Any, str]]:

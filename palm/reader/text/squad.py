@@ -117,6 +117,8 @@ def _answer_list(answers: Any, start: Any) -> Any:
         return [{"text": answer} if isinstance(answer, str) else answer for answer in answers]
     if is_missing(answers):
         return None
+    if not isinstance(answers, str):
+        return answers
     at = int(start) if isinstance(start, str) and start.isdecimal() else start
     return [{"text": answers, "answer_start": at}]
 
