@@ -5,8 +5,8 @@
 Rows have lengths spread evenly on a logarithmic scale. palm gets them in batches of 16 in the order of the
 file; the library once in these (`padded`) and once in batches of rows of like lengths (`grouped`), with its
 `sdpa` attention. In bf16, both train under torch's autocast; to predict, the library has its weights in bf16,
-and palm computes under autocast. A turn is every batch once by everybody; ratios are those of the turns'
-seconds, as median and range.
+and palm computes under autocast with its weight cache, as its predictions do. A turn is every batch once by
+everybody; ratios are those of the turns' seconds, as median and range.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from palm.backbone.attention import AttentionKind
 from palm.backbone.encoder import Encoder
 from palm.backbone.layer import GatedFeedForward, PreNorm
 from palm.backbone.transformers import Transformers
+from palm.core.numerics.weight_cache import WeightCache
 
 SHAPES = {"short": (4, 32), "pairs": (16, 128), "long": (96, 384)}
 """Case -> the shortest and the longest row; lengths are spread evenly on a logarithmic scale."""
@@ -136,6 +137,7 @@ def turn_of(
     """A function that sends every batch through the model once, with gradients if it trains."""
     is_library = name.startswith("library")
     autocast = half and (trains or not is_library)
+    cache = WeightCache()
 
     def encoded(batch: dict[str, Tensor]) -> Tensor:
         if is_library:
@@ -146,7 +148,7 @@ def turn_of(
 
     def turn() -> None:
         model.train(trains)
-        with torch.set_grad_enabled(trains):
+        with torch.set_grad_enabled(trains), cache.active():
             for batch in batches:
                 with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                     tokens = encoded(batch)

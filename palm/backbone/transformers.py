@@ -21,7 +21,7 @@ from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, WiringError
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
-from palm.core.numerics.layers import ACTIVATIONS
+from palm.core.numerics.layers import ACTIVATIONS, CachedLinear
 from palm.core.tensor_specs import Tensors, TensorSpec
 
 SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
@@ -99,6 +99,9 @@ class Transformers(Backbone):
         except (ValueError, TypeError, AttributeError, KeyError, ZeroDivisionError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ConfigError([f"{path}: the library cannot build this encoder: {reason}"]) from error
+        for part in self.model.modules():
+            if type(part) is nn.Linear:
+                part.__class__ = CachedLinear
 
     def write_file(self, setting: str, target: Path) -> None:  # noqa: ARG002
         """Write the configuration without what the library adds about the machine and its own version."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.numerics.fused_cast import cast
+from palm.core.numerics.precision import compute_dtype
 from palm.core.numerics.skip_init import skips_init
 from palm.core.numerics.weight_cache import cached_product
 from palm.core.registry import did_you_mean
@@ -52,6 +53,16 @@ def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
     if len(layers) == 1:
         return F.linear(tokens, weights[0], biases[0])
     return F.linear(tokens, torch.cat(weights), torch.cat(biases))
+
+
+class CachedLinear(nn.Linear):
+    """A linear layer of another library that predicts with the weight cache."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Compute what `nn.Linear` does, under autocast in the dtype of that."""
+        dtype = compute_dtype(tokens)
+        product = cached_product((self,), dtype)
+        return super().forward(tokens) if product is None else product(tokens.to(dtype))
 
 
 def casts_norms(where: Tensor) -> bool:

@@ -88,7 +88,7 @@ def cached_product(layers: Sequence[nn.Linear], dtype: torch.dtype) -> Product |
     cache = None if torch.compiler.is_compiling() else active_cache()
     if cache is None or layers[0].weight.dtype == dtype:
         return None
-    parameters = [parameter for layer in layers for parameter in (layer.weight, layer.bias)]
+    parameters = [parameter for layer in layers for parameter in layer.parameters(recurse=False)]
     if parameters[0].is_inference():  # such a tensor does not count what is written to it
         return None
 
@@ -101,7 +101,8 @@ def cached_product(layers: Sequence[nn.Linear], dtype: torch.dtype) -> Product |
 
 def _product(layers: Sequence[nn.Linear], dtype: torch.dtype) -> Product:
     weight = torch.cat([layer.weight.detach().to(dtype) for layer in layers])
-    bias = torch.cat([layer.bias.detach().to(dtype) for layer in layers])
+    biases = [layer.bias.detach().to(dtype) for layer in layers if layer.bias is not None]
+    bias = torch.cat(biases) if biases else None
     if weight.device.type != "cpu" or dtype != torch.bfloat16 or not _can_pack():
         return lambda tokens: F.linear(tokens, weight, bias)
     # oneDNN takes a bfloat16 matrix in blocks, and makes them at every call: without that, a product of 14
