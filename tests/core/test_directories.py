@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
+import signal
 import sys
 from itertools import count
 from pathlib import Path
@@ -152,6 +154,35 @@ def test_a_process_that_dies_at_any_call_leaves_the_old_folder_or_the_new_one(
         assert names(tmp_path) == ["mine.txt", "model"] if exchanges else [WRITTEN, "mine.txt", "model"]
     assert number > 20
     assert seen == {"old", "new"}
+
+
+@POSIX
+def test_a_process_that_dies_while_it_clears_up_leaves_what_the_next_one_clears(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    for number in count(1):
+        shutil.rmtree(path, ignore_errors=True)
+        left = half_filled(path)
+        assert len(names(left)) > 2
+        died = died_at_call(number, lambda: fill(path, "1"))
+        fill(path, "2", overwrite=True)
+        assert [name for name in names(tmp_path) if name.endswith(".part")] == []
+        if not died:
+            break
+    assert number > 20
+
+
+def half_filled(path: Path) -> Path:
+    """What a process leaves that dies when it has filled a folder."""
+
+    def die() -> None:
+        with new_directory(path) as part:
+            for name in ("a.txt", "b.txt", "z.txt"):
+                (part / name).write_text("1", encoding="utf-8")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert died_at_call(10_000, die)
+    (left,) = path.parent.glob(f".{path.name}.*.part")
+    return left
 
 
 @POSIX

@@ -80,7 +80,7 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
             old = replace_directory(part, path)
             tell_replaced(path, was_there=old is not None)
         except BaseException:
-            remove(part)
+            _remove_unfinished(part)
             raise
     if old is not None:
         _remove_listed(old)
@@ -261,12 +261,22 @@ def remove_stale(folder: Path, is_ours: Callable[[str], bool], is_shared: bool =
         _remove_temporary(place)
 
 
+def _remove_unfinished(folder: Path) -> None:
+    """Remove a folder, its mark last: a process that dies meanwhile leaves one that is known as unfinished."""
+    for place in folder.iterdir():
+        if place.name != UNFINISHED:
+            remove(place)
+    remove(folder)
+
+
 def _remove_temporary(place: Path) -> None:
     """Remove what palm left unfinished or moved aside; of a complete folder only what its manifest lists."""
     if place.is_symlink():
         return
     is_ours = place.suffix == ".part" or is_temporary(place)
-    if is_plain(place / UNFINISHED) or (is_plain(place) and is_temporary(place)):
+    if is_plain(place / UNFINISHED):
+        _remove_unfinished(place)
+    elif is_plain(place) and is_temporary(place):
         remove(place)
     elif is_ours and is_sealed(place):
         _remove_listed(place)
