@@ -262,7 +262,7 @@ def remove_stale(folder: Path, is_ours: Callable[[str], bool], is_shared: bool =
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Remove a folder, its mark last: a process that dies meanwhile leaves one that is known as unfinished."""
+    """Remove a folder, its mark last, so that the next process knows what one that dies meanwhile leaves."""
     for place in folder.iterdir():
         if place.name != UNFINISHED:
             remove(place)
