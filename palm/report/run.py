@@ -128,6 +128,8 @@ def _defaults(folder: Path, sections: Mapping[str, Sequence[Value]]) -> dict[str
     if not file.is_file() or not sections:
         return {}
     facts: dict[str, Any] = dict(read_record(file, RunRecord)["identity"])
+    if "backbone" not in facts:  # of a run in stages, each of which has a record of its own
+        return {}
     tasks = {f"task {name}": settings for name, settings in facts.pop("tasks").items()}
     parts = {"global": facts, **tasks, "backbone": facts.pop("backbone")["settings"]}
     given = {

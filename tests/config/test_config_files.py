@@ -82,7 +82,7 @@ def test_a_name_that_occurs_twice_is_reported_at_any_depth() -> None:
     [
         ("a: 1\nb: c: d\n", "c.yaml:2 'b: c: d'"),
         ("a:\n\tb: 1\n", "c.yaml:2 '\\t' 'b: 1'"),
-        ("a: [1\n", "c.yaml:2 ',' ']' '<stream end>'"),
+        ("a: [1\n", "c.yaml:1 ',' ']' '<stream end>' 'a: [1'"),
         ("- a\n- b\n", "c.yaml 'name: value'"),
         ("word\n", "c.yaml 'name: value'"),
         ("a: 1\nb: !python/object:os.system x\n", "c.yaml:2 '!python/object:os.system'"),

@@ -102,7 +102,7 @@ def test_a_folder_with_anything_in_it_is_left_alone(tmp_path: Path) -> None:
     [
         ("", ["cls, multi_label, seq_label, mrc, match, mlm"]),
         ("seq_lable", ["'seq_lable'", "'seq_label'"]),
-        ("cls,cls", ["'cls'", "cls2=cls"]),
+        ("cls,cls", ["'cls'", "cls2="]),
         ("a/b=cls", ["'a/b'"]),
         ("best=cls", ["'best'", "save_path"]),
         ("config=cls", ["'config'"]),

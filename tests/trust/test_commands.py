@@ -72,6 +72,7 @@ NEEDED: dict[str, list[str]] = {
     "init": ["--tasks", "cls"],
     "export": ["--to", "hf"],
     "predict": ["--model", "model", "--input", "cls.tsv"],
+    "evaluate": ["--model", "run/cls/infer_model", "--input", "cls.tsv"],
     "sweep": ["--grid", "learning_rate=0.1"],
     "download": [ENGLISH],
     "verify-resume": ["--steps", "1", "--more", "1"],
@@ -171,7 +172,7 @@ class Door:
 
     @property
     def target(self) -> str:
-        return "target.html" if self.command == "plot" else "target"
+        return {"plot": "target.html", "evaluate": "target.jsonl"}.get(self.command, "target")
 
 
 def writes(argument: Argument) -> bool:

@@ -34,7 +34,6 @@ MODULES = {
 
 REASONS = {
     ("controller/verify_resume.py", "TemporaryDirectory"): "a new folder of the system's",
-    ("reader/predicted_tables.py", "TemporaryDirectory"): "a new folder with a name of its own",
     ("core/component.py", "copyfile"): "into a new folder of palm's, for core/files, which it cannot import",
     ("check/measuring.py", "TemporaryDirectory"): "a new folder of the system's",
     ("engine/inference/onnx/computing.py", "TemporaryDirectory"): "a new folder of the system's",
