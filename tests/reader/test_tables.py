@@ -254,6 +254,15 @@ def test_a_mistake_in_parquet_has_its_row_group_and_row(vocab: Path, tmp_path: P
         list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
 
 
+def test_two_columns_of_one_name_in_parquet_are_refused(vocab: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    columns = [arrow.array(values) for values in (["0", "1"], ["a", "b"], ["1", "0"])]
+    parquet.write_table(arrow.table(columns, names=["label", "text_a", "label"]), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: .*'label' twice"):
+        list(ClassifyReader(vocab, 12, n_classes=2).read(tmp_path / "a.parquet", True))
+
+
 def test_a_mistake_in_a_shard_names_the_shard(vocab: Path, tmp_path: Path) -> None:
     write(tmp_path / "1.csv", ROWS)
     write(tmp_path / "2.csv", [{"label": "1", "text_a": "a"}, {"label": "9", "text_a": "b"}])

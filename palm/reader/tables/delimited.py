@@ -70,9 +70,6 @@ def _header(record: Record, head: Head, file: Path) -> list[str]:
         raise DataError(f"{file}:1: {record.problem}")
     header = record.cells if "".join(record.cells).strip() else []
     head(header, f"{file}:1")
-    for name in header:
-        if header.count(name) > 1:
-            raise DataError(f"{file}:1: the header names {name!r} twice")
     return header
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -110,6 +111,8 @@ def raw_rows(
         def head(
             names: Sequence[str], place: str, varies: bool = kind in ("jsonl", "squad")
         ) -> Sequence[str] | None:
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise DataError(f"{place}: the header names {twice[0]!r} twice")
             return None if look_up is None else look_up(names, place, varies)
 
         for row in _READ[kind](file, head, refuse):
