@@ -98,7 +98,7 @@ class Transformers(Backbone):
             self.sentence = found[1] if found else None
         except (ValueError, TypeError, AttributeError, KeyError, ZeroDivisionError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise ConfigError([f"{path}: the library cannot build this encoder: {reason}"]) from error
+            raise ConfigError(f"{path}: the library cannot build this encoder: {reason}") from error
         for part in self.model.modules():
             if type(part) is nn.Linear:
                 part.__class__ = CachedLinear

@@ -102,7 +102,7 @@ def read_encoder_config(path: Path) -> Any:
     assert isinstance(kind, str)
     if kind not in PACKED | PADDED:
         known = ", ".join(sorted(PACKED | PADDED))
-        raise ConfigError([f"{path}: palm runs no model of type {kind!r}; it runs {known}"])
+        raise ConfigError(f"{path}: palm runs no model of type {kind!r}; it runs {known}")
     given = {name: value for name, value in config.items() if name not in ("model_type", "reference_compile")}
     try:
         return library().AutoConfig.for_model(kind, **given)
@@ -110,7 +110,7 @@ def read_encoder_config(path: Path) -> Any:
         raise
     except Exception as error:  # the library checks values by errors of many kinds
         reason = str(error).strip().splitlines()
-        raise ConfigError([f"{path}: {kind}: {reason[-1] if reason else type(error).__name__}"]) from error
+        raise ConfigError(f"{path}: {kind}: {reason[-1] if reason else type(error).__name__}") from error
 
 
 def library() -> Any:
@@ -123,6 +123,6 @@ def library() -> Any:
         import transformers
     except ImportError as error:
         raise ConfigError(
-            [f"backbone: transformers needs the library ({error}); pip install 'palm-torch[hf]'"]
+            f"backbone: transformers needs the library ({error}); pip install 'palm-torch[hf]'"
         ) from None
     return transformers

@@ -45,7 +45,7 @@ def init(options: argparse.Namespace) -> None:
     if tasks is None:
         if not sys.stdin.isatty():
             example = DEFAULT_TASKS.replace(" ", "")
-            raise ConfigError([f"--tasks: say which tasks, such as --tasks {example}"])
+            raise ConfigError(f"--tasks: say which tasks, such as --tasks {example}")
         for kind, meaning in KINDS.items():
             cli.write_line(f"  {kind:9}  {meaning}")
         tasks = input(f"Tasks, NAME=KIND or KIND alone [{DEFAULT_TASKS}]: ").strip() or DEFAULT_TASKS

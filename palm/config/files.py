@@ -103,7 +103,7 @@ class _Loader(yaml.SafeLoader):
         kind = node.tag.removeprefix(_TAG)
         if kind not in (*_PATTERNS, "str"):
             line = node.start_mark.line + 1
-            raise ConfigError([f"{self.shown}:{line}: the tag {node.tag!r} has no meaning here"])
+            raise ConfigError(f"{self.shown}:{line}: the tag {node.tag!r} has no meaning here")
         if kind == "null":
             return None
         return str(node.value) if kind == "str" else Plain(node.value)
@@ -113,7 +113,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             place = f"{self.shown}:{key.start_mark.line + 1}"
             if not isinstance(key, yaml.ScalarNode):
-                raise ConfigError([f"{place}: a name should be text, not a list or mapping"])
+                raise ConfigError(f"{place}: a name should be text, not a list or mapping")
             if key.value in seen:
                 self.problems.add(f"{place}: {key.value!r} is set twice, first in line {seen[key.value]}")
             seen.setdefault(key.value, key.start_mark.line + 1)
@@ -184,7 +184,7 @@ def read_yaml(path: Path, problems: Problems) -> Lines:
     if data is None:
         return Lines()
     if not isinstance(data, Lines):
-        raise ConfigError([f"{displayed(path)}: should hold lines of the form 'name: value'"])
+        raise ConfigError(f"{displayed(path)}: should hold lines of the form 'name: value'")
     return data
 
 
@@ -203,12 +203,12 @@ def read_json(path: Path, problems: Problems) -> Lines:
     try:
         data = parse_json(text.encode())
     except json.JSONDecodeError as error:
-        raise ConfigError([f"{shown}:{error.lineno}:{error.colno}: not JSON: {error.msg}"]) from None
+        raise ConfigError(f"{shown}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise ConfigError([f"{shown}: not JSON: {reason}"]) from None
+        raise ConfigError(f"{shown}: not JSON: {reason}") from None
     if not isinstance(data, dict):
-        raise ConfigError([f"{shown}: should hold a JSON object, {{...}}"])
+        raise ConfigError(f"{shown}: should hold a JSON object, {{...}}")
     # The YAML loader knows lines as well, but neither tabs between members nor pairs of surrogates, and takes
     # much that is no JSON.
     found = Lines()
@@ -235,10 +235,10 @@ def _text(path: Path) -> str:
         return read_bytes(path, MAX_FILE).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError([f"{displayed(path)}:{line}: not UTF-8 text; save the file as UTF-8"]) from None
+        raise ConfigError(f"{displayed(path)}:{line}: not UTF-8 text; save the file as UTF-8") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError([f"{displayed(path)}: cannot be read: {reason}"]) from None
+        raise ConfigError(f"{displayed(path)}: cannot be read: {reason}") from None
 
 
 def _next(text: str, at: int) -> int:
@@ -265,8 +265,8 @@ def _built(text: str, shown: str, problems: Problems) -> Any:
             if "'\\t'" in str(error.problem)
             else _OPENED.get(str(error.context), "")
         )
-        raise ConfigError([f"{shown}:{line + 1}: not YAML: {error.problem}{there}{hint}"]) from None
+        raise ConfigError(f"{shown}:{line + 1}: not YAML: {error.problem}{there}{hint}") from None
     except RecursionError:
-        raise ConfigError([f"{shown}: not YAML: nested too deeply"]) from None
+        raise ConfigError(f"{shown}: not YAML: nested too deeply") from None
     except yaml.YAMLError as error:
-        raise ConfigError([f"{shown}: not YAML: {' '.join(str(error).split())}"]) from None
+        raise ConfigError(f"{shown}: not YAML: {' '.join(str(error).split())}") from None

@@ -82,7 +82,7 @@ class Controller:
             known = list(inspect.signature(cls.__init__).parameters)[1:]
             strange = next((name for name in named if name not in known), "")
             hint = did_you_mean(strange, known) or f"; it takes {', '.join(known)}"
-            raise ConfigError([f"Controller(): {error}{hint}"]) from None
+            raise ConfigError(f"Controller(): {error}{hint}") from None
         return super().__new__(cls)
 
     def __init__(
@@ -121,7 +121,7 @@ class Controller:
         parts = self._fresh()
         path = pretrain_path or parts.settings.pretrain_path
         if path is None:
-            raise ConfigError(["load_pretrain needs a directory: as its argument or as pretrain_path"])
+            raise ConfigError("load_pretrain needs a directory: as its argument or as pretrain_path")
         logger.info("Loading pretraining parameters from %s...", path)
         folder = Path(pretrained_directory(self._found(path)))
         heads = [(task.name, task.head, label_names(task.reader, task.head)) for task in parts.tasks]
@@ -309,7 +309,7 @@ class Controller:
         path = plan.task.get(setting) if given is None else self._found(given)
         if path is None or not is_data(path):
             came = "it has none" if path is None else f"no such file: {path}"
-            raise ConfigError([f"task {plan.name!r} needs a {setting}; {came}"])
+            raise ConfigError(f"task {plan.name!r} needs a {setting}; {came}")
         assert isinstance(path, Path)
         return path
 
@@ -336,7 +336,7 @@ class Controller:
     def _task_plan(self, task: str) -> TaskPlan:
         plans = {plan.name: plan for plan in [*self.plan.tasks, *map(TaskPlan.of, self.plan.given)]}
         if task not in plans:
-            raise ConfigError([f"no task is called {task!r}; there are {', '.join(plans)}"])
+            raise ConfigError(f"no task is called {task!r}; there are {', '.join(plans)}")
         return plans[task]
 
     def _found(self, path: str | Path) -> Path:

@@ -58,7 +58,7 @@ def with_data(plan: Plan, setting: str) -> list[str]:
     found = [task.name for task in targets if task.task.get(setting) is not None]
     if not found:
         raise ConfigError(
-            [f"no target has a {setting}; name the data in a task's file, or with --TASK.{setting} FILE"]
+            f"no target has a {setting}; name the data in a task's file, or with --TASK.{setting} FILE"
         )
     for task in plan.tasks:
         if task not in targets:
@@ -76,7 +76,7 @@ def save_path_of(plan: Plan) -> Path:
     """
     path: Path | None = plan.settings.get("save_path")
     if path is None:
-        raise ConfigError(["save_path is needed to find the model; or give inference_model_dir"])
+        raise ConfigError("save_path is needed to find the model; or give inference_model_dir")
     return path
 
 

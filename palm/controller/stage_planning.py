@@ -247,7 +247,7 @@ def _start(
     if not path.is_dir():
         names = [PRETRAINED, *(stage.label.partition("-")[2] for stage in before)]
         raise ConfigError(
-            [f"start_from: no earlier stage and no folder is called {str(given)!r}"
-             f"{did_you_mean(str(given), names)}"]
+            f"start_from: no earlier stage and no folder is called {str(given)!r}"
+             f"{did_you_mean(str(given), names)}"
         )  # fmt: skip
     return None, {"start_from": path.absolute(), "reset": None}

@@ -62,7 +62,7 @@ def merge(
     """
     show_on_console()
     if isinstance(models, str | Path) or not models:
-        raise ConfigError([f"merge takes a list of models, not {models!r}"])
+        raise ConfigError(f"merge takes a list of models, not {models!r}")
     folder = Path(output)
     folders = [path if (path / STATE).is_file() else chosen_model(path) for path in map(Path, models)]
     shares = normalized_shares(weights, len(folders))
@@ -91,9 +91,9 @@ def normalized_shares(shares: Sequence[float] | None, count: int) -> list[float]
     if shares is None:
         return [1 / count] * count
     if len(shares) != count:
-        raise ConfigError([f"weights: {len(shares)} for {count} models; give one for each, or none"])
+        raise ConfigError(f"weights: {len(shares)} for {count} models; give one for each, or none")
     if not all(0 <= share < math.inf for share in shares) or not sum(shares) > 0:
-        raise ConfigError([f"weights should be 0 or more, and one of them above 0, not {list(shares)}"])
+        raise ConfigError(f"weights should be 0 or more, and one of them above 0, not {list(shares)}")
     return [share / sum(shares) for share in shares]
 
 

@@ -79,7 +79,7 @@ class Match(Classify):
         self.margin = margin
         if self.is_pairwise:
             if not self.class_loss.is_plain or calibrate or abstain_below is not None:
-                raise ConfigError([f"learning_strategy: pairwise has no labels; leave out {OF_LABELS}"])
+                raise ConfigError(f"learning_strategy: pairwise has no labels; leave out {OF_LABELS}")
             self.metrics = ("pair_accuracy",)
             self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
             self.outputs_attr = {"probs": TensorSpec(("batch", 1), torch.float)}

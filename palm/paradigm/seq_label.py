@@ -90,9 +90,7 @@ class SequenceLabel(Head):
         self.out = nn.Linear(hidden_size, n_classes)
         self.class_loss = ClassLoss(n_classes, class_weights, label_smoothing, focal_gamma)
         if use_crf and not self.class_loss.is_plain:
-            raise ConfigError(
-                ["use_crf: class_weights, label_smoothing and focal_gamma are of single labels"]
-            )
+            raise ConfigError("use_crf: class_weights, label_smoothing and focal_gamma are of single labels")
         self.crf = LinearChainCRF(n_classes) if use_crf else None
         if use_crf and crf_learning_rate_factor != 1:
             self.rate_factors = {"crf.weight": crf_learning_rate_factor}

@@ -49,6 +49,6 @@ class ClassifyReader(TextReader):
     ) -> None:
         super().setup()
         if missing_labels and label_type != "class":
-            raise ConfigError([f"missing_labels: a {label_type} label cannot be left empty; set it to False"])
+            raise ConfigError(f"missing_labels: a {label_type} label cannot be left empty; set it to False")
         self.missing_labels = missing_labels
         self.use_labels(labels_of(label_type, n_classes, label_map))

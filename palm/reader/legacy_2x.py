@@ -62,7 +62,7 @@ def _for_cn(lang: object) -> dict[str, Any]:
     """
     known = {"en": False, "english": False, "cn": True, "chinese": True}
     if str(lang).lower() not in known:
-        raise ConfigError([f"lang should be one of {', '.join(known)}, not {lang!r}"])
+        raise ConfigError(f"lang should be one of {', '.join(known)}, not {lang!r}")
     return {"for_cn": known[str(lang).lower()]}
 
 
@@ -137,7 +137,7 @@ class Methods2x(Component):
             WiringError: it takes tensors that this reader does not give.
         """
         if not hasattr(backbone, "inputs_attr"):
-            raise ConfigError([f"backbone should be an encoder, with inputs_attr, not {backbone!r}"])
+            raise ConfigError(f"backbone should be an encoder, with inputs_attr, not {backbone!r}")
         if problems := list(mismatches("backbone", backbone.inputs_attr, "reader", self.outputs_attr)):
             raise WiringError("\n".join(problems))
         self.registered_backbone = backbone

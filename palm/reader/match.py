@@ -86,7 +86,7 @@ class MatchReader(TextReader):
             self.use_labels(labels)
             return
         if label_type == "real":
-            raise ConfigError(["label_type: pairwise training has no labels; leave it out, or set pointwise"])
+            raise ConfigError("label_type: pairwise training has no labels; leave it out, or set pointwise")
         self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
         self.truth_names = ("is_right",)
 

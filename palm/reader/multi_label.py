@@ -86,9 +86,9 @@ class MultiLabelReader(TextReader):
     ) -> None:
         super().setup()
         if label_columns and label_map is not None:
-            raise ConfigError(["label_map: label_columns name the labels; leave one of them out"])
+            raise ConfigError("label_map: label_columns name the labels; leave one of them out")
         if not label_separator:
-            raise ConfigError(["label_separator is empty; give the text between two labels"])
+            raise ConfigError("label_separator is empty; give the text between two labels")
         self.label_separator = label_separator
         self.missing_labels = missing_labels
         self.has_columns = bool(label_columns)

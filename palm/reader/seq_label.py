@@ -90,13 +90,13 @@ class SequenceLabelReader(TokenizingReader):
         missing_labels: bool = False,
     ) -> None:
         if self.max_seq_len < 3:
-            raise ConfigError([f"max_seq_len should be at least 3, not {self.max_seq_len!r}"])
+            raise ConfigError(f"max_seq_len should be at least 3, not {self.max_seq_len!r}")
         self.missing_labels = missing_labels
         self.labels = Labels(n_classes, label_map)
         if unnamed := [number for number in range(n_classes or 0) if number not in self.labels.names]:
             ids = ", ".join(shortened([*map(str, unnamed)], 10))
             raise ConfigError(
-                [f"label_map: no label has the id {ids}; n_classes {n_classes} needs all their names"]
+                f"label_map: no label has the id {ids}; n_classes {n_classes} needs all their names"
             )
         self.outputs_attr = {**SEQUENCE_ATTR, "word_mask": TensorSpec(("batch", "seq"), torch.bool)}
         self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}

@@ -61,7 +61,7 @@ class TextReader(TokenizingReader):
     def setup(self) -> None:
         least = self.min_seq_len + self.tokenizer.separators - 1
         if self.max_seq_len < least:
-            raise ConfigError([f"max_seq_len should be at least {least}, not {self.max_seq_len!r}"])
+            raise ConfigError(f"max_seq_len should be at least {least}, not {self.max_seq_len!r}")
 
     def use_labels(self, labels: Labels | RealLabels) -> None:
         """Read such labels from files, and give them to training."""

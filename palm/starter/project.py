@@ -120,7 +120,7 @@ def tasks_of(text: str) -> dict[str, str]:
     pairs = [word.partition("=") for word in words]
     names = [name.strip() for name, _, _ in pairs]
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise ConfigError([f"--tasks: {twice[0]!r} stands there twice; name one of them: {twice[0]}2=KIND"])
+        raise ConfigError(f"--tasks: {twice[0]!r} stands there twice; name one of them: {twice[0]}2=KIND")
     return {name.strip(): kind.strip() or name.strip() for name, _, kind in pairs}
 
 

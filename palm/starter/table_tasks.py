@@ -62,7 +62,7 @@ def tasks_in(path: Path) -> TableTasks:
             found.files[task] = _yaml({**settings, "train_file": str(path.absolute()), "columns": columns})
     if not found.files:
         there = ", ".join(values)
-        raise ConfigError([f"--from {path}: no column of texts with one of labels beside it among {there}"])
+        raise ConfigError(f"--from {path}: no column of texts with one of labels beside it among {there}")
     found.texts.extend(_texts_of(values, [*texts, *words]))
     return found
 

@@ -232,7 +232,7 @@ def setup_of(
     planned = plan(config, for_train=True)
     settings = RunSettings(**planned.settings)
     if len(config.tasks) == 1:
-        raise ConfigError(["task_instance names one task; a comparison needs a second one to train it with"])
+        raise ConfigError("task_instance names one task; a comparison needs a second one to train it with")
     tags = settings.target_tag or [1] * len(config.tasks)
     targets = [name for name, tag in zip(config.tasks, tags, strict=True) if tag]
     tests = _test_files(planned, targets, test)

@@ -98,7 +98,7 @@ def grid_words(words: Iterable[str]) -> dict[str, Any]:
         name, _, rest = word.partition("=")
         found[name] = parsed_yaml(f"[{rest}]") if name and rest else None
         if not found[name]:
-            raise ConfigError([f"--grid takes NAME=VALUE,VALUE..., not {word!r}"])
+            raise ConfigError(f"--grid takes NAME=VALUE,VALUE..., not {word!r}")
     return found
 
 
@@ -111,7 +111,7 @@ def grid_points(space: Space) -> list[Values]:
     lists = []
     for name, values in space.items():
         if isinstance(values, Range):
-            raise ConfigError([f"sweep: {name} is a range, which a grid cannot go through; give --trials N"])
+            raise ConfigError(f"sweep: {name} is a range, which a grid cannot go through; give --trials N")
         lists.append(values)
     return [dict(zip(space, point, strict=True)) for point in itertools.product(*lists)]
 

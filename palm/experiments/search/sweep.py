@@ -144,9 +144,9 @@ class _Source:
         settings = RunSettings(**planned.settings)
         set_verbosity(settings.quiet, settings.verbose)
         if settings.stages:
-            raise ConfigError([NO_STAGES])
+            raise ConfigError(NO_STAGES)
         if all(task.task.get("dev_file") is None for task in planned.tasks):
-            raise ConfigError(["a sweep needs dev scores, and no task has a dev_file; give one to a target"])
+            raise ConfigError("a sweep needs dev scores, and no task has a dev_file; give one to a target")
         return settings
 
     def document(self, point: Values) -> dict[str, Any]:

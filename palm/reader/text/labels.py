@@ -63,7 +63,7 @@ class Labels:
 
     def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
         if n_classes is not None and n_classes < 1:
-            raise ConfigError([f"n_classes should be at least 1, not {n_classes!r}"])
+            raise ConfigError(f"n_classes should be at least 1, not {n_classes!r}")
         self._ids = {} if label_map is None else _ids_of(label_map, n_classes)
         self.names = {number: name for name, number in self._ids.items()}
         self._n_classes = n_classes
@@ -145,7 +145,7 @@ def class_count(n_classes: int | None, names: Mapping[int, str]) -> int:
         ConfigError: it is not told.
     """
     if n_classes is None and not names:
-        raise ConfigError(["n_classes: the number of labels is not told; set n_classes or label_map"])
+        raise ConfigError("n_classes: the number of labels is not told; set n_classes or label_map")
     return n_classes or max(names) + 1
 
 
@@ -221,7 +221,7 @@ def labels_of(
     if label_type != "real":
         return (Labels if label_type == "class" else SoftLabels)(n_classes, label_map)
     if label_map is not None:
-        raise ConfigError(["label_map: real labels are numbers and have no names; leave it out"])
+        raise ConfigError("label_map: real labels are numbers and have no names; leave it out")
     return RealLabels()
 
 
@@ -239,7 +239,7 @@ def _ids_of(label_map: Path | str | Mapping[str, int], n_classes: int | None) ->
                     f"{label_map}:{error.lineno}:{error.colno}: the label_map is not JSON: {error.msg}"
                 ) from error
     if not isinstance(mapping, dict) or not mapping:
-        raise ConfigError([f"{where}: expected a mapping from label to id, like {{'no': 0, 'yes': 1}}"])
+        raise ConfigError(f"{where}: expected a mapping from label to id, like {{'no': 0, 'yes': 1}}")
     problems = []
     names: dict[int, str] = {}
     for name, number in mapping.items():

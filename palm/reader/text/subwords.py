@@ -72,7 +72,7 @@ def load_tokenizer(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
             tokenizer = JsonTokenizer(path) if "model" in _read(path) else ByteLevelTokenizer(path)
         _TOKENIZERS[key] = tokenizer
     if do_lower_case and not (isinstance(tokenizer, WordPieceTokenizer) or tokenizer.is_lower_case):
-        raise ConfigError([f"do_lower_case: the vocabulary {str(vocab_path)!r} keeps capitals; leave it out"])
+        raise ConfigError(f"do_lower_case: the vocabulary {str(vocab_path)!r} keeps capitals; leave it out")
     return tokenizer
 
 

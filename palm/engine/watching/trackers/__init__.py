@@ -46,7 +46,7 @@ def trackers_of(names: Sequence[str], folder: Path | None, place: str = "tracker
     if problems := tracker_problems(names):
         raise ConfigError([f"{place}: {line}" for line in problems])
     if names and folder is None:
-        raise ConfigError(["trackers need a folder to write to; call set_saver(save_path, save_steps) first"])
+        raise ConfigError("trackers need a folder to write to; call set_saver(save_path, save_steps) first")
     return [_class_of(name)(name, folder) for name in names]
 
 
