@@ -153,9 +153,8 @@ class _Sources:
         backbone_title, backbone, gap = self._backbone()
         if self.failed:
             self.problems.raise_if_any()
-        known = list(tasks)
-        options = self._layers(self.options, known)
-        everything = self._layers(self.everything, known)
+        options = self._layers(self.options, list(tasks))
+        everything = self._layers(self.everything, list(tasks))
         files = [SettingsLayer(settings, "tasks", task) for task, (_, settings) in tasks.items()]
         titles = {None: self.title} | {task: title for task, (title, _) in tasks.items()}
         config = Config(

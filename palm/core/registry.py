@@ -38,9 +38,9 @@ def imported(kind: str, path: str) -> Any:
     except Exception as error:  # a user's module may fail in any way
         what = str(error)
         if not isinstance(error, (ImportError, AttributeError)):
-            frames = traceback.extract_tb(error.__traceback__)
-            is_placed = frames and not isinstance(error, SyntaxError)  # which names its own line
-            place = f" at {frames[-1].filename}:{frames[-1].lineno}" if is_placed else ""
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            # A syntax error names its own line.
+            place = "" if isinstance(error, SyntaxError) else f" at {last.filename}:{last.lineno}"
             what = f"{type(error).__name__}{place}: {error}"
         raise PalmError(f"the {kind} {path!r} cannot be imported: {what}") from error
 

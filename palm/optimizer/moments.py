@@ -214,11 +214,10 @@ def fused_adamw(
         lr, betas, eps, weight_decay: as in `torch.optim.AdamW`.
         refuses: float32, 1 where nothing is to change.
     """
-    parameters, gradients, means, squares = tensors
-    steps = [step] * len(parameters)
+    steps = [step] * len(tensors[0])
     options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps}
     options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False}
-    torch._fused_adamw_(parameters, gradients, means, squares, [], steps, **options, found_inf=refuses)
+    torch._fused_adamw_(*tensors, [], steps, **options, found_inf=refuses)
 
 
 class EpsilonHatRule(MomentRule):

@@ -143,12 +143,12 @@ class Chart:
     @property
     def columns(self) -> list[str]:
         """The heads of the table behind the chart."""
-        return [self.x_name, *(curve.name for curve in self._told)]
+        return [self.x_name, *(curve.name for curve in self._tabled)]
 
     @property
     def rows(self) -> list[list[str]]:
         """The rows of that table: all points, or some of many, a dash if a curve has none."""
-        by_step = [dict(curve.points) for curve in self._told]
+        by_step = [dict(curve.points) for curve in self._tabled]
         steps = sorted({step for points in by_step for step in points})
         kept = Curve("", [(step, 0) for step in steps]).thinned(MOST_ROWS).points
         return [
@@ -162,10 +162,15 @@ class Chart:
     @property
     def is_cut(self) -> bool:
         """True if the table leaves points out."""
-        return len(self.rows) < len({step for curve in self._told for step, _ in curve.points})
+        return len(self.rows) < len({step for curve in self._tabled for step, _ in curve.points})
 
     @property
-    def _told(self) -> list[Curve]:
+    def drawn(self) -> list[Line]:
+        """The lines of the table that have points."""
+        return [line for line in self.lines if line.in_table and line.curve.points]
+
+    @property
+    def _tabled(self) -> list[Curve]:
         return [line.curve for line in self.lines if line.in_table]
 
     @property

@@ -195,6 +195,7 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
     evaluated = [each for each in history.evaluations if each.scores.get(task)]
     best = _best(evaluated, task)
     last = {} if best is None else evaluated[-1].scores[task]
+    found = analysis if isinstance(analysis, Analysis) else None
     return {
         "name": task,
         "colour": history.tasks.index(task),
@@ -204,23 +205,25 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
         "planned": plan.expected_steps,
         "epochs": steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
         "scores": [(name, value, best.scores[task].get(name)) for name, value in last.items() if best],
-        "baseline": analysis.baseline if isinstance(analysis, Analysis) else None,
-        "intervals": analysis.intervals if isinstance(analysis, Analysis) and analysis.kind == "best" else {},
+        "baseline": found and found.baseline,
+        "intervals": found.intervals if found and found.kind == "best" else {},
         "best_step": 0 if best is None else best.step,
-        "models": [
-            (each.kind, each.folder.relative_to(run.folder).as_posix())
-            for each in run.models
-            if each.task == task
-        ],
-        "analysis": analysis if isinstance(analysis, Analysis) else None,
+        "models": _models(run, task),
+        "analysis": found,
         "missing": analysis if isinstance(analysis, str) else "",
-        "reliability": _reliability(analysis)
-        if isinstance(analysis, Analysis) and analysis.reliability
-        else None,
+        "reliability": _reliability(found),
     }
 
 
-def _reliability(analysis: Analysis) -> Chart:
+def _models(run: Run, task: str) -> list[tuple[str, str]]:
+    """The kinds and places of a task's saved models."""
+    own = [each for each in run.models if each.task == task]
+    return [(each.kind, each.folder.relative_to(run.folder).as_posix()) for each in own]
+
+
+def _reliability(analysis: Analysis | None) -> Chart | None:
+    if analysis is None or not analysis.reliability:
+        return None
     lines = [
         Line(Curve(name, points), k, marks=True) for k, (name, points) in enumerate(analysis.reliability)
     ]

@@ -110,7 +110,7 @@ def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour:
         figure = plotext.figure
         figure.clear()
         figure.theme("simple" if colour else "colorless")
-        lines = [line for line in chart.lines if line.in_table and line.curve.points]
+        lines = chart.drawn
         frame = chart.frame
         if frame is None or not lines:
             continue

@@ -96,10 +96,8 @@ def _are_measures(texts: Sequence[str]) -> bool:
 
 def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
     """The settings of a task with these labels; nothing where they do not look like labels."""
-    if has_words and values and all(isinstance(value, list) for value in values):
-        return {"reader": "seq_label", "paradigm": "seq_label", "label_map": _label_map(_labels(values))}
-    if values and all(isinstance(value, list) for value in values) and len(_labels(values)) <= MOST_LABELS:
-        return {"reader": "multi_label", "paradigm": "multi_label", "label_map": _label_map(_labels(values))}
+    if values and all(isinstance(value, list) for value in values):
+        return _settings_of_lists(_labels(values), has_words)
     if not values or any(isinstance(value, (list, Mapping)) for value in values):
         return {}
     as_text = [cell_text(value) for value in values]
@@ -113,6 +111,13 @@ def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
     if {*labels} == {*map(str, range(len(labels)))}:
         return settings | {"n_classes": len(labels)}
     return settings | {"label_map": _label_map(labels)}
+
+
+def _settings_of_lists(labels: Sequence[str], has_words: bool) -> dict[str, Any]:
+    if not has_words and len(labels) > MOST_LABELS:
+        return {}
+    kind = "seq_label" if has_words else "multi_label"
+    return {"reader": kind, "paradigm": kind, "label_map": _label_map(labels)}
 
 
 def _labels(values: Sequence[Sequence[Any]]) -> list[str]:

@@ -115,9 +115,8 @@ class Evaluator:
             for task in self.tasks:
                 assert task.dev_file is not None
                 model = model_of(self.training, task)
-                scores[task.name], loss = model.evaluate_with_loss(
-                    task.dev_file, task.metric_names, tune=True
-                )
+                found = model.evaluate_with_loss(task.dev_file, task.metric_names, tune=True)
+                scores[task.name], loss = found
                 if loss is not None:
                     dev_loss[task.name] = loss
         self._take(evaluation := Evaluated(self.training.step, scores, dev_loss))
@@ -125,9 +124,9 @@ class Evaluator:
         evaluation = replace(evaluation, best=best)
         for task in self.tasks:
             self.training.record_score(task, normalized_score(task, scores[task.name]))
-            found = ", ".join(f"{name} {shown_score(value)}" for name, value in scores[task.name].items())
+            shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores[task.name].items())
             mark = " (best)" if task.name in best else ""
-            logger.info("%s: step %d: %s%s", task.name, evaluation.step, found, mark)
+            logger.info("%s: step %d: %s%s", task.name, evaluation.step, shown, mark)
         return evaluation
 
     def _take(self, evaluation: Evaluated) -> None:
