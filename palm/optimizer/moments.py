@@ -214,10 +214,10 @@ def fused_adamw(
         lr, betas, eps, weight_decay: as in `torch.optim.AdamW`.
         refuses: float32, 1 where nothing is to change.
     """
-    steps = [step] * len(tensors[0])
+    parameters, gradients, means, squares = tensors
     options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps}
-    options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False}
-    torch._fused_adamw_(*tensors, [], steps, **options, found_inf=refuses)
+    options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False, "found_inf": refuses}
+    torch._fused_adamw_(parameters, gradients, means, squares, [], [step] * len(means), **options)
 
 
 class EpsilonHatRule(MomentRule):
