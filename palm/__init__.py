@@ -1,6 +1,5 @@
 """Config-driven multi-task training on one shared BERT or ERNIE encoder."""
 
-import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -8,11 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
 from palm.core.version import __version__
-
-if "torch" not in sys.modules:
-    # Threads of torch that wait for each other spin: beside busy programs steps were ten times as slow
-    # (docs/speed.md). OpenMP reads this when torch loads it.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from palm import (

@@ -142,11 +142,3 @@ def test_a_name_that_palm_does_not_have_is_an_attribute_error() -> None:
 def python(program: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-c", program]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.parametrize(("given", "expected"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_threads_that_wait_sleep_unless_they_are_told_otherwise(given: dict[str, str], expected: str) -> None:
-    others = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    words = [sys.executable, "-c", "import os, palm; print(os.environ['OMP_WAIT_POLICY'])"]
-    found = subprocess.run(words, env={**others, **given}, capture_output=True, text=True, check=True)
-    assert found.stdout.split() == [expected]
