@@ -1,6 +1,5 @@
 """Config-driven multi-task training on one shared BERT or ERNIE encoder."""
 
-import sys
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
