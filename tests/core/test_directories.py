@@ -156,6 +156,13 @@ def test_a_process_that_dies_at_any_call_leaves_the_old_folder_or_the_new_one(
     assert seen == {"old", "new"}
 
 
+def test_an_error_is_told_where_the_unfinished_folder_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="mine"), new_directory(tmp_path / "model") as part:
+        shutil.rmtree(part)
+        raise KeyError("mine")
+    assert names(tmp_path) == []
+
+
 @POSIX
 def test_a_process_that_dies_while_it_clears_up_leaves_what_the_next_one_clears(tmp_path: Path) -> None:
     path = tmp_path / "model"

@@ -263,9 +263,10 @@ def remove_stale(folder: Path, is_ours: Callable[[str], bool], is_shared: bool =
 
 def _remove_unfinished(folder: Path) -> None:
     """Remove a folder, its mark last, so that the next process knows what one that dies meanwhile leaves."""
-    for place in folder.iterdir():
-        if place.name != UNFINISHED:
-            remove(place)
+    with suppress(OSError):  # it is gone already
+        for place in folder.iterdir():
+            if place.name != UNFINISHED:
+                remove(place)
     remove(folder)
 
 
