@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import re
@@ -175,7 +176,7 @@ def write_atomically(path: Path, grows: bool = False, kind: str = "") -> Iterato
                 if not is_inside:
                     mark_written(path, part, grows, kind)
                 file.close()  # Windows renames no open file
-                is_other = path.exists() and checksum(path) != checksum(part)
+                is_other = path.exists() and not filecmp.cmp(path, part, shallow=False)
                 rename(part, path)
                 tell_replaced(path, is_other)
             finally:
