@@ -125,7 +125,11 @@ class TokenizingReader(Reader):
         batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
         for name, spec in self.targets_attr.items():
             if name in rows and spec.shape[-1] != "seq":
-                values = np.stack([rows[name][index] for index in indices])
+                column = rows[name]
+                if column.offsets is None:
+                    values = column.values[np.asarray(indices)]
+                else:
+                    values = np.stack([column[index] for index in indices])
                 batch[name] = torch.from_numpy(values).to(spec.dtype)
         return batch
 
