@@ -62,8 +62,10 @@ class Transformers(Backbone):
         self.sentence: SentenceLayers | None = None
         self._build(encoder_config_path)
         if not self.is_packed:
-            told = "%s: its attention cannot be replaced; its batches are padded, of rows of about one length"
-            logger.info(told, kind)
+            notice = (
+                "%s: its attention cannot be replaced; its batches are padded, of rows of about one length"
+            )
+            logger.info(notice, kind)
         takes = inspect.signature(self.model.forward).parameters
         self._takes_positions = "position_ids" in takes and self.is_packed
         takes_segments = "token_type_ids" in takes and getattr(self.config, "type_vocab_size", 0) > 1

@@ -28,7 +28,7 @@ class Classify(Head):
         hidden_size: width of the backbone's sentence embedding.
         dropout_prob: probability of zeroing a feature while training.
         initializer_range: sigma of the normal that the weights start from.
-        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label)
+        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label).
         label_smoothing: the part of the true label's probability that is divided among all labels.
         focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
         soft_labels: whether rows have a probability of every label (label_type: soft), not one label.

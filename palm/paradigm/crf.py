@@ -94,8 +94,8 @@ class LogPartition(Function):
 
     Both directions are computed in one pass, in products of matrices: a sum over labels costs no
     logarithm, and the gradient, which is a probability, needs no second pass. Scores are exponentials in
-    double precision, of which those of a text are scaled at every word: a label does not count where it is
-    by 700 less likely, in logarithms, than another one.
+    double precision, scaled at every word of a text: a label whose logarithm is 700 below that of another one
+    does not count.
 
     Source: Rabiner, 1989, sections III A, III B and V A (scaling).
     """

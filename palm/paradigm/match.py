@@ -32,7 +32,7 @@ class Match(Classify):
         initializer_range: sigma of the normal that the weights start from.
         learning_strategy: 'pointwise' or 'pairwise'.
         margin: by how much the right pair's score should be above the wrong one's.
-        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label)
+        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label).
         label_smoothing: the part of the true label's probability that is divided among all labels.
         focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
         calibrate: fit a temperature to the dev data, by which logits are divided for their probabilities.

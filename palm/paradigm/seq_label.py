@@ -36,7 +36,7 @@ class SequenceLabel(Head):
         initializer_range: sigma of the normal that the linear layer's weights start from.
         use_crf: score a text's labels together, with a linear-chain CRF over its words.
         crf_learning_rate_factor: of seq_label with use_crf, factor of the rate of the CRF's weights.
-        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label)
+        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label).
         label_smoothing: the part of the true label's probability that is divided among all labels.
         focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
         emission_l2: of seq_label, what part of the linear layer's weights is added to their gradient.

@@ -166,7 +166,7 @@ def _schema(reader: Reader, source: Path, first: Sequence[Record]) -> Any:
     schemas = [_arrow_table(batch).schema for batch in batches] if known is None else [known]
     names = {name for schema in schemas for name in schema.names}
     task = [{name: value for name, value in row.items() if name not in names} for row in first]
-    with _told():
+    with _type_errors():
         return unify_schemas(
             [*schemas, _arrow_table(task).schema], promote_options="permissive"
         ).remove_metadata()
@@ -176,12 +176,12 @@ def _arrow_table(rows: Sequence[Mapping[str, Any]], schema: Any = None) -> Any:
     from pyarrow import table
 
     names = dict.fromkeys(chain.from_iterable(rows)) if schema is None else schema.names
-    with _told():
+    with _type_errors():
         return table({name: [row.get(name) for row in rows] for name in names}, schema)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _type_errors() -> Iterator[None]:
     """Turn pyarrow's errors about values and types into palm's."""
     from pyarrow import ArrowException
 

@@ -165,14 +165,14 @@ def difference_table(found: list[Difference], first: str, second: str) -> str:
             other = each.second
             are_numbers = all(isinstance(value, (int, float)) for value in (one, other))
             change = f"{other - one:+.4f}" if kind == "score" and are_numbers else ""
-            by_name = _told(kind, one, each.first_origin), _told(kind, other, each.second_origin)
+            by_name = _shown(kind, one, each.first_origin), _shown(kind, other, each.second_origin)
             rows.append((name, *by_name, change))
         if rows:
             lines += ["", *aligned([(heading, first, second, ""), *rows])]
     return "\n".join(lines[1:])
 
 
-def _told(kind: str, value: Any, origin: str) -> str:
+def _shown(kind: str, value: Any, origin: str) -> str:
     if value is None:
         return "-"
     text = shown_score(value) if kind == "score" else shown_value(value)

@@ -202,7 +202,7 @@ def _trained(
         _, score = best_of(result)
         if study is not None:
             study.tell(int(run.name), score if result["state"] == "done" else None)
-        label = _told(run.point)
+        label = _label(run.point)
         shown = result["why"] or ("no dev score" if score is None else f"dev score {score:.4f}")
         progress.tell(run.name, result, is_old, f"{label}: {shown}")
         results[run.name] = dict(run.point), result
@@ -211,7 +211,7 @@ def _trained(
     return results
 
 
-def _told(point: Mapping[str, Any]) -> str:
+def _label(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in point.items())
 
 
@@ -236,7 +236,7 @@ def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source:
     best = max(whole, key=lambda trial: trial.score or 0.0)
     document = source.document(dict(best.values))
     document["global"]["save_path"] = str((folder / "best").absolute())
-    label = f"{_told(best.values)}; dev score {best.score:.4f} at step {best.step}"
+    label = f"{_label(best.values)}; dev score {best.score:.4f} at step {best.step}"
     head = f"# The best of {len(trials)} runs of a sweep: {label}"
     write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(document)}")
     found = Sweep(trials, best, folder / BEST_CONFIG)

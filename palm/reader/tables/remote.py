@@ -66,10 +66,10 @@ def _copy(store: Any, name: str) -> Path:
 def _copy_into(store: Any, name: str, about: dict[str, Any], copy: Path) -> None:
     logger.info("%s: copied to your cache", name)
     store.get_file(name, str(copy))
-    algorithm, told = _told_digest(about)
+    algorithm, digest = _stated_digest(about)
     size = about.get("size")
     has_changed = _about(store, name) != about or (size is not None and copy.stat().st_size != size)
-    if has_changed or (told and checksum(copy, algorithm) != told):
+    if has_changed or (digest and checksum(copy, algorithm) != digest):
         raise DataError(f"{name}: the file has changed, or ended early, while it was copied; try again")
 
 
@@ -83,7 +83,7 @@ def _about(store: Any, name: str) -> dict[str, Any]:
     }
 
 
-def _told_digest(about: Mapping[str, Any]) -> tuple[str, str]:
+def _stated_digest(about: Mapping[str, Any]) -> tuple[str, str]:
     """The checksum that a store tells of a file's content, and its algorithm; nothing where it tells none."""
     if "lfs" in about:
         return "sha256", about["lfs"]["sha256"]
