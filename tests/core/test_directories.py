@@ -157,9 +157,13 @@ def test_a_process_that_dies_at_any_call_leaves_the_old_folder_or_the_new_one(
 
 
 def test_an_error_is_told_where_the_unfinished_folder_is_gone(tmp_path: Path) -> None:
-    with pytest.raises(KeyError, match="mine"), new_directory(tmp_path / "model") as part:
-        shutil.rmtree(part)
-        raise KeyError("mine")
+    def fail() -> None:
+        with new_directory(tmp_path / "model") as part:
+            shutil.rmtree(part)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fail()
     assert names(tmp_path) == []
 
 
