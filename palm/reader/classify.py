@@ -34,10 +34,7 @@ class ClassifyReader(TextReader):
     """
 
     cacheable = True
-    known_columns = ("label", "text_a", "text_b")
     aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
-    optional_columns = ("text_b",)
-    parsed_form = "a string or {'text_a': …} (and 'text_b')"
 
     def setup(
         self,

@@ -40,8 +40,6 @@ class MaskLMReader(TextReader):
     cacheable = True
     known_columns = ("text_a", "text_b")
     order_2x = (*TextReader.order_2x, "dev_count", "print_prefix")
-    optional_columns = ("text_b",)
-    parsed_form = "a string or {'text_a': …} (and 'text_b')"
     truth_names = ("words",)
 
     def setup(self) -> None:

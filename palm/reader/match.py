@@ -67,6 +67,7 @@ class MatchReader(TextReader):
     aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
     order_2x = (*TextReader.order_2x[:-1], "learning_strategy", "phase", "dev_count", "print_prefix")
     text_columns = ("text_a", "text_b")
+    optional_columns = ()
     parsed_form = "a pair of strings or {'text_a': …, 'text_b': …}"
     min_seq_len = 5
 

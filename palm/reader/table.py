@@ -50,10 +50,11 @@ class TextReader(TokenizingReader):
         missing_labels: whether a label may be left empty.
     """
 
+    known_columns: ClassVar[tuple[str, ...]] = ("label", "text_a", "text_b")
     text_columns: ClassVar[tuple[str, ...]] = ("text_a",)
-    optional_columns: ClassVar[tuple[str, ...]] = ()
+    optional_columns: ClassVar[tuple[str, ...]] = ("text_b",)
     label_columns: Sequence[str] = ("label",)
-    parsed_form: ClassVar[str]
+    parsed_form: ClassVar[str] = "a string or {'text_a': …} (and 'text_b')"
     min_seq_len: ClassVar[int] = 3
     labels: Labels | RealLabels | None = None
     missing_labels: bool = False
