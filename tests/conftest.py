@@ -8,8 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+# On a busy machine an example may take any time; that is no fault.
+settings.register_profile("palm", deadline=None)
+settings.load_profile("palm")
 
 
 @pytest.fixture
