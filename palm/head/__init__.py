@@ -2,15 +2,33 @@
 
 from palm.head import base_head
 from palm.head.seq_label import SequenceLabel
-from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression
+from palm.paradigm import (
+    MRC,
+    Classify,
+    Count,
+    Embedding,
+    Head,
+    MaskLM,
+    Match,
+    MultiLabel,
+    MultipleChoice,
+    Ordinal,
+    Ranking,
+    Regression,
+)
 
 __all__ = [
     "MRC",
     "Classify",
+    "Count",
+    "Embedding",
     "Head",
     "MaskLM",
     "Match",
     "MultiLabel",
+    "MultipleChoice",
+    "Ordinal",
+    "Ranking",
     "Regression",
     "SequenceLabel",
     "base_head",

@@ -39,7 +39,9 @@ from palm.report.counting import (
     LabelScore,
     NumberCounts,
     PairCounts,
+    RankingCounts,
     SetCounts,
+    SimilarityCounts,
     TagCounts,
     WordCounts,
 )
@@ -316,6 +318,8 @@ def counts_of(reader: Reader) -> Counts:
         "words": WordCounts,
         "value": NumberCounts,
         "is_right": PairCounts,
+        "relevance": RankingCounts,
+        "pair": SimilarityCounts,
     }
     found = next((kinds[name] for name in reader.truth_names if name in kinds), None)
     if found is None:

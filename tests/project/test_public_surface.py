@@ -49,8 +49,27 @@ PACKAGES = {
 }
 
 REGISTERED = {
-    "reader": (READERS, ["cls", "match", "mlm", "mrc", "multi_label", "seq_label"]),
-    "paradigm": (HEADS, ["cls", "match", "mlm", "mrc", "multi_label", "regression", "seq_label"]),
+    "reader": (
+        READERS,
+        ["cls", "embedding", "match", "mlm", "mrc", "multi_label", "multiple_choice", "ranking", "seq_label"],
+    ),
+    "paradigm": (
+        HEADS,
+        [
+            *(
+                "cls",
+                "count",
+                "embedding",
+                "match",
+                "mlm",
+                "mrc",
+                "multi_label",
+                "multiple_choice",
+                "ordinal",
+            ),
+            *("ranking", "regression", "seq_label"),
+        ],
+    ),
     "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta", "transformers"]),
     "optimizer": (OPTIMIZERS, ["adam", "adamw", "adamwdl", "lamb"]),
     "mixing": (
