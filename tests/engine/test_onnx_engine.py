@@ -20,13 +20,30 @@ from palm.core.logging import logger
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.onnx.computing import _sources
-from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, SequenceLabel
+from palm.paradigm import (
+    MRC,
+    Classify,
+    Count,
+    Embedding,
+    Head,
+    MaskLM,
+    Match,
+    MultiLabel,
+    MultipleChoice,
+    Ordinal,
+    Ranking,
+    Regression,
+    SequenceLabel,
+)
 from palm.reader import (
     ClassifyReader,
+    EmbeddingReader,
     MaskLMReader,
     MatchReader,
     MRCReader,
     MultiLabelReader,
+    MultipleChoiceReader,
+    RankingReader,
     Reader,
     SequenceLabelReader,
 )
@@ -57,6 +74,27 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
         lambda: BERT(**SIZES),
         lambda: MultiLabel(4, 16, **START),
     ),
+    "ordinal": (
+        lambda vocab: ClassifyReader(vocab, 24, n_classes=4),
+        lambda: BERT(**SIZES),
+        lambda: Ordinal(4, 16, **START),
+    ),
+    "count": (
+        lambda vocab: ClassifyReader(vocab, 24, label_type="count"),
+        lambda: BERT(**SIZES),
+        lambda: Count(16),
+    ),
+    "multiple_choice": (
+        lambda vocab: MultipleChoiceReader(vocab, 24),
+        lambda: BERT(**SIZES),
+        lambda: MultipleChoice(16, **START),
+    ),
+    "ranking": (
+        lambda vocab: RankingReader(vocab, 24),
+        lambda: BERT(**SIZES, pooling="mean"),
+        lambda: Ranking(16, **START),
+    ),
+    "embedding": (lambda vocab: EmbeddingReader(vocab, 24), lambda: BERT(**SIZES), lambda: Embedding(16)),
     "mlm": (
         lambda vocab: MaskLMReader(vocab, 24),
         lambda: BERT(**SIZES),
@@ -75,6 +113,13 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
 }
 
 
+GROUPS: dict[str, Callable[[list[str]], dict[str, Any]]] = {
+    "multiple_choice": lambda others: {"choices": others, "label": 1},
+    "ranking": lambda others: {"candidates": others, "label": [1] + [0] * (len(others) - 1)},
+    "embedding": lambda others: {"text_b": others[0]},
+}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data of all tasks, and a model of each that nobody has trained."""
@@ -87,6 +132,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "multi_label.tsv").write_text("\n".join(["label\ttext_a", *sets]) + "\n", encoding="utf-8")
     real = [f"{len(text)}.5\t{text}" for text in texts]
     (folder / "regression.tsv").write_text("\n".join(["label\ttext_a", *real]) + "\n", encoding="utf-8")
+    (folder / "ordinal.tsv").write_bytes((folder / "cls.tsv").read_bytes())
+    (folder / "count.tsv").write_bytes((folder / "cls.tsv").read_bytes())
+    some = [texts[k : k + 2 + k % 2] for k in range(len(texts) - 2)] + [texts[:2]] * 2
+    for kind, of_row in GROUPS.items():
+        lines = [
+            json.dumps({"text_a": text} | of_row(others)) for text, others in zip(texts, some, strict=True)
+        ]
+        (folder / f"{kind}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for kind in KINDS:
         saved(kind, folder)
     return folder
@@ -106,7 +159,8 @@ def saved(kind: str, folder: Path, **head: Any) -> Path:
 
 
 def data_of(kind: str, folder: Path) -> Path:
-    return folder / (f"{kind}.json" if kind == "mrc" else f"{kind}.tsv")
+    ending = "json" if kind == "mrc" else "jsonl" if kind in GROUPS else "tsv"
+    return folder / f"{kind}.{ending}"
 
 
 def numbers(value: Any) -> Any:

@@ -163,4 +163,5 @@ def made_up_batch(reader: Reader, num_rows: int) -> Tensors:
         "input_mask": mask,
         "word_mask": mask,
         "mask_pos": torch.arange(num_rows) * shape[1],
+        "group_rows": torch.arange(num_rows)[:, None],
     }
