@@ -170,8 +170,10 @@ class TaskParts:
     """The components of one task.
 
     Args:
-        reader: reads its data: cls, match, multi_label, mrc, mlm or seq_label, or the dotted path of a class.
-        paradigm: its head: cls, match, multi_label, mrc, mlm, seq_label, regression, or a class's path.
+        reader: reads its data: cls, embedding, match, mlm, mrc, multi_label, multiple_choice, ranking or seq_label, or
+            the dotted path of a class.
+        paradigm: its head: cls, count, embedding, match, mlm, mrc, multi_label, multiple_choice, ordinal, ranking,
+            regression, seq_label, or a class's path.
     """
 
     reader: str
