@@ -51,6 +51,7 @@ from palm.export.sources import tasks_of_run
 from palm.reader.predicted_tables import write_table
 from palm.reader.predictions import SavedAnswers, SavedRecords
 from palm.reader.rows.cache import DataCache, key_of
+from palm.report import page as pages
 from palm.report.analysis import analyses_of
 from palm.report.difference import differences
 from palm.report.page import comparison_page, page
@@ -441,5 +442,6 @@ def _sweep(folder: Path, data: Path) -> Written:
 def samples(folder: Path, with_grids: bool = True) -> list[Sample]:
     """All samples, written below `folder`."""
     logging.disable(logging.CRITICAL)
+    pages.environment = functools.cache(pages.environment)  # templates are compiled once, not for each page
     made = written(folder, with_grids)
     return list(itertools.chain.from_iterable(each.samples() for each in made))
