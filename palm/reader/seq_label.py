@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from palm.config import FilePath
 from palm.core.differences import shortened
 from palm.core.errors import ConfigError, DataError
+from palm.core.files.untrusted import parse_json
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
@@ -211,8 +213,12 @@ class SequenceLabelReader(TokenizingReader):
 def split_words(cell: str) -> list[str]:
     """The words (or labels) of one cell of a table.
 
-    They are separated by U+0002, which may also close the cell, or else by any number of spaces.
+    They are separated by U+0002, which may also close the cell, or else by any number of spaces; or the cell
+    is a JSON array of strings.
     """
+    if cell.startswith('["') and cell.endswith('"]'):
+        with suppress(ValueError):
+            return list(parse_json(cell.encode()))
     if WORD_SEPARATOR in cell:
         return cell.removesuffix(WORD_SEPARATOR).split(WORD_SEPARATOR)
     return [word for word in cell.split(" ") if word]

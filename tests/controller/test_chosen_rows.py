@@ -223,17 +223,20 @@ def test_a_choice_that_cannot_be_made_is_told(
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-@pytest.mark.parametrize("given", ["jsonl", "csv"])
+@pytest.mark.parametrize("given", ["jsonl", "csv", "parquet", "tsv"])
 def test_predictions_are_the_rows_with_further_columns(
     trained: InferenceModel, tmp_path: Path, given: str, kind: str
 ) -> None:
-    pytest.importorskip("pyarrow" if kind == "parquet" else "csv")
+    pyarrow = pytest.importorskip("pyarrow" if "parquet" in (given, kind) else "csv")
     rows = [{"said": f"who owns the {'red ' * k}door", "intent": "kept", "n": str(k)} for k in (3, 1, 2)]
     file = tmp_path / f"in.{given}"
-    if given == "csv":
-        file.write_text("\n".join(map(",".join, [rows[0], *(row.values() for row in rows)])))
-    else:
+    if given == "parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), file)
+    elif given == "jsonl":
         file.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        between = "," if given == "csv" else "\t"
+        file.write_text("\n".join(map(between.join, [rows[0], *(row.values() for row in rows)])))
     saved = trained.predict_file(file, tmp_path / f"out.{kind}")
     expected = trained.predict([row["said"] for row in rows])
     assert len(saved) == 3
