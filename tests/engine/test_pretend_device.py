@@ -45,7 +45,7 @@ def run_all_modes(folder: Path) -> None:
 @pytest.mark.parametrize("mode", pretend_modes.MODES)
 def test_losses_are_those_of_the_cpu(seen: dict[str, Any], mode: str) -> None:
     expected = seen["modes"][mode]["cpu"]["losses"]
-    within = 3e-3 if "bf16" in mode else 2e-6
+    within = 1e-2 if "bf16" in mode else 2e-6  # 8 bits, after six steps
     assert seen["modes"][mode]["cuda"]["losses"] == pytest.approx(expected, rel=within)
 
 
@@ -55,7 +55,7 @@ def test_the_host_waits_in_no_step(seen: dict[str, Any], mode: str) -> None:
     assert waits == [int(mode in WAITING)] * len(waits), seen["modes"][mode]["cuda"]["waits"]
 
 
-@pytest.mark.parametrize("task", ["cls", "match", "mlm", "mrc", "tags"])
+@pytest.mark.parametrize("task", ["cls", "match", "mlm", "mrc", "span", "tags"])
 def test_evaluations_are_those_of_the_cpu_without_a_wait(seen: dict[str, Any], task: str) -> None:
     cpu = seen["predictions"][task]["cpu"]
     cuda = seen["predictions"][task]["cuda"]

@@ -36,8 +36,8 @@ SEQ_LABEL = {"reader": "seq_label", "paradigm": "seq_label", "n_classes": 2, "la
 
 
 def config(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Five tasks without dropout, whose draws would differ from a CPU's."""
-    tasks = ("cls", "match", "mlm", "mrc")
+    """Six tasks without dropout, whose draws would differ from a CPU's."""
+    tasks = ("cls", "match", "mlm", "mrc", "span")
     own = {"learning_rate": 5e-3, "dropout_prob": 0.0, "precision": "fp32", **settings}
     crf = own.pop("crf", False)
     made = tiny.config(
@@ -192,7 +192,7 @@ def try_all() -> None:
         name: {device: train(folder, device, settings) for device in ("cpu", "cuda")}
         for name, settings in MODES.items()
     }
-    predictions = {task: predict(folder, task) for task in ("cls", "match", "mlm", "mrc", "tags")}
+    predictions = {task: predict(folder, task) for task in ("cls", "match", "mlm", "mrc", "span", "tags")}
     found = {"modes": modes, "predictions": predictions}
     for name, act in (("run", run), ("components", components)):
         found[name] = {device: act(folder, device) for device in ("cpu", "cuda")}
