@@ -135,6 +135,8 @@ def _summary(
         if name in settings
     )
     others = [f"`{task}`" for task in training.get("tasks", ()) if task != description["task"]]
+    if (more := training.get("num_tasks", 0) - len(others) - 1) > 0:
+        others.append(f"{more} more")
     together = ""
     if others:
         *first, last = others
