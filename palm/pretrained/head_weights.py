@@ -24,7 +24,7 @@ def fill_heads(
 ) -> None:
     """Start heads from the one beside an encoder's weights; others stay as they are, and the log says why.
 
-    `config` is the directory's `config.json`, whose `architectures` name the head; `weights` are all its tensors.
+    `config` is the `config.json` there, whose `architectures` name the head; `weights` are all tensors.
     """
     written = str(next(iter(config.get("architectures") or ()), ""))
     for task, head, labels in heads:
