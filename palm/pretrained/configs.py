@@ -96,7 +96,7 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
                     "built from a directory of weights; name it in the configuration to start from these "
                     "weights"
                 )
-            if strange := settings.keys() - settings_of(BACKBONES[name]).keys():
+            if strange := settings.keys() - settings_of(BACKBONES[name]).keys():  # type: ignore[arg-type]
                 unknown = ", ".join(map(repr, sorted(strange)))
                 raise StorageError(f"{file}: {name} has no settings {unknown}")
             return name, settings

@@ -12,6 +12,8 @@ import pytest
 
 import palm
 from helpers import article, tiny
+from palm.check import check
+from palm.check.text import text_of_check
 from palm.controller import Controller
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.loop import Training
@@ -142,6 +144,26 @@ def test_parts_are_found_again_after_training(folder: Path) -> None:
         file.write("{}\n")
     with pytest.raises(palm.DataError, match=r"all\.jsonl"):
         again.evaluate("intent")
+
+
+def test_a_check_tells_which_rows_are_chosen_and_where_they_are_found_again(folder: Path) -> None:
+    made = config(folder, "intent", split={"dev": 0.2, "seed": 3}, where={"lang": ["en", "de"]}, num_epochs=1)
+    found = check(made, measure=False)
+    [task] = found.data
+    assert [file.role for file in task.files][:2] == ["train", "dev"]
+    wanted = sum(row["lang"] != "fr" for row in load(folder))
+    assert sum(file.examples for file in task.files[:2]) == wanted
+    for file in task.files[:2]:
+        assert (file.path, file.bytes) == (str(folder / "all.jsonl"), (folder / "all.jsonl").stat().st_size)
+        assert file.chosen_by == {"where": {"lang": ["en", "de"]}, "split": {"dev": 0.2, "seed": 3}}
+        assert f"intent {file.role}: chosen of {file.path} by where, split" in text_of_check(found)
+    assert found.saving is not None
+    listed = {place.path: place.exists for place in found.saving.places if place.path.endswith("rows.json")}
+    assert listed == {"intent.train.rows.json": False, "intent.dev.rows.json": False}
+    Controller(made, argv=[]).train()
+    again = Controller(made, for_train=False, argv=[]).plan.tasks[0]
+    assert again.task["dev_file"] == folder / "out" / "intent.dev.rows.json"
+    assert {path.name for path in (folder / "out").glob("*.rows.json")} == listed.keys()
 
 
 def test_a_squad_file_is_split_by_contexts(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -85,6 +85,16 @@ def test_the_users_own_argument_names_any_file(foreign: Path) -> None:
     assert CANARY in text
     for file in ("report.html", "report_data.json"):
         (foreign / file).unlink()
+
+
+@pytest.mark.parametrize("door", ["report", "plot", "diff"])
+@pytest.mark.parametrize("text", ["tasks: cls", "tasks: {cls: x}", "global: 3", "backbone: {a: 1}", "- 1"])
+def test_a_configuration_of_other_sections_is_an_error_of_palm_or_shows_less(
+    foreign: Path, door: str, text: str
+) -> None:
+    (foreign / "resolved_config.yaml").write_text(f"{text}\n", encoding="utf-8")
+    with suppress(palm.PalmError):
+        DOORS[door](foreign)
 
 
 def linked(run: Path, name: str) -> None:

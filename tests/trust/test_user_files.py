@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,16 @@ from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import linked_copy, new_directory
 from palm.core.files.cache import KEPT_DAYS, forget_unused
 from palm.core.files.door import new_file, new_folder, remove, within
-from palm.core.files.fs import UNFINISHED, _host, write_atomically, write_text
+from palm.core.files.fs import (
+    UNFINISHED,
+    WRITTEN,
+    _host,
+    has_changed,
+    is_temporary,
+    is_written,
+    write_atomically,
+    write_text,
+)
 from palm.core.files.manifest import _manifest_text
 from palm.core.invocation import START
 from palm.engine.run.run_directory import RunDirectory
@@ -326,3 +337,25 @@ def test_a_run_says_which_results_it_removed(tmp_path: Path, caplog: pytest.LogC
     start_of_a_run(tmp_path / "out", overwrite=True)
     assert not (tmp_path / "out" / "cls" / "infer_model").exists()
     assert [message for message in caplog.messages if "cls/infer_model" in message]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: None} for name in ("kind", "grows", "size", "sha256")),
+        *({name: [1]} for name in ("name", "kind", "grows", "size", "sha256")),
+        {"size": True},
+        {"size": -1, "grows": True},
+    ],
+)
+def test_a_damaged_line_of_the_record_makes_a_file_the_users(tmp_path: Path, change: dict[str, Any]) -> None:
+    """None takes a field away; neither a traceback nor the mark of a temporary comes of it."""
+    write_text(tmp_path / "history.jsonl", "{}", grows=True)
+    record = tmp_path / WRITTEN
+    line = json.loads(record.read_text(encoding="utf-8").splitlines()[-1])
+    assert line["name"] == "history.jsonl"
+    damaged = {name: value for name, value in {**line, **change}.items() if value is not None}
+    record.write_text(f"{json.dumps(damaged)}\n[]\n5\n", encoding="utf-8")
+    assert not is_written(tmp_path / "history.jsonl")
+    assert not is_temporary(tmp_path / "history.jsonl")
+    assert not has_changed(tmp_path / "history.jsonl")
