@@ -22,7 +22,7 @@ TESTS = Path(__file__).parents[1]
 WAITING = {"balance by gradients": 2, **{f"balance by {way}": 1 for way in ("uncertainty", "dwa", "famo")}}
 """Modes that read values of a step before its update, and how often: docs/speed.md says why."""
 
-WITHIN = {"pretend": (2e-6, 3e-3), "gpu": (1e-3, 3e-2)}
+WITHIN = {"pretend": (2e-6, 1e-2), "gpu": (1e-3, 3e-2)}
 """Relative differences of losses from a CPU's: in fp32, and in bf16."""
 
 
@@ -81,7 +81,7 @@ def test_a_layer_takes_no_more_operators_than_it_did(seen: dict[str, Any]) -> No
     assert seen["layer operators"] == {"one device": 58, "several ranks": 60}
 
 
-@pytest.mark.parametrize("task", ["cls", "match", "mlm", "mrc", "tags"])
+@pytest.mark.parametrize("task", ["cls", "match", "mlm", "mrc", "span", "tags"])
 def test_evaluations_are_those_of_the_cpu_without_a_wait(seen: dict[str, Any], task: str) -> None:
     cpu = seen["predictions"][task]["cpu"]
     cuda = seen["predictions"][task]["cuda"]

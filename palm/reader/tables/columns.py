@@ -11,7 +11,7 @@ from palm.core.errors import DataError
 from palm.core.registry import did_you_mean
 from palm.reader.tables.record import TableRow, cut
 
-TARGETS = ("label", "answers")
+TARGETS = ("label", "answers", "spans", "relations")
 """Columns that a row may lack: it is then no row of the task."""
 
 USUAL = {
@@ -19,6 +19,7 @@ USUAL = {
     "text_b": ("sentence2", "hypothesis", "question2"),
     "label": ("labels", "class", "category", "intent", "sentiment", "tags", "ner_tags", "slots"),
     "answers": ("answer",),
+    "spans": ("entities",),
 }
 """A reader's column -> the names that files have for it; of several in one file, none is certain."""
 
