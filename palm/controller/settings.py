@@ -170,10 +170,10 @@ class TaskParts:
     """The components of one task.
 
     Args:
-        reader: reads its data: cls, embedding, match, mlm, mrc, multi_label, multiple_choice, ranking or seq_label, or
-            the dotted path of a class.
-        paradigm: its head: cls, count, embedding, match, mlm, mrc, multi_label, multiple_choice, ordinal, ranking,
-            regression, seq_label, or a class's path.
+        reader: reads its data: cls, embedding, match, mlm, mrc, multi_label, multiple_choice, ranking,
+            seq_label, span, or a class's path.
+        paradigm: its head: cls, count, embedding, match, mlm, mrc, multi_label, multiple_choice, ordinal,
+            ranking, regression, seq_label, span, or a class's path.
     """
 
     reader: str

@@ -15,6 +15,7 @@ from palm.paradigm import (
     Ordinal,
     Ranking,
     Regression,
+    Span,
 )
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "Ranking",
     "Regression",
     "SequenceLabel",
+    "Span",
     "base_head",
 ]

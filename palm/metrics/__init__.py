@@ -10,6 +10,7 @@ from palm.metrics.multi_label import ExactMatch, LabelF1, RankingPrecision
 from palm.metrics.pairs import PairAccuracy
 from palm.metrics.ranking import RankingScores, RetrievalScores
 from palm.metrics.regression import MeanSquaredError, Pearson, PoissonDeviance, Spearman
+from palm.metrics.spans import SpanF1, SpanLabelF1
 from palm.metrics.tagging import Entity, EntityF1, TokenAccuracy, entities, entity_scores
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "RankingPrecision",
     "RankingScores",
     "RetrievalScores",
+    "SpanF1",
+    "SpanLabelF1",
     "Spearman",
     "Squad",
     "Squad2",

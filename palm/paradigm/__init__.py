@@ -13,6 +13,7 @@ from palm.paradigm.ordinal import Ordinal
 from palm.paradigm.ranking import Ranking
 from palm.paradigm.regression import Regression
 from palm.paradigm.seq_label import SequenceLabel
+from palm.paradigm.span import Span
 
 __all__ = [
     "HEADS",
@@ -29,4 +30,5 @@ __all__ = [
     "Ranking",
     "Regression",
     "SequenceLabel",
+    "Span",
 ]

@@ -13,6 +13,7 @@ from palm.reader.predictions import Predictions, Record
 from palm.reader.ranking import RankingReader
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.seq_label import SequenceLabelReader
+from palm.reader.span import SpanReader
 
 __all__ = [
     "READERS",
@@ -31,5 +32,6 @@ __all__ = [
     "Record",
     "Rows",
     "SequenceLabelReader",
+    "SpanReader",
     "base_reader",
 ]

@@ -42,6 +42,7 @@ from palm.report.counting import (
     RankingCounts,
     SetCounts,
     SimilarityCounts,
+    SpanCounts,
     TagCounts,
     WordCounts,
 )
@@ -314,6 +315,7 @@ def counts_of(reader: Reader) -> Counts:
         "label": lambda: LabelCounts(names),
         "label_set": lambda: SetCounts(names),
         "labels": TagCounts,
+        "spans": SpanCounts,
         "answers": AnswerCounts,
         "words": WordCounts,
         "value": NumberCounts,

@@ -34,6 +34,7 @@ from palm.paradigm import (
     Ranking,
     Regression,
     SequenceLabel,
+    Span,
 )
 from palm.reader import (
     ClassifyReader,
@@ -46,6 +47,7 @@ from palm.reader import (
     RankingReader,
     Reader,
     SequenceLabelReader,
+    SpanReader,
 )
 
 pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
@@ -55,6 +57,7 @@ SIZES = {
     **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24},
     **{"vocab_size": 40, "max_position_embeddings": 40, "initializer_range": 0.3},
 }
+ENDINGS = {"mrc": "json"} | dict.fromkeys(("embedding", "multiple_choice", "ranking", "span"), "jsonl")
 TAGS = {"O": 0, "B": 1, "I": 2}
 START = {"initializer_range": 1.0}
 KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callable[[], Head]]] = {
@@ -104,6 +107,11 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
         lambda vocab: MRCReader(vocab, 24, max_query_len=8, doc_stride=4),
         lambda: BERT(**SIZES),
         lambda: MRC(hidden_size=16, max_answer_len=4, n_best_size=5, **START),
+    ),
+    "span": (
+        lambda vocab: SpanReader(vocab, 24, {"owner": 0, "thing": 1, "colour": 2}),
+        lambda: BERT(**SIZES),
+        lambda: Span(3, 16, initializer_range=0.3),
     ),
     "seq_label": (
         lambda vocab: SequenceLabelReader(vocab, 24, TAGS),
@@ -159,8 +167,7 @@ def saved(kind: str, folder: Path, **head: Any) -> Path:
 
 
 def data_of(kind: str, folder: Path) -> Path:
-    ending = "json" if kind == "mrc" else "jsonl" if kind in GROUPS else "tsv"
-    return folder / f"{kind}.{ending}"
+    return folder / f"{kind}.{ENDINGS.get(kind, 'tsv')}"
 
 
 def numbers(value: Any) -> Any:

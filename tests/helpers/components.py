@@ -23,7 +23,7 @@ ARGUMENTS = {
 """Small values for constructors' parameters, by name; what is not here has its default."""
 
 
-SIZES = {"batch": 8, "seq": 6, "masks": 8, "examples": 4, "texts": 2}
+SIZES = {"batch": 8, "seq": 6, "masks": 8, "examples": 4, "texts": 2, "words": 4}
 """Sizes of the contract's free dimensions."""
 
 
@@ -49,6 +49,8 @@ def tensors(specs: Specs) -> Tensors:
             made[name] = torch.arange(8).view(shape)
         elif name == "relevance":
             made[name] = 9.0 * (torch.arange(2) == torch.arange(4)[:, None] % 2)
+        elif name == "word_starts":
+            made[name] = torch.arange(1, shape[1] + 1).expand(shape)
         elif spec.dtype == torch.long:
             made[name] = torch.randint(2, shape, generator=generator)
         else:

@@ -23,11 +23,22 @@ PACKAGES = {
         "MatchReader",
         "MultiLabelReader",
         "SequenceLabelReader",
+        "SpanReader",
         "MRCReader",
         "MaskLMReader",
     ],
     "backbone": ["base_backbone", "BERT", "ERNIE", "RoBERTa", "DistilBERT", "ELECTRA"],
-    "head": ["base_head", "Classify", "Match", "SequenceLabel", "MRC", "MaskLM", "MultiLabel", "Regression"],
+    "head": [
+        "base_head",
+        "Classify",
+        "Match",
+        "SequenceLabel",
+        "MRC",
+        "MaskLM",
+        "MultiLabel",
+        "Regression",
+        "Span",
+    ],
     "optimizer": [
         "base_optimizer",
         "Adam",
@@ -51,23 +62,16 @@ PACKAGES = {
 REGISTERED = {
     "reader": (
         READERS,
-        ["cls", "embedding", "match", "mlm", "mrc", "multi_label", "multiple_choice", "ranking", "seq_label"],
+        [
+            *("cls", "embedding", "match", "mlm", "mrc", "multi_label", "multiple_choice"),
+            *("ranking", "seq_label", "span"),
+        ],
     ),
     "paradigm": (
         HEADS,
         [
-            *(
-                "cls",
-                "count",
-                "embedding",
-                "match",
-                "mlm",
-                "mrc",
-                "multi_label",
-                "multiple_choice",
-                "ordinal",
-            ),
-            *("ranking", "regression", "seq_label"),
+            *("cls", "count", "embedding", "match", "mlm", "mrc", "multi_label", "multiple_choice"),
+            *("ordinal", "ranking", "regression", "seq_label", "span"),
         ],
     ),
     "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta", "transformers"]),

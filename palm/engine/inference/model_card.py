@@ -25,6 +25,7 @@ PIPELINES = {
     "ranking": ("text-ranking", "candidates in the order of their relevance"),
     "embedding": ("sentence-similarity", "a vector for a text"),
     "seq_label": ("token-classification", "a label for every word"),
+    "span": ("token-classification", "labelled spans of a text, which may nest"),
     "mrc": ("question-answering", "answers to questions about a text"),
     "mlm": ("fill-mask", "hidden words"),
 }
@@ -36,6 +37,9 @@ HUB_METRICS = {
     "entity_f1": "f1",
     "entity_precision": "precision",
     "entity_recall": "recall",
+    "span_f1": "f1",
+    "span_precision": "precision",
+    "span_recall": "recall",
     "token_accuracy": "accuracy",
     "word_accuracy": "accuracy",
     "pair_accuracy": "accuracy",
@@ -136,6 +140,8 @@ def _summary(
         if name in settings
     )
     others = [f"`{task}`" for task in training.get("tasks", ()) if task != description["task"]]
+    if (more := training.get("num_tasks", 0) - len(others) - 1) > 0:
+        others.append(f"{more} more")
     together = ""
     if others:
         *first, last = others
