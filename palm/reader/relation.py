@@ -37,6 +37,7 @@ class RelationReader(SpanReader):
         missing_labels: whether the relations of a training row may be null; it then trains only tasks that
             share it.
         span_label_map: label of spans -> id, or a JSON file with it.
+        n_span_classes: number of labels of spans, against which the `span_label_map` is checked.
         spans: of rows to predict or to evaluate on: predicted, or given, which are those of the file.
 
     Raises:
@@ -55,13 +56,14 @@ class RelationReader(SpanReader):
         span_unit: str | None = None,
         missing_labels: bool = False,
         span_label_map: FilePath | dict[str, int] | None = None,
+        n_span_classes: int | None = None,
         spans: str = "predicted",
     ) -> None:
         super().setup(label_map, n_classes=n_classes, span_unit=span_unit, missing_labels=missing_labels)
         raise_any(choice_problems(("given", "predicted"), spans=spans))
         if span_label_map is None:
             raise ConfigError("span_label_map is missing; give the labels of spans, label -> id")
-        self.labels_of_spans = Labels(None, span_label_map)
+        self.labels_of_spans = Labels(n_span_classes, span_label_map)
         self.spans_given = spans == "given"
         self.num_labels = class_count(n_classes, self.labels.names)
         one_per_span = TensorSpec(("batch", "spans"), torch.long)

@@ -259,7 +259,9 @@ class SpanCounts(KindCounts):
         given, true = ([span["label"] for span in each.values()] for each in (found, gold))
         self.count([label for label, other in both if label == other], given, true)
         self.kinds.update(_span_kind(place, span["label"], found) for place, span in gold.items())
-        self.kinds["invented"] += sum(not any(map(partial(_overlap, one), gold)) for one in found)
+        lost = gold.keys() - found.keys()
+        strange = found.keys() - gold.keys()
+        self.kinds["invented"] += sum(not any(map(partial(_overlap, one), lost)) for one in strange)
         wrong = [
             [span for place, span in mine.items() if other.get(place, {}).get("label") != span["label"]]
             for mine, other in ((gold, found), (found, gold))

@@ -155,6 +155,16 @@ def test_records_and_scores_are_those_of_torch(kind: str, folder: Path) -> None:
     assert theirs.evaluate_with_loss(file) == (numbers(scores), pytest.approx(loss, rel=1e-5))
 
 
+def test_relations_of_given_spans_are_no_graph(folder: Path) -> None:
+    reader = RelationReader(
+        folder / "vocab.txt", 24, {"owns": 0, "is": 1}, span_label_map=tiny.SPANS, spans="given"
+    )
+    model = InferenceModel("given", reader, BERT(**SIZES), Relation(2, 16, spans="given"))
+    model.save(folder / "given" / "infer_model")
+    with pytest.raises(PalmError, match="'span_starts'"):
+        load_model(folder / "given" / "infer_model", engine="onnx")
+
+
 def test_the_score_of_a_pair_is_that_of_torch(folder: Path) -> None:
     pairs = [("who owns the door", "anna has a red door ."), ("who owns the sun", "old")]
     scores = [
