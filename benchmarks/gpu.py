@@ -317,7 +317,7 @@ def prediction(name: str, args: argparse.Namespace, device: torch.device) -> Non
 
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
-    """On a CPU, call as many operators as on a GPU: one for attention, one for dropout; gradients are dense."""
+    """On a CPU, call as many operators as on a GPU: one for attention, one for dropout; dense gradients."""
 
     def one_kernel(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> Tensor:
         q, k, v = (part.transpose(0, 1)[None] for part in (query, key, value))
