@@ -128,6 +128,14 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
         if not for_train and known and known["train"].is_file():
             _take(task, {part: path for part, path in known.items() if path.is_file()})
             continue
+        for part in task.rows.fractions:
+            if for_train and task.task.get(FILES[part]) is not None:
+                logger.warning(
+                    "%s: split has %s, and %s is set: the file counts, and the split's rows are left out",
+                    task.name,
+                    part,
+                    FILES[part],
+                )
         cls, arguments = task.reader
         key = json.dumps([str(task.task["train_file"]), task.rows.where, task.rows.split], default=str)
         format_ = cls.table_format(task.task["train_file"], arguments.get("format"))
