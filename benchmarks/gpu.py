@@ -1,322 +1,519 @@
-"""How fast palm trains on a GPU, beside Hugging Face's Trainer at its best: one call, one table.
+"""Whether palm computes on a GPU what it computes on a CPU, and how fast, beside Hugging Face at its best.
 
-    python benchmarks/gpu.py                 # BERT-base and -large: pairs, length 384, a mix, 1 to 8 heads
-    python benchmarks/gpu.py --output report.md --peak 989
-    python benchmarks/gpu.py --quick         # the same program on any machine, tiny, in seconds
+    python benchmarks/gpu.py --output report.md        # everything, in 10 minutes at most
+    python benchmarks/gpu.py --only large --peak 989   # cases by a part of their names
+    python benchmarks/gpu.py --quick                   # the same program on any machine, tiny, in seconds
 
-bf16 on both sides, the same weights, rows, batches, dropout and optimizer; Hugging Face with sdpa attention
-(and FlashAttention 2 where it is installed) and dynamic padding, in the order of the rows and grouped by
-length. They take turns; a ratio is that of one turn, and the table tells the median and the extremes. MFU
-is the share that the layers need, for real tokens, of the card's peak as its maker tells it (dense bf16;
-`--peak` for others), and of the best of the encoder's own matrix products on this card, measured in the
-same run. Host time is what one step costs the thread that starts the kernels. With several heads, steps
-alternate between as many tasks on one encoder; in "a step of all", each of them has its part of a batch in
-every step. Demo 2's mix draws passages of length 384, pairs and masked pairs by its `mix_ratio`, through the
-whole loop; beside it stand the same steps in runs of one task each, turn by turn.
+Correctness comes first: kernels beside their definition, losses and gradients of 20 steps without dropout
+beside a CPU's, resumed runs beside straight ones. Then variants take turns on the same rows, with the same
+weights, dropout and optimizer; a turn is some steps with one wait at their end; a speed-up is that of one
+turn, and the table tells the median and the extremes. Hugging Face's Trainer has bf16, pinned memory,
+processes that collate, sdpa or FlashAttention 2, rows grouped by length, and torch.compile.
+
+MFU is the share of the card's peak by its maker (dense bf16; `--peak` for cards that are not known), and of
+the best of the encoder's own matrix products in the same run, that the layers need for the real tokens. The
+host's time is that of enqueueing a step on an idle device; idle is the share of a step in which none of the
+profiler's kernels runs. Each case is a process with an end of its own, and each variant may fail by itself:
+its error stands in the table.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import multiprocessing
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from arguments import new_parser
-from speed import VARIANTS, Timing, compare, report, variants
-from speed_cases import SHAPES, Case, Shape, made_up, masked, realistic_lengths
-from speed_mix import TASKS, both
-from speed_runs import (
-    LEARNING_RATE,
-    WEIGHT_DECAY,
-    HuggingFace,
-    Palm,
-    backbone_of,
-    clock,
-    free,
-    gemm_rate,
-    peak_memory,
-    task_of,
-)
+from speed import report
+from speed_cases import SHAPES, Case, Shape, made_up, masked, part_of, realistic_lengths, short_lengths
+from speed_mix import TASKS
+from speed_runs import HuggingFace, Palm, free, gemm_rate, peak_memory, task_of
+from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
+from palm.backbone.packed_attention import attend
+from palm.backbone.packing import Packing, Scope, Sequences
+from palm.core.numerics.precision import tf32
+from palm.core.numerics.repeatability import fixed_order
 from palm.engine.run.checkpoint import optimizer_tensors, restore_optimizer
-from palm.engine.training.build import start
-from palm.engine.training.loop import Training
-from palm.engine.training.planning import StepPlan, TasksPerStep, expect
-from palm.engine.training.recipe import Recipe
-from palm.engine.training.task import Task
-from palm.mixing import MixRatio
-from palm.optimizer import AdamW
 
-ROWS = {"tiny": (8, 4), "base": (128, 48), "large": (64, 24)}
-"""Shape -> rows of a batch of short pairs, and of one of length 384."""
+SIZES = {"tiny": (320, 160), "base": (32768, 10240), "large": (16384, 5120)}
+"""Shape -> real tokens of a step."""
+
+NARROW = Shape(16, 12, 1)
+"""Its kernels take no time, so a step takes as long as the host needs."""
 
 PEAKS = {"B200": 2250, "H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "A10": 125}
 """Part of a card's name -> dense bf16 TFLOP/s by its maker's data sheet."""
 
-HEADS = (1, 2, 4, 8)
-
-VARIANTS["HF bf16 FA2 grouped"] = lambda case, shape, device: HuggingFace(
-    case, shape, device, "bf16", "flash_attention_2", grouped=True
+COLUMNS = (
+    "",
+    "tokens/s",
+    "palm's speed-up over it (least–most)",
+    "MFU of peak",
+    "of GEMM",
+    "host, ms a step",
+    "idle",
+    "peak MiB",
 )
+Makers = Mapping[str, Callable[[], Any]]
+"""Variant -> what makes its runner."""
 
 
-def cases_of(shape: str, count: int) -> list[Case]:
-    """Short pairs and long passages, with lengths as data of that kind has them."""
-    short, long = ROWS[shape]
-    return [
-        made_up("match", realistic_lengths(128, 80, short * count), short),
-        made_up("mrc", realistic_lengths(384, 372, long * count), long),
-    ]
+def line(*cells: str) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
-def on_one_encoder(
-    tasks: list[Task], shape: Shape, device: torch.device, tasks_per_step: TasksPerStep = 1
-) -> Training:
-    """A run of tasks."""
-    return start(
-        Recipe(
-            backbone=backbone_of(shape),
-            tasks=tasks,
-            optimizer=AdamW(LEARNING_RATE, WEIGHT_DECAY),
-            schedule=lambda _: 1.0,
-            device=device,
-            precision="bf16",
-            tasks_per_step=tasks_per_step,
+def header(*columns: str) -> str:
+    """The head of a Markdown table."""
+    return f"{line(*columns)}\n|{'---|' * len(columns)}"
+
+
+def short(error: BaseException) -> str:
+    """An error as a cell."""
+    return f"{type(error).__name__}: {error}".split("\n")[0][:120]
+
+
+def batches_of(args: argparse.Namespace, kind: str, tokens: int) -> Case:
+    """Rows with lengths as data of this kind has them, so many tokens a step."""
+    longest, mean = (384, 372) if kind == "mrc" else (128, 80)
+    rows = max(tokens // mean, 2)
+    count = (args.turns + 1) * (args.steps + 1)
+    return made_up(kind, realistic_lengths(longest, mean, rows * count), rows)
+
+
+class Variant:
+    """One of those that take turns: its times, and what went wrong.
+
+    Args:
+        make: makes its runner.
+        device: where it computes.
+    """
+
+    def __init__(self, make: Callable[[], Any], device: torch.device) -> None:
+        self._make = make
+        self.device = device
+        self.turns: list[float] = []
+        self.error: str | None = None
+        self.memory = 0.0
+        self.runner: Any = None
+
+    def measure(self, verb: str, steps: int) -> None:
+        """Take a turn; the first one does not count."""
+        if self.error is not None:
+            return
+        try:
+            if self.runner is None:
+                free()
+                before = torch.cuda.memory_allocated() if self.device.type == "cuda" else 0
+                self.runner = self._make()
+                getattr(self.runner, verb)(steps)
+                self.memory = peak_memory(self.device) - before / 2**20
+            else:
+                self.turns.append(getattr(self.runner, verb)(steps))
+        except Exception as error:  # whatever it is, the others go on
+            self.error = short(error)
+            self.runner = None
+
+    @property
+    def seconds_per_token(self) -> list[float]:
+        """Of each turn, for real tokens."""
+        batches = [] if self.runner is None else self.runner.case.batches
+        tokens = sum(int(batch["input_mask"].sum()) for batch in batches)
+        return [seconds * len(batches) / tokens for seconds in self.turns] if tokens else []
+
+    def busy(self, steps: int, name: str) -> tuple[float, list[str]]:
+        """Seconds of a step in which the device computes, and lines with its longest kernels."""
+        on_gpu = self.device.type == "cuda"
+        with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
+            self.runner.train(steps)
+        kind = DeviceType.CUDA if on_gpu else DeviceType.CPU
+        events = [event for event in seen.events() if event.device_type == kind]
+        total, end = 0.0, 0.0
+        by_name: Counter[str] = Counter()
+        for event in sorted(events, key=lambda event: event.time_range.start):
+            total += max(0.0, event.time_range.end - max(event.time_range.start, end))
+            end = max(end, event.time_range.end)
+            by_name[event.name] += event.time_range.elapsed_us()
+        each = 1e3 * (steps + 1)  # train makes a step that it does not count
+        top = [
+            line(name, kernel[:80], f"{us / each:.3f}", f"{us / total:.1%}")
+            for kernel, us in by_name.most_common(8)
+        ]
+        return total / each / 1e3, top
+
+
+def shares(shape: Shape, device: torch.device, args: argparse.Namespace) -> Callable[[float], list[str]]:
+    """Return a function that tells both MFUs of FLOP/s."""
+    gemm = gemm_rate(shape, device, torch.bfloat16, 256 if args.quick else 16384)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else ""
+    known = args.peak or next((value for part, value in PEAKS.items() if part in name), None)
+    return lambda rate: ["" if known is None else f"{rate / known / 1e12:.1%}", f"{rate / gemm:.1%}"]
+
+
+def take_turns(
+    args: argparse.Namespace,
+    shape: Shape,
+    makers: Makers,
+    device: torch.device,
+    verb: str = "train",
+) -> None:
+    """Let variants take turns until the end is near, and write a line for each; then the kernels.
+
+    The first variant is the one that others are compared with.
+    """
+    report(args, header(*COLUMNS))
+    variants = {name: Variant(make, device) for name, make in makers.items()}
+    soft = time.monotonic() + 0.6 * args.seconds
+    for turn in range(args.turns + 1):
+        if turn < 2 or time.monotonic() < soft:
+            for variant in variants.values():
+                variant.measure(verb, args.steps)
+    mfu = shares(shape, device, args)
+    longest: dict[str, list[str]] = {}
+    first = next(iter(variants.values()))
+    for name, variant in variants.items():
+        if variant.error is not None or not variant.turns:
+            report(args, line(name, variant.error or "no turn in time", *[""] * (len(COLUMNS) - 2)))
+            continue
+        ahead = [t / own for t, own in zip(variant.seconds_per_token, first.seconds_per_token, strict=False)]
+        spread = f"{median(ahead):.2f} ({min(ahead):.2f}–{max(ahead):.2f})" if ahead else ""
+        batches = variant.runner.case.batches
+        flops = (3 if verb == "train" else 1) * sum(map(shape.flops, batches)) / len(batches)
+        host = idle = ""
+        if verb == "train":
+            try:
+                host = f"{1e3 * variant.runner.host(args.steps):.1f}"
+                busy, longest[name] = variant.busy(min(args.steps, 3), name)
+                idle = f"{max(0.0, 1 - busy / median(variant.turns)):.0%}"
+            except Exception as error:  # a profiler may not be allowed
+                idle = short(error)
+        rate = f"{1 / median(variant.seconds_per_token):.0f}"
+        cells = [name, rate, spread, *mfu(flops / median(variant.turns)), host, idle]
+        report(args, line(*cells, f"{variant.memory:.0f}"))
+    peers = sorted(
+        (name for name in longest if name.startswith("HF")), key=lambda n: median(variants[n].turns)
+    )
+    top = [cells for name in (next(iter(variants)), *peers[:1]) for cells in longest.get(name, [])]
+    if top:
+        report(args, "\n" + "\n".join([header("", "kernel", "ms a step", "of all kernels"), *top]))
+
+
+def peers(case: Case, shape: Shape, device: torch.device, args: argparse.Namespace) -> dict[str, Any]:
+    """palm in bf16, and Hugging Face with everything that makes it fast."""
+    best = partial(HuggingFace, case, shape, device, "bf16", workers=args.workers)
+    return {
+        "palm": lambda: Palm(case, shape, device, "bf16"),
+        "HF sdpa": lambda: best("sdpa"),
+        "HF sdpa grouped": lambda: best("sdpa", grouped=True),
+        "HF FlashAttention 2 grouped": lambda: best("flash_attention_2", grouped=True),
+    }
+
+
+def throughput(name: str, kind: str, size: int, args: argparse.Namespace, device: torch.device) -> None:
+    """palm beside Hugging Face on steps of so many tokens."""
+    shape = SHAPES[name]
+    case = batches_of(args, kind, SIZES[name][size])
+    take_turns(args, shape, peers(case, shape, device, args), device)
+
+
+def compiled(name: str, args: argparse.Namespace, device: torch.device) -> None:
+    """palm beside Hugging Face with torch.compile: rows padded to one length, and grouped."""
+    shape = SHAPES[name]
+    case = batches_of(args, "match", SIZES[name][0])
+    backend = "eager" if args.quick else "inductor"  # a CPU's compiler takes minutes
+    best = partial(HuggingFace, case, shape, device, "bf16", "sdpa", workers=args.workers, compiled=backend)
+    palm = peers(case, shape, device, args)["palm"]
+    makers = {"palm": palm, "HF compiled": best, "HF compiled grouped": partial(best, grouped=True)}
+    take_turns(args, shape, makers, device)
+
+
+class InTF32:
+    """A runner whose float32 products are in TensorFloat-32."""
+
+    def __init__(self, runner: Any) -> None:
+        self.runner, self.case = runner, runner.case
+
+    def train(self, count: int) -> float:
+        """Train within it."""
+        with tf32(True):
+            return float(self.runner.train(count))
+
+    def host(self, count: int) -> float:
+        """Enqueue within it."""
+        with tf32(True):
+            return float(self.runner.host(count))
+
+
+def modes(name: str, args: argparse.Namespace, device: torch.device) -> None:
+    """Ways to train, beside one task a step in bf16."""
+    shape, tokens = SHAPES[name], SIZES[name][0]
+    case = batches_of(args, "match", tokens)
+    tags, crf, passages = (batches_of(args, kind, tokens) for kind in ("seq_label", "crf", "mrc"))
+    words = masked(case)
+    whole = [task_of(f"task{k}", case, shape) for k in range(4)]
+    parts = [task_of(f"task{k}", part_of(case, k, 2), shape) for k in range(2)]
+    own = dict(zip(TASKS, (passages, words, case), strict=True))
+    drawn = [task_of(each, own[each], shape, ratio) for each, ratio in TASKS.items()]
+    # Of the drawn steps, every second is one of passages.
+    mix = Case("mix", "mix", [*passages.batches, *passages.batches, *words.batches, *case.batches])
+
+    def palm(case: Case = case, precision: Any = "bf16", **settings: Any) -> Callable[[], Palm]:
+        return lambda: Palm(case, shape, device, precision, **settings)
+
+    peer = partial(HuggingFace, case, shape, device, "fp32", "sdpa", grouped=True, workers=args.workers)
+    makers = {
+        "palm": palm(),
+        "averaged weights (EMA)": palm(ema_decay=0.999),
+        "activation checkpointing": palm(activation_checkpointing=True),
+        "kernels with a fixed order": palm(deterministic=True),
+        "4 tasks in turns": palm(tasks=whole),
+        "2 tasks in a step, half of the rows each": palm(tasks=parts, tasks_per_step="all"),
+        "demo 2's three tasks, drawn": palm(mix, tasks=drawn),
+        "masked language model": palm(words),
+        "sequence labels": palm(tags),
+        "sequence labels, CRF": palm(crf),
+        "fp32": palm(precision="fp32"),
+        "HF fp32": peer,
+        "tf32": lambda: InTF32(palm(precision="fp32")()),
+        "HF tf32": lambda: InTF32(peer()),
+    }
+    take_turns(args, shape, makers, device)
+
+
+def prediction(name: str, args: argparse.Namespace, device: torch.device) -> None:
+    """palm beside Hugging Face on rows to predict."""
+    shape = SHAPES[name]
+    case = batches_of(args, "match", SIZES[name][1])
+    best = partial(HuggingFace, case, shape, device, attention="sdpa", grouped=True, workers=args.workers)
+    makers = {
+        "palm": lambda: Palm(case, shape, device, "bf16"),
+        "palm fp32": lambda: Palm(case, shape, device, "fp32"),
+        "HF sdpa grouped": partial(best, precision="bf16"),
+        "HF fp32 grouped": partial(best, precision="fp32"),
+    }
+    take_turns(args, shape, makers, device, "predict")
+
+
+def host(args: argparse.Namespace, device: torch.device) -> None:
+    """12 layers of width 16 on a few short rows: what a step costs the host."""
+    case = made_up("match", short_lengths(8 * 64), 8)
+    makers: dict[str, Callable[[], Any]] = {}
+    for precision in ("fp32", "bf16")[
+        : 1 + (device.type == "cuda")
+    ]:  # tiny products are slow in bf16 on a CPU
+        makers |= {
+            f"palm {precision}": partial(Palm, case, NARROW, device, precision),
+            f"HF {precision}": partial(HuggingFace, case, NARROW, device, precision, "sdpa"),
+        }
+    take_turns(args, NARROW, makers, device)
+
+
+def definition(query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
+    """softmax(q · k / sqrt(d)) · v, a sequence at a time."""
+    rows = []
+    for (q0, q1), (k0, k1) in zip(scope.queries.bounds, scope.keys.bounds, strict=True):
+        scores = torch.einsum("qhd,khd->hqk", query[q0:q1], key[k0:k1]) / query.shape[-1] ** 0.5
+        rows.append(torch.einsum("hqk,khd->qhd", scores.softmax(-1), value[k0:k1]))
+    return torch.cat(rows)
+
+
+def kernels(shape: Shape, dtype: torch.dtype, first_only: bool, device: torch.device) -> list[str]:
+    """The largest differences of packed attention and its gradients from the definition in float64."""
+    torch.manual_seed(0)
+    lengths = torch.tensor(realistic_lengths(384, 200, 24))
+    packing = Packing.of(torch.arange(384) < lengths[:, None])
+    scope = packing.scope(first_only, None)
+    sides = [Sequences(side.offsets.to(device), side.longest) for side in (scope.queries, scope.keys)]
+    size = (3, int(lengths.sum()), shape.num_attention_heads, shape.hidden_size // shape.num_attention_heads)
+    rounded = torch.randn(size).to(dtype)
+    results = []
+    for given, there in ((rounded.double(), scope), (rounded.to(device), Scope(*sides, None))):
+        parts = given.requires_grad_()
+        query = parts[0][packing.first.to(parts.device)] if first_only else parts[0]
+        attended = definition if there is scope else partial(attend, dropout_prob=0.0)
+        output = attended(query, parts[1], parts[2], there)
+        output.backward(
+            torch.cos(torch.arange(output.numel(), device=parts.device)).view_as(output).to(output)
         )
+        results.append([output.detach().double().cpu(), parts.grad.double().cpu()])
+    exact, seen = results
+    return [f"{(a - b).abs().max() / a.abs().max():.1e}" for a, b in zip(exact, seen, strict=True)]
+
+
+def gradient(palm: Palm) -> Tensor:
+    """All gradients of the last step as one vector."""
+    grads = [parameter.grad for parameter in palm.training.replica.parameters]
+    parts = [(grad.to_dense() if grad.is_sparse else grad).flatten() for grad in grads if grad is not None]
+    return torch.cat(parts).double().cpu()
+
+
+def followed(case: Case, shape: Shape, device: torch.device, steps: int) -> Iterator[tuple[str, list[str]]]:
+    """Variant -> relative differences of losses and gradients from a CPU's in fp32: first, largest."""
+    cpu = torch.device("cpu")
+    exact = Palm(case, shape, cpu, "fp32", dropout=0.0)
+    places: list[tuple[str, torch.device, Any]] = [
+        ("fp32", device, "fp32"),
+        ("bf16", device, "bf16"),
+        ("bf16 of the CPU", cpu, "bf16"),
+    ]
+    others = {name: Palm(case, shape, place, how, dropout=0.0) for name, place, how in places}
+    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in others}
+    for _ in range(steps):
+        loss = float(exact.training.next_step().loss)
+        wanted = gradient(exact)
+        for name, other in others.items():
+            own = float(other.training.next_step().loss)
+            far = float((gradient(other) - wanted).norm() / wanted.norm())
+            seen[name].append((abs(own - loss) / abs(loss), far))
+    for name, differences in seen.items():
+        most = [max(values) for values in zip(*differences, strict=True)]
+        yield name, [f"{value:.1e}" for value in (*differences[0], *most)]
+
+
+def resumed(case: Case, shape: Shape, device: torch.device, fixed: bool) -> str:
+    """The largest relative difference of a resumed run's losses from a straight one's, with dropout."""
+    with fixed_order(fixed):
+        straight, first, second = (Palm(case, shape, device, "bf16").training for _ in range(3))
+        wanted = [straight.next_step().loss for _ in range(10)]
+        for _ in range(5):
+            first.next_step()
+        parameters = [dict(training.model.named_parameters()) for training in (first, second)]
+        state = optimizer_tensors(first.optimizer, parameters[0])
+        second.model.load_state_dict({name: value.cpu() for name, value in first.model.state_dict().items()})
+        restore_optimizer(
+            second.optimizer, parameters[1], {name: value.cpu() for name, value in state.items()}
+        )
+        second.load_state_dict(first.state_dict())
+        losses = [second.next_step().loss for _ in range(5)]
+        pairs = zip(map(float, wanted[5:]), map(float, losses), strict=True)
+        return f"{max(abs(a - b) / abs(a) for a, b in pairs):.1e}"
+
+
+def correctness(args: argparse.Namespace, device: torch.device) -> None:
+    """Everything that has an answer; each line may fail by itself."""
+    shape = SHAPES["tiny" if args.quick else "minilm"]
+    report(args, header("kernels beside their definition", "values", "gradients"))
+
+    def tell(name: str, act: Callable[[], list[str]], cells: int) -> None:
+        try:
+            found = act()
+        except Exception as error:  # whatever it is, the other checks go on
+            found = [short(error), *[""] * (cells - 1)]
+        report(args, line(name, *found))
+
+    for dtype in (torch.float32, torch.bfloat16):
+        for first_only in (False, True):
+            which = "first tokens" if first_only else "all tokens"
+            tell(f"attention, {dtype}, {which}", partial(kernels, shape, dtype, first_only, device), 2)
+    columns = ("first step: loss", "gradient", "20 steps: loss", "gradient")
+    report(args, "\n" + header("beside a CPU in fp32, without dropout", *columns))
+    cases = {kind: made_up(kind, realistic_lengths(128, 80, 8 * 20), 8) for kind in ("match", "mrc", "crf")}
+    for kind, case in {**cases, "mlm": masked(cases["match"])}.items():
+        try:
+            for name, found in followed(case, shape, device, 3 if args.quick else 20):
+                report(args, line(f"{kind}, {name}", *found))
+        except Exception as error:
+            report(args, line(kind, short(error), "", "", ""))
+    report(args, "\n" + header("resumed after 5 of 10 steps beside straight", "largest difference of a loss"))
+    for fixed in (True, False):
+        name = "kernels with a fixed order" if fixed else "kernels as they are"
+        tell(name, lambda fixed=fixed: [resumed(cases["match"], shape, device, fixed)], 1)
+
+
+def environment(args: argparse.Namespace, device: torch.device) -> None:
+    """What the figures depend on."""
+    if device.type == "cuda":
+        card = torch.cuda.get_device_properties(device)
+        facts = [card.name, f"{card.total_memory / 2**30:.0f} GiB", f"CUDA {torch.version.cuda}"]
+    else:
+        facts = ["CPU"]
+    report(
+        args,
+        ", ".join([*facts, f"torch {torch.__version__}", f"tf32 {torch.backends.cuda.matmul.allow_tf32}"]),
     )
 
 
-def mixed(cases: dict[str, Case], names: list[str], shape: Shape, device: torch.device) -> Training:
-    """A run of some of demo 2's tasks, drawn as its `mix_ratio` says, that takes its batches from streams."""
-    tasks = [task_of(name, cases[name], shape, TASKS[name]) for name in names]
-    # Every batch of length 384 once; each task by itself is planned for no fewer steps than among others.
-    expect(tasks, StepPlan(tasks=[task.progress() for task in tasks], mixing=MixRatio()).over_epochs(1))
-    return on_one_encoder(tasks, shape, device)
+Act = Callable[[argparse.Namespace, torch.device], None]
 
 
-def alternating(training: Training, case: Case, steps: int) -> Callable[[], None]:
-    """Steps in which the tasks take turns."""
-
-    def act() -> None:
-        for k in range(steps):
-            task = training.tasks[training.step % len(training.tasks)]
-            training.step_on([(task, [case.batches[k % len(case.batches)]])])
-
-    return act
-
-
-def all_at_once(training: Training, case: Case, steps: int) -> Callable[[], None]:
-    """Steps with a part of a batch for each task."""
-    count = len(training.tasks)
-    part = case.rows // count
-
-    def act() -> None:
-        for k in range(steps):
-            batch = case.batches[k % len(case.batches)]
-            cuts = [slice(n * part, (n + 1) * part) for n in range(count)]
-            own = [{name: value[cut] for name, value in batch.items()} for cut in cuts]
-            training.step_on([(task, [each]) for task, each in zip(training.tasks, own, strict=True)])
-
-    return act
+def cases_of(args: argparse.Namespace) -> Iterator[tuple[str, int, Act]]:
+    """Cases in their order, the most needed ones first, each with its seconds at most."""
+    names = ["tiny"] if args.quick else ["base", "large"]
+    yield "machine", 60, environment
+    yield "correctness", 90, correctness
+    for name in names:
+        yield f"{name}, pairs ≤ 128, {SIZES[name][0]} tokens", 60, partial(throughput, name, "match", 0)
+    yield f"{names[0]}, pairs ≤ 128, torch.compile", 90, partial(compiled, names[0])
+    yield f"{names[0]}, ways to train", 60, partial(modes, names[0])
+    for name in names:
+        yield f"{name}, length 384, {SIZES[name][0]} tokens", 45, partial(throughput, name, "mrc", 0)
+        yield f"{name}, pairs ≤ 128, {SIZES[name][1]} tokens", 45, partial(throughput, name, "match", 1)
+    yield f"{names[0]}, prediction", 30, partial(prediction, names[0])
+    yield "host: 12 layers, width 16", 30, host
+    if len(names) > 1:
+        yield f"{names[1]}, pairs ≤ 128, torch.compile", 90, partial(compiled, names[1])
 
 
-def resumed(training: Training) -> None:
-    """Give the optimizer its own state back from the CPU, as a resumed run does."""
-    parameters = dict(training.model.named_parameters())
-    tensors = optimizer_tensors(training.optimizer, parameters)
-    saved = {name: value.cpu() for name, value in tensors.items()}
-    restore_optimizer(training.optimizer, parameters, saved)
-
-
-def host_time(act: Callable[[], None], steps: int) -> float:
-    """Seconds of a step that the thread that starts the kernels computes."""
-    started = time.thread_time()
-    act()
-    return (time.thread_time() - started) / steps
-
-
-def step_time(act: Callable[[], None], steps: int, device: torch.device) -> float:
-    """Seconds of a step, waiting for the device at the end alone."""
-    started = clock(device)
-    act()
-    return (clock(device) - started) / steps
-
-
-class Rates:
-    """What the card can do."""
-
-    def __init__(self, shape: Shape, device: torch.device, peak: float | None, tokens: int) -> None:
-        self.gemm = gemm_rate(shape, device, torch.bfloat16, tokens)
-        name = torch.cuda.get_device_name() if device.type == "cuda" else ""
-        known = next((value for part, value in PEAKS.items() if part in name), None)
-        told = known if peak is None else peak
-        self.peak = None if told is None else told * 1e12
-
-    def shares(self, flops: float, seconds: float) -> str:
-        """Both MFUs of steps of so many operations, as columns."""
-        of_peak = "" if self.peak is None else f"{flops / seconds / self.peak:.1%}"
-        return f"{of_peak} | {flops / seconds / self.gemm:.1%}"
-
-
-HEADER = """
-| | | tokens/s | palm's speed-up over it (least–most) | MFU of peak | of GEMM | host, ms a step | peak MiB |
-|---|---|---|---|---|---|---|---|"""
-
-
-def rows_of_peers(
-    args: argparse.Namespace, label: str, case: Case, shape: Shape, device: torch.device, rates: Rates
-) -> list[str]:
-    """A line per variant."""
-    memory: dict[str, float] = {}
-    for name in args.variants:  # alone first, for its memory
-        free()
-        VARIANTS[name](case, shape, device).train(0, 2)
-        memory[name] = peak_memory(device)
-    free()
-    timings: dict[str, Timing] = compare(case, shape, device, args.variants, args.turns, args.steps, "train")
-    palm = Palm(case, shape, device, "bf16")
-    palm.train(0, 2)
-    resumed(palm.training)
-    host = host_time(alternating(palm.training, case, args.steps), args.steps)
-    tokens, flops = per_step(case, shape)
-    lines = []
-    for name, timing in timings.items():
-        seconds, ratios = median(timing.turns), timing.against(timings["palm"])
-        ahead = sorted(1 / ratio for ratio in ratios)
-        spread = "" if name == "palm" else f"{median(ahead):.2f} ({ahead[0]:.2f}–{ahead[-1]:.2f})"
-        own_host = f"{1e3 * host:.1f}" if name == "palm" else ""
-        cells = [label, name, f"{tokens / seconds:.0f}", spread, rates.shares(flops, seconds), own_host]
-        lines.append(f"| {' | '.join(cells)} | {memory[name]:.0f} |")
-    return lines
-
-
-def per_step(case: Case, shape: Shape) -> tuple[float, float]:
-    """Real tokens and floating-point operations of a step, on the average."""
-    count = len(case.batches)
-    tokens = sum(int(batch["input_mask"].sum()) for batch in case.batches) / count
-    return tokens, 3 * sum(map(shape.flops, case.batches)) / count
-
-
-def rows_of_mix(
-    args: argparse.Namespace,
-    label: str,
-    cases: dict[str, Case],
-    shape: Shape,
-    device: torch.device,
-    rates: Rates,
-) -> list[str]:
-    """A line for steps among all tasks, and one for the same steps in runs of one task each."""
-    free()
-    together = mixed(cases, list(cases), shape, device)
-
-    def act() -> None:
-        for _ in range(args.steps):
-            together.next_step()
-
-    act()
-    memory = peak_memory(device)
-    host = host_time(act, args.steps)
-    alone = {name: mixed(cases, [name], shape, device) for name in cases}
-    both(together, alone, args.steps)  # does not count
-    before = {task.name: task.step for task in together.tasks}
-    turns = [both(together, alone, args.steps) for _ in range(args.turns)]
-    batches = [
-        cases[task.name].batches[k % len(cases[task.name].batches)]
-        for task in together.tasks
-        for k in range(before[task.name], task.step)
-    ]
-    tokens, flops = per_step(Case(label, "mix", batches), shape)
-    # Turns draw unequal shares of the tasks, so a step's time is the mean over all.
-    mix, apart = (sum(seconds) / len(batches) for seconds in zip(*turns, strict=True))
-    ahead = sorted(single / several for several, single in turns)
-    spread = f"{median(ahead):.2f} ({ahead[0]:.2f}–{ahead[-1]:.2f})"
-    return [
-        f"| {label} | palm, {len(cases)} tasks, drawn | {tokens / mix:.0f} |  | {rates.shares(flops, mix)} "
-        f"| {1e3 * host:.1f} | {memory:.0f} |",
-        f"| {label} | palm, the same steps, a run per task | {tokens / apart:.0f} | {spread} "
-        f"| {rates.shares(flops, apart)} |  |  |",
-    ]
-
-
-def rows_of_heads(
-    args: argparse.Namespace, label: str, case: Case, shape: Shape, device: torch.device, rates: Rates
-) -> list[str]:
-    """A line per number of heads, tasks in turns and all at once; the first is the run that went on."""
-    tokens, flops = per_step(case, shape)
-    lines = []
-    for count in HEADS:
-        for together in (False, True)[: 1 + (count > 1)]:
-            free()
-            tasks = [task_of(f"task{k}", case, shape) for k in range(count)]
-            training = on_one_encoder(tasks, shape, device, "all" if together else 1)
-            act = (all_at_once if together else alternating)(training, case, args.steps)
-            act()
-            resumed(training)
-            host = host_time(act, args.steps)
-            seconds = median(step_time(act, args.steps, device) for _ in range(args.turns))
-            how = "a step of all" if together else "in turns"
-            name = f"palm, {count} heads, {how}" if count > 1 else "palm, 1 head, resumed on the device"
-            lines.append(
-                f"| {label} | {name} | {tokens / seconds:.0f} |  | {rates.shares(flops, seconds)} "
-                f"| {1e3 * host:.1f} | {peak_memory(device):.0f} |"
-            )
-    return lines
+def run_case(args: argparse.Namespace, act: Act) -> None:
+    """Run one case, in a process of its own."""
+    if not torch.cuda.is_available() and not args.quick:
+        raise SystemExit("no CUDA GPU is visible; --quick runs the same program on a CPU")
+    torch.set_num_threads(1 if args.quick else torch.get_num_threads())
+    act(args, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def read_arguments() -> argparse.Namespace:
     """The command line."""
     parser = new_parser(__doc__)
-    parser.add_argument(
-        "--quick", "--tiny", action="store_true", help="a tiny encoder, on whatever device there is"
-    )
-    parser.add_argument("--shape", nargs="+", choices=list(ROWS), default=["base", "large"])
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--minutes", type=float, default=9, help="no further case begins after them")
+    parser.add_argument("--quick", action="store_true", help="a tiny encoder, on whatever device there is")
+    parser.add_argument("--only", default="", help="cases with this in their names")
+    parser.add_argument("--turns", type=int, help="3, or 1 with --quick")
+    parser.add_argument("--steps", type=int, help="of a turn: 10, or 2 with --quick")
+    parser.add_argument("--minutes", type=float, default=9.5, help="of all cases together")
     parser.add_argument("--peak", type=float, help="the card's dense bf16 TFLOP/s, where it is not known")
-    parser.add_argument("--output", type=Path, help="a Markdown file to append the table to")
+    parser.add_argument("--output", type=Path, help="a Markdown file to append the tables to")
     args = parser.parse_args()
-    if args.quick:
-        args.shape, args.turns, args.steps = ["tiny"], 1, 2
-    args.variants = ["palm", "HF bf16 sdpa", "HF bf16 sdpa grouped"]
-    if importlib.util.find_spec("flash_attn") is not None:
-        args.variants.append("HF bf16 FA2 grouped")
+    args.turns = args.turns or (1 if args.quick else 3)
+    args.steps = args.steps or (2 if args.quick else 10)
+    args.workers = 0 if args.quick else 4
     return args
-
-
-def report_all(args: argparse.Namespace, device: torch.device) -> None:
-    """The table's lines, each as soon as it is known."""
-    begun = time.perf_counter()
-    for name in args.shape:
-        shape = SHAPES[name]
-        rates = Rates(shape, device, args.peak, 256 if args.quick else 16384)
-        short, long = cases_of(name, (args.turns + 1) * (args.steps + 1))
-        mix = dict(zip(TASKS, (long, masked(short), short), strict=True))
-        parts: list[tuple[Callable[..., list[str]], str, Case | dict[str, Case]]] = [
-            (rows_of_peers, f"{name}, pairs ≤ 128", short),
-            (rows_of_peers, f"{name}, length 384", long),
-            (rows_of_mix, f"{name}, demo 2's mix", mix),
-            (rows_of_heads, f"{name}, pairs ≤ 128", short),
-        ]
-        for make, label, data in parts:
-            if time.perf_counter() - begun < 60 * args.minutes:
-                report(args, "\n".join(make(args, label, data, shape, device, rates)))
 
 
 def main() -> None:
     args = read_arguments()
-    if not torch.cuda.is_available() and not args.quick:
-        raise SystemExit("no CUDA GPU is visible; --quick runs the same program on a CPU")
-    torch.set_num_threads(1)  # for a tiny encoder on a CPU
-    args.variants = variants(args.variants)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    report(args, f"{name}, torch {torch.__version__}\n{HEADER}")
-    report_all(args, device)
+    end = time.monotonic() + 60 * args.minutes
+    if args.quick:
+        with suppress(ImportError):
+            from transformers import Trainer  # noqa: F401 - once, for all cases
+    # A forked process starts at once, but may not be able to use CUDA.
+    context: Any = multiprocessing.get_context("fork" if args.quick else "spawn")
+    for name, seconds, act in cases_of(args):
+        if args.only not in name and name != "machine":
+            continue
+        args.seconds = max(0.0, min(seconds, end - time.monotonic()))
+        report(args, f"\n### {name}\n")
+        process = context.Process(target=run_case, args=(args, act))
+        process.start()
+        process.join(args.seconds)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            report(args, line(f"stopped after {args.seconds:.0f} s", *[""] * (len(COLUMNS) - 1)))
+        elif process.exitcode and name == "machine":
+            raise SystemExit(process.exitcode)
+        elif process.exitcode:
+            report(args, line(f"ended with {process.exitcode}", *[""] * (len(COLUMNS) - 1)))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ VARIANTS: dict[str, Runner] = {
         case, shape, device, "bf16", "eager", grouped=True
     ),
     "HF bf16 compiled grouped": lambda case, shape, device: HuggingFace(
-        case, shape, device, "bf16", "sdpa", grouped=True, compiled=True
+        case, shape, device, "bf16", "sdpa", grouped=True, compiled="inductor"
     ),
 }
 ON_REQUEST = {"HF bf16 compiled grouped"}
@@ -83,9 +83,9 @@ def compare(
     timings = {name: Timing() for name in names}
     for turn in range(turns + 1):
         for name, runner in runners.items():
-            seconds = getattr(runner, verb)(turn * (steps + 1), steps)
+            seconds = getattr(runner, verb)(steps)
             if turn:
-                timings[name].turns.append(sum(seconds) / steps)
+                timings[name].turns.append(seconds)
     return timings
 
 
@@ -248,7 +248,7 @@ def main() -> None:
         torch.set_num_threads(1)
         name, variant = args.measure_memory
         make, verb = cases_of(args, args.shape[0], 6)[name]
-        getattr(VARIANTS[variant](make(), SHAPES[args.shape[0]], torch.device("cpu")), verb)(0, 3)
+        getattr(VARIANTS[variant](make(), SHAPES[args.shape[0]], torch.device("cpu")), verb)(2)
         print(peak_memory(torch.device("cpu")))
         return
     report(args, info)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from palm.reader.rows.cache import training_rows
 DATA = Path(__file__).resolve().parents[1] / "data"
 VOCABULARY = 30522
 MASK_ID, FIRST_WORD = 103, 1000
+NUM_TAGS = 9
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Case:
 
     Args:
         name: for the report.
-        kind: the paradigm: match, mrc, mlm or seq_label.
+        kind: the paradigm: match, mrc, mlm or seq_label; crf is seq_label with one.
         batches: as a reader collates them, with targets.
         n_classes: number of labels.
     """
@@ -109,7 +110,7 @@ def made_up(kind: str, lengths: list[int], rows: int, seed: int = 0) -> Case:
     draw = np.random.default_rng(seed)
     groups = [lengths[start : start + rows] for start in range(0, len(lengths), rows)]
     batches = [_WITH_TARGETS[kind](_inputs(group, draw), draw) for group in groups]
-    return Case(f"{kind} {max(lengths)}", kind, batches)
+    return Case(f"{kind} {max(lengths)}", kind, batches, NUM_TAGS if "word_mask" in batches[0] else 2)
 
 
 def realistic_lengths(longest: int, mean: float, count: int) -> list[int]:
@@ -130,6 +131,12 @@ def masked(case: Case) -> Case:
     """The rows of a case with 15 % of their words to be guessed."""
     draw = np.random.default_rng(2)
     return Case("mlm", "mlm", [_mlm(dict(batch), draw) for batch in case.batches])
+
+
+def part_of(case: Case, number: int, count: int) -> Case:
+    """One of equal parts of every batch."""
+    cut = slice(number * case.rows // count, (number + 1) * case.rows // count)
+    return replace(case, batches=[{name: value[cut] for name, value in b.items()} for b in case.batches])
 
 
 def _inputs(lengths: list[int], draw: np.random.Generator) -> Tensors:
@@ -159,4 +166,11 @@ def _mlm(batch: Tensors, draw: np.random.Generator) -> Tensors:
     return {**batch, "token_ids": ids.view_as(mask), "mask_pos": places, "mask_label": labels}
 
 
-_WITH_TARGETS = {"match": _match, "mrc": _mrc, "mlm": _mlm}
+def _tags(batch: Tensors, draw: np.random.Generator) -> Tensors:
+    first_pieces = torch.from_numpy(draw.random(batch["input_mask"].shape) < 0.7)
+    words = batch["input_mask"] & first_pieces & (batch["position_ids"] > 0)
+    labels = torch.from_numpy(draw.integers(0, NUM_TAGS, words.shape)) * words
+    return {**batch, "word_mask": words, "label_ids": labels}
+
+
+_WITH_TARGETS = {"match": _match, "mrc": _mrc, "mlm": _mlm, "seq_label": _tags, "crf": _tags}

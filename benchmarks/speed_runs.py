@@ -1,12 +1,13 @@
-"""palm's and Hugging Face's side of the speed benchmarks: a few steps on given batches, timed one by one."""
+"""palm's and Hugging Face's side of the speed benchmarks: a few steps on given batches, timed together."""
 
 from __future__ import annotations
 
 import gc
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -19,9 +20,12 @@ from palm.core.numerics.precision import Precision
 from palm.core.numerics.weight_cache import WeightCache
 from palm.core.tensor_specs import Tensors
 from palm.engine.training.build import start
+from palm.engine.training.device_transfer import fetched, placed
 from palm.engine.training.model import outputs_of
+from palm.engine.training.planning import StepPlan, expect
 from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
+from palm.mixing import MixRatio
 from palm.optimizer import AdamW
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
 from palm.pretrained import from_ours
@@ -29,13 +33,15 @@ from palm.pretrained import from_ours
 LEARNING_RATE, WEIGHT_DECAY = 3e-5, 0.01
 
 
-def clock(device: torch.device) -> float:
-    """Seconds: of this process on one thread of a CPU, which others hardly disturb; otherwise of the wall."""
+def clock(device: torch.device, wall: bool = False) -> float:
+    """Seconds, when the device is done: of this process on one thread of a CPU, which others hardly disturb.
+
+    Otherwise of the wall, and always if `wall`.
+    """
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return (
-        time.process_time() if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter()
-    )
+    one_thread = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time() if one_thread and not wall else time.perf_counter()
 
 
 def peak_memory(device: torch.device) -> float:
@@ -61,19 +67,20 @@ def gemm_rate(shape: Shape, device: torch.device, dtype: torch.dtype, tokens: in
     return best
 
 
-def backbone_of(shape: Shape) -> BERT:
+def backbone_of(shape: Shape, dropout: float = 0.1) -> BERT:
     """The encoder that everybody starts from."""
     torch.manual_seed(0)
-    return BERT(**shape.settings)
+    return BERT(**shape.settings, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
-def head_of(case: Case, width: int) -> Head:
+def head_of(case: Case, width: int, dropout: float = 0.1) -> Head:
     """palm's head of a case."""
     heads: dict[str, Callable[[], Head]] = {
-        "match": lambda: Match(2, hidden_size=width),
+        "match": lambda: Match(2, hidden_size=width, dropout_prob=dropout),
         "mrc": lambda: MRC(hidden_size=width),
         "mlm": lambda: MaskLM(width, VOCABULARY),
-        "seq_label": lambda: SequenceLabel(case.n_classes, width),
+        "seq_label": lambda: SequenceLabel(case.n_classes, width, dropout),
+        "crf": lambda: SequenceLabel(case.n_classes, width, dropout, use_crf=True),
     }
     return heads[case.kind]()
 
@@ -90,9 +97,9 @@ class Ready:
         return self._batches[step % self.steps_per_epoch]
 
 
-def task_of(name: str, case: Case, shape: Shape, mix_ratio: float = 1.0) -> Task:
+def task_of(name: str, case: Case, shape: Shape, mix_ratio: float = 1.0, dropout: float = 0.1) -> Task:
     """A task without a reader, on the batches of a case."""
-    head = head_of(case, shape.hidden_size)
+    head = head_of(case, shape.hidden_size, dropout)
     task = Task(name, None, head, batch_size=case.rows, mix_ratio=mix_ratio)  # type: ignore[arg-type]
     task.stream = Ready(case)  # type: ignore[assignment]
     return task
@@ -106,6 +113,9 @@ class Palm:
         shape: of the encoder.
         device: where.
         precision: fp32 or bf16.
+        tasks: on one encoder; one by default, on all batches of the case.
+        dropout: of the encoder, and of that one task's head.
+        settings: further ones of the run, as `ema_decay`.
     """
 
     def __init__(
@@ -114,49 +124,69 @@ class Palm:
         shape: Shape,
         device: torch.device,
         precision: Precision,
+        tasks: Sequence[Task] = (),
+        dropout: float = 0.1,
+        **settings: Any,
     ) -> None:
         self.case, self.device, self.precision = case, device, precision
         self.cache = WeightCache()
-        self.task = task_of("task", case, shape)
+        self._next = 0
+        torch.manual_seed(0)
+        every = list(tasks) or [task_of("task", case, shape, dropout=dropout)]
+        self.task = every[0]
+        per_step = settings.get("tasks_per_step", 1)
+        plan = StepPlan(tasks=[task.progress() for task in every], mixing=MixRatio(), tasks_per_step=per_step)
+        expect(every, plan.over_epochs(9))
         self.training = start(
             Recipe(
-                backbone=backbone_of(shape),
-                tasks=[self.task],
+                backbone=backbone_of(shape, dropout),
+                tasks=every,
                 optimizer=AdamW(LEARNING_RATE, WEIGHT_DECAY),
                 schedule=lambda _: 1.0,
                 device=device,
                 precision=precision,
+                **settings,
             )
         )
 
-    def train(self, first: int, count: int) -> list[float]:
-        """Seconds of each of `count` training steps, from batch `first` on."""
+    def train(self, count: int) -> float:
+        """Seconds of a step: of `count` after one that is not counted, with one wait at their end."""
+        self.training.next_step()
+        started = clock(self.device)
+        for _ in range(count):
+            self.training.next_step()
+        return (clock(self.device) - started) / count
+
+    def host(self, count: int) -> float:
+        """Seconds that the host takes to enqueue a step, for a device that has nothing else to do."""
         seconds = []
-        for k in range(first, first + count):
-            started = clock(self.device)
-            self.training.step_on([(self.task, [self.case.batches[k % len(self.case.batches)]])])
-            seconds.append(clock(self.device) - started)
-        return seconds
+        for _ in range(count):
+            started = clock(self.device, wall=True)
+            self.training.next_step()
+            seconds.append(time.perf_counter() - started)
+        return median(seconds)
 
     @torch.inference_mode()
-    def predict(self, first: int, count: int) -> list[float]:
-        """Seconds of predicting each of `count` batches' rows, sorted by length as palm predicts files."""
-        rows = [row for k in range(first, first + count) for row in rows_of(self.case, k)]
+    def predict(self, count: int) -> float:
+        """Seconds of a batch: of the next `count`, whose rows are sorted by length as palm predicts files."""
+        rows = [row for k in range(self._next, self._next + count) for row in rows_of(self.case, k)]
+        self._next += count
         rows.sort(key=lambda row: len(row["input_ids"]))
         model = self.training.model.eval()
+        unread: list[Callable[[], Tensors]] = []
         started = clock(self.device)
         for first_row in range(0, len(rows), self.case.rows):
-            some = rows[first_row : first_row + self.case.rows]
-            batch = {name: value.to(self.device) for name, value in padded(some).items()}
-            batch = {ours: batch[theirs] for ours, theirs in NAMES.items()}
-            batch["position_ids"] = torch.arange(batch["input_mask"].shape[1], device=self.device).expand_as(
-                batch["input_mask"]
-            )
+            given = padded(rows[first_row : first_row + self.case.rows])
+            batch = {ours: given[theirs] for ours, theirs in NAMES.items()}
+            batch["position_ids"] = torch.arange(batch["input_mask"].shape[1]).expand_as(batch["input_mask"])
             batch["input_mask"] = batch["input_mask"].bool()
+            batch = placed(batch, self.device, model.backbone)
             with self.cache.active():  # as a loaded model does
-                outputs = outputs_of(model.backbone, self.task.head, batch, self.precision)
-            self.task.head.decode(outputs)
-        return [(clock(self.device) - started) / count] * count
+                unread.append(fetched(outputs_of(model.backbone, self.task.head, batch, self.precision)))
+            if len(unread) > 1:
+                self.task.head.decode(unread.pop(0)())
+        self.task.head.decode(unread.pop()())
+        return (clock(self.device) - started) / count
 
 
 NAMES = {"token_ids": "input_ids", "segment_ids": "token_type_ids", "input_mask": "attention_mask"}
@@ -210,7 +240,8 @@ class HuggingFace:
         attention: its `attn_implementation`.
         grouped: batches of rows of similar length, as its strategy `group_by_length` makes them; here of a
             turn's rows, so that everybody has the same ones.
-        compiled: its `torch_compile`.
+        workers: processes that collate batches.
+        compiled: its `torch_compile_backend`, if it compiles.
     """
 
     def __init__(
@@ -222,12 +253,14 @@ class HuggingFace:
         attention: str,
         *,
         grouped: bool = False,
-        compiled: bool = False,
+        workers: int = 0,
+        compiled: str | None = None,
     ) -> None:
         import transformers
 
         self.case, self.device, self.is_bf16 = case, device, precision == "bf16"
-        self.grouped, self.compiled = grouped, compiled
+        self.grouped, self.workers, self.compiled = grouped, workers, compiled
+        self._next = 0
         settings = shape.settings
         config = transformers.BertConfig(**settings, num_labels=case.n_classes, attn_implementation=attention)
         names = {
@@ -241,30 +274,37 @@ class HuggingFace:
         strange = self.model.bert.load_state_dict(weights, strict=False).unexpected_keys
         assert not [name for name in strange if "pooler" not in name], strange
 
-    def train(self, first: int, count: int) -> list[float]:
-        """Seconds of each of `count` training steps, from batch `first` on, after one that is not counted."""
-        timer = _timer(self.device)
-        rows = [row for k in range(first + 1, first + count + 1) for row in rows_of(self.case, k)]
+    def _rows(self, count: int) -> list[dict[str, Any]]:
+        """The rows of the next batches, which are then over."""
+        first = self._next
+        self._next += count
+        rows = [row for k in range(first, first + count) for row in rows_of(self.case, k)]
         if self.grouped:
             rows.sort(key=lambda row: len(row["input_ids"]), reverse=True)
-        self._trainer([*rows_of(self.case, first), *rows], timer, count + 1).train()
-        return [later - earlier for earlier, later in zip(timer.ends, timer.ends[1:], strict=False)]
+        return rows
 
-    def predict(self, first: int, count: int) -> list[float]:
-        """Seconds of predicting each of `count` batches, in their order."""
-        rows = [
-            {name: value for name, value in row.items() if name in NAMES.values()}
-            for k in range(first, first + count)
-            for row in rows_of(self.case, k)
-        ]
-        if self.grouped:
-            rows.sort(key=lambda row: len(row["input_ids"]))
-        trainer = self._trainer(rows, _timer(self.device), 1)
+    def train(self, count: int) -> float:
+        """Seconds of a step: of `count` after one that is not counted, with one wait at their end."""
+        timer = _timer(self.device)
+        self._trainer([*self._rows(1), *self._rows(count)], [timer], count + 1).train()
+        return (clock(self.device) - timer.first_end) / count
+
+    def host(self, count: int) -> float:
+        """Seconds that the host takes to enqueue a step, for a device that has nothing else to do."""
+        timer = _timer(self.device, waits=True)
+        self._trainer(self._rows(count + 1), [timer], count + 1).train()
+        return median(timer.host[1:])
+
+    def predict(self, count: int) -> float:
+        """Seconds of a batch among the next `count`."""
+        names = NAMES.values()
+        rows = [{name: row[name] for name in names} for row in self._rows(count)]
+        trainer = self._trainer(rows, [], 1)
         started = clock(self.device)
         trainer.predict(rows)
-        return [(clock(self.device) - started) / count] * count
+        return (clock(self.device) - started) / count
 
-    def _trainer(self, rows: list[dict[str, Any]], timer: Any, steps: int) -> Any:
+    def _trainer(self, rows: list[dict[str, Any]], timers: list[Any], steps: int) -> Any:
         import transformers
 
         class InOrder(transformers.Trainer):  # type: ignore[misc]
@@ -280,9 +320,11 @@ class HuggingFace:
             weight_decay=WEIGHT_DECAY,
             bf16=self.is_bf16,
             bf16_full_eval=self.is_bf16,
-            torch_compile=self.compiled,
+            torch_compile_backend=self.compiled,
             use_cpu=self.device.type == "cpu",
             dataloader_pin_memory=self.device.type == "cuda",
+            dataloader_num_workers=self.workers,
+            logging_nan_inf_filter=False,  # it waits for the device in every step
             save_strategy="no",
             logging_strategy="no",
             log_level="error",
@@ -290,21 +332,27 @@ class HuggingFace:
             disable_tqdm=True,
             remove_unused_columns=False,
         )
-        trainer = InOrder(self.model, arguments, padded, rows, callbacks=[timer])
+        trainer = InOrder(self.model, arguments, padded, rows, callbacks=timers)
         trainer.remove_callback(transformers.PrinterCallback)
         return trainer
 
 
-def _timer(device: torch.device) -> Any:
-    """Notes when each step of a Trainer is over."""
+def _timer(device: torch.device, waits: bool = False) -> Any:
+    """A callback that times a Trainer's steps; for the host's time, it waits for the device before each."""
     import transformers
 
     class Timer(transformers.TrainerCallback):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.ends: list[float] = []
+            self.host: list[float] = []
+            self.first_end = self._begin = 0.0
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self._begin = clock(device, wall=True) if waits else time.perf_counter()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            self.ends.append(clock(device))
+            self.host.append(time.perf_counter() - self._begin)
+            if len(self.host) == 1:
+                self.first_end = clock(device)
 
     return Timer()
 

@@ -74,6 +74,24 @@ ANSWERS = {
         "Leave it with the mechanic in the morning, it is ready in the evening.",
     ],
 }
+SPANS = {
+    "i ordered a {product} on {date}": ["product bought_on date"],
+    "has the {product} that i ordered on {date} been sent yet": ["product bought_on date"],
+    "i want to send the {product} back that i bought in {city}": ["product bought_in city"],
+    "is [shop the shop in {city} ] open on {date}": ["shop located_in city", "shop open_on date"],
+    "when does [shop the shop in {city} ] close on {date}": ["shop located_in city", "shop open_on date"],
+    "on {date} i was in [shop your shop in {city} ]": ["shop located_in city"],
+    "i need [repair a repair of my {product} ] on {date}": [
+        "repair repair_of product",
+        "repair booked_on date",
+    ],
+    "book [repair a repair of a {product} ] in {city}": ["repair repair_of product", "repair booked_in city"],
+    "on {date} i bought a {product} in [shop the shop in {city} ]": [
+        *("product bought_on date", "product bought_in shop", "shop located_in city"),
+    ],
+}
+"""Parts of requests with spans in brackets, some of them within others -> their relations."""
+
 NAMES = ["Ada Moss", "Ben Hill", "Cleo Park", "Dan Reed", "Eve Stone", "Finn Wood", "Gus Lane", "Ida Frost"]
 TIMES = ["seven", "eight", "nine", "ten"]
 YEARS = ["1952", "1968", "1974", "1983", "1991", "2004", "2011", "2019"]
@@ -114,6 +132,38 @@ def _labelled(pattern: str, values: dict[str, str]) -> Iterator[tuple[str, str]]
                 yield part, f"{'I' if number else 'B'}-{slot}"
 
 
+def annotated(rng: random.Random, number: int) -> list[dict[str, Any]]:
+    """Different requests of one or two parts, with spans of words, some within others, and their relations.
+
+    A part is a pattern of SPANS: `[label text ]` is a span, `{name}` a slot, which is one too.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    while len(found) < number:
+        row: dict[str, Any] = {"text_a": [], "spans": [], "relations": []}
+        for k in range(rng.choice([1, 1, 2])):
+            row["text_a"] += ["and"] * k
+            _add_part(row, rng.choice([*SPANS]), rng)
+        found.setdefault(" ".join(row["text_a"]), row)
+    return list(found.values())
+
+
+def _add_part(row: dict[str, Any], pattern: str, rng: random.Random) -> None:
+    """Add the words of a pattern, its spans in the order of their ends, and its relations."""
+    opened: list[tuple[str, int]] = []
+    numbers: dict[str, int] = {}
+    for word in re.sub(r"{(\w+)}", lambda m: f"[{m[1]} {rng.choice(SLOTS[m[1]])} ]", pattern).split():
+        if word.startswith("["):
+            opened.append((word[1:], len(row["text_a"])))
+        elif word == "]":
+            label, start = opened.pop()
+            numbers[label] = len(row["spans"])
+            row["spans"].append({"start": start, "end": len(row["text_a"]), "label": label})
+        else:
+            row["text_a"].append(word)
+    for head, label, tail in map(str.split, SPANS[pattern]):
+        row["relations"].append({"head": numbers[head], "tail": numbers[tail], "label": label})
+
+
 def squad(rng: random.Random) -> list[dict[str, Any]]:
     """A page about the shop in every town, with a question about each of its facts."""
     pages = []
@@ -139,6 +189,12 @@ def write_table(path: Path, head: str, rows: Iterable[Iterable[str]]) -> None:
     """A TSV file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in [head, *map("\t".join, rows)]), encoding="utf-8")
+
+
+def write_lines(path: Path, rows: Iterable[Any]) -> None:
+    """A file with one JSON object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -182,6 +238,12 @@ def main(folder: Path) -> None:
     for kind in ("cls", "multi_label"):
         numbers = {intent: number for number, intent in enumerate(REQUESTS)}
         write_json(folder / kind / "label_map.json", numbers)
+    rows = annotated(random.Random(2), 64)
+    for part, chosen in parts.items():
+        spans = ({name: row[name] for name in ("text_a", "spans")} for row in rows[chosen])
+        write_lines(folder / f"span/{part}.jsonl", spans)
+    kinds = sorted({span["label"] for row in rows for span in row["spans"]})
+    write_json(folder / "span/label_map.json", {label: number for number, label in enumerate(kinds)})
     labels = ["O", *(f"{kind}-{slot}" for slot in SLOTS for kind in "BI")]
     write_json(folder / "seq_label/label_map.json", {label: number for number, label in enumerate(labels)})
 

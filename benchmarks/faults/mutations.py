@@ -19,6 +19,7 @@ import logging
 import multiprocessing
 import os
 import random
+import re
 import resource
 import sys
 import tempfile
@@ -135,14 +136,13 @@ def _changed(data: bytearray, random: random.Random) -> bytes:
 
 def _replace_number(data: bytearray, random: random.Random) -> None:
     """A value of a text becomes another, with what is around it as it was."""
-    starts = [at for at in range(1, len(data)) if data[at - 1 : at] in (b" ", b":", b",", b"[", b"\t")]
+    starts = [found.end() for found in re.finditer(rb"[ :,[\t](?!\Z)", data)]
     if not starts:
         return
     start = random.choice(starts)
-    end = start
-    while end < len(data) and data[end : end + 1] not in (b" ", b",", b"]", b"}", b"\n", b"\t"):
-        end += 1
-    data[start:end] = random.choice(HUGE)
+    end = re.compile(rb"[ ,\]}\n\t]|\Z").search(data, start)
+    assert end is not None
+    data[start : end.start()] = random.choice(HUGE)
 
 
 def outcome(sample: Sample, right: str) -> tuple[str, str]:

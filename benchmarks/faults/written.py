@@ -16,7 +16,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +24,40 @@ import tiny_run
 from samples import Sample
 
 import palm
+from palm.check import check
+from palm.check.page import write_page
 from palm.config import read_config
 from palm.controller import Controller
-from palm.core.files.fs import is_written
-from palm.core.files.manifest import is_sealed
+from palm.core.files.cache import Cache
+from palm.core.files.fs import WRITTEN, check_replaceable, is_written
+from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.records import read_record
 from palm.engine.inference.prediction_resume import PREDICTION_LOG, PredictionLog
 from palm.engine.run.checkpoint import newest_checkpoint
+from palm.engine.run.determinism import EnoughSteps, Recorder, read_recording
 from palm.engine.run.run_directory import RunDirectory
+from palm.engine.run.run_lock import HOLDER, _holder, only_run_in
 from palm.engine.run.staged_directory import StagedDirectory
 from palm.engine.watching.history import read_lines
 from palm.experiments.comparison import compare as comparing
 from palm.experiments.comparison.setup import setup_of
-from palm.experiments.grid.folder import JOB, Grid, Job
+from palm.experiments.grid.folder import CONFIGURATION, JOB, Grid, Job
 from palm.experiments.search import sweep as sweeping
 from palm.experiments.search.study import Study
 from palm.export.hugging_face import to_hugging_face
 from palm.export.inspection import inspect_directory
 from palm.export.onnx_model import to_onnx
 from palm.export.sources import tasks_of_run
+from palm.reader.predicted_tables import write_table
 from palm.reader.predictions import SavedAnswers, SavedRecords
 from palm.reader.rows.cache import DataCache, key_of
+from palm.report import page as pages
 from palm.report.analysis import analyses_of
 from palm.report.difference import differences
 from palm.report.page import comparison_page, page
 from palm.report.plot import terminal_plot
 from palm.report.run import read_run
+from palm.starter.project import write_project
 
 TASKS = ("colour", "words")
 TEXTS = ["a red door", "a blue lamp"]
@@ -68,33 +76,37 @@ class Written:
     command: str
     folder: Path
     readings: Mapping[str, Callable[[], Any]]
-    opened: dict[str, set[str]] = field(default_factory=dict)
 
     def samples(self) -> Iterator[Sample]:
         """Yield every file with each reading that opens it; of equal ones (`step_5`, `step_10`), the last."""
         whole = self.folder.with_name(f"{self.folder.name}.whole")
         shutil.copytree(self.folder, whole, symlinks=True)
+        opened_by = {}
         for name, read in self.readings.items():
             with opened_files(self.folder) as opened:
                 read()
             restore(self.folder, {each.relative_to(whole): each for each in walk(whole)})
-            self.opened[name] = opened
-        files = (file for file in sorted(self.folder.rglob("*")) if file.is_file())
+            opened_by[name] = opened
+        files = (file for file in sorted(self.folder.rglob("*")) if file.is_file() and file.stat().st_size)
         kinds = {kind_of(file.relative_to(self.folder)): file for file in files}
         clean = functools.partial(
             restore, self.folder, {each.relative_to(whole): each for each in walk(whole)}
         )
         for kind, file in kinds.items():
-            for name, read in self.readings.items():
-                if str(file) in self.opened[name] and file.stat().st_size:
-                    sample = f"{self.command}: {kind}, {name}"
-                    yield Sample(sample, file, read, is_covered=has_checksum(file), clean=clean)
+            opening = {name: self.readings[name] for name in self.readings if str(file) in opened_by[name]}
+            for name, read in (opening or written_again(file)).items():
+                sample = f"{self.command}: {kind}, {name}"
+                yield Sample(sample, file, read, is_covered=has_checksum(file), clean=clean)
 
-    def unread(self) -> list[str]:
-        """The kinds of files that no reading opens; call it after `samples`."""
-        opened = set().union(*self.opened.values())
-        files = [file for file in self.folder.rglob("*") if file.is_file() and str(file) not in opened]
-        return sorted({kind_of(file.relative_to(self.folder)) for file in files})
+
+def written_again(file: Path) -> dict[str, Callable[[], Any]]:
+    """The next command's look at a file that no reading opens: may it be replaced, or its folder be used."""
+    sealed = [folder for folder in file.parents if is_sealed(folder)]
+    ours = [each for each in file.parent.iterdir() if is_written(each)] if file.name == WRITTEN else [file]
+    if sealed:
+        return {"verify": functools.partial(verify, sealed[0])}
+    assert all(map(is_written, ours)), f"nothing reads {file}"
+    return {"replace": lambda: [check_replaceable(each) for each in ours]}
 
 
 def kind_of(name: Path) -> str:
@@ -113,7 +125,7 @@ def has_checksum(file: Path) -> bool:
         return False
     if file.name in (PREDICTION_LOG, "rows.json") or any(map(is_sealed, file.parents)):
         return True
-    record = file.with_name(".palm-files.jsonl")
+    record = file.with_name(WRITTEN)
     lines = map(json.loads, record.read_text(encoding="utf-8").splitlines()) if record.is_file() else ()
     grows = [line["grows"] for line in lines if line["name"] == file.name and "sha256" in line]
     return is_written(file) and not any(grows)
@@ -176,17 +188,25 @@ def written(folder: Path, with_grids: bool = True) -> list[Written]:
     tiny_run.write_many(data, 40)
     os.environ["PALM_DATA_CACHE"] = str(folder / "cache")
     found = [_run(folder, data), _staged(folder, data), *_of_model(folder, data), _cache(folder, data)]
+    found += [*_of_program(folder, data), _project(folder), _graphs(folder)]
     return found + ([_comparison(folder, data), _sweep(folder, data)] if with_grids else [])
 
 
 def _run(folder: Path, data: Path) -> Written:
     out = folder / "run"
-    settings = tiny_run.settings(data, out, use_data_cache=True, data_cache=str(folder / "cache"))
+    cache = {"use_data_cache": True, "data_cache": str(folder / "cache")}
+    settings = tiny_run.settings(data, out, **cache)
+    rough = folder / "rough.tsv"
+    rough.write_text(
+        (data / "colour.tsv").read_text(encoding="utf-8") + "seven\ta red door\n", encoding="utf-8"
+    )
+    settings["tasks"]["colour"] |= {"train_file": str(rough), "on_bad_row": "skip"}  # for bad_rows.jsonl
     (folder / "run.yaml").write_text(json.dumps(settings), encoding="utf-8")
     Controller(folder / "run.yaml", argv=[]).train()
     shutil.copytree(out, folder / "other")
     palm.write_report(out)
     palm.plot(out)
+    write_page(check(folder / "run.yaml", measure=False), out / "check.html")
 
     newest = newest_checkpoint(out)
 
@@ -195,9 +215,8 @@ def _run(folder: Path, data: Path) -> Written:
             raise palm.PalmError("passed over, with a warning")
         return [task.head.state_dict() for task in tasks_of_run(newest or out)]
 
-    return Written(
-        "train", out, {**_readings_of_run(out), "start": lambda: _start(out, str(newest)), "tasks": tasks}
-    )
+    start = functools.partial(_start, out, str(newest))
+    return Written("train", out, {**_readings_of_run(out), "start": start, "tasks": tasks})
 
 
 def _start(out: Path, newest: str) -> Any:
@@ -213,7 +232,13 @@ def _readings_of_run(out: Path) -> dict[str, Callable[[], Any]]:
         run = read_run(out)
         return page(run, analyses_of(run, predict=False))
 
+    models = {
+        f"load {place.relative_to(out)}": functools.partial(_weights, place)
+        for place in (*out.glob("*/*_model"), *out.glob("best/*"))
+        if is_sealed(place)
+    }
     return {
+        **models,
         "report": report,
         "plot": lambda: terminal_plot(out),
         "diff": lambda: differences(str(out), str(out.with_name("other"))),
@@ -221,6 +246,10 @@ def _readings_of_run(out: Path) -> dict[str, Callable[[], Any]]:
         "load": lambda: palm.load_model(out / "colour", precision="fp32").predict(TEXTS),
         "history": lambda: read_lines(out / "history.jsonl"),
     }
+
+
+def _weights(model: Path) -> Any:
+    return palm.load_model(model, precision="fp32").weights()
 
 
 def _staged(folder: Path, data: Path) -> Written:
@@ -234,7 +263,10 @@ def _staged(folder: Path, data: Path) -> Written:
         staged.open()
         return staged.write_history()
 
-    return Written("train in stages", out, {**_readings_of_run(out), "resume": resume})
+    def start_from() -> Any:
+        return [task.head.state_dict() for task in tasks_of_run(out / "stages" / "1-joint" / "weights")]
+
+    return Written("train in stages", out, {**_readings_of_run(out), "resume": resume, "start": start_from})
 
 
 def _of_model(folder: Path, data: Path) -> Iterator[Written]:
@@ -242,6 +274,10 @@ def _of_model(folder: Path, data: Path) -> Iterator[Written]:
     out = folder / "predicted"
     model.predict_file(data / "many.tsv", out)
     yield Written("predict", out, {"records": lambda: list(SavedRecords(out / "predictions.json", 40, [0]))})
+    table = folder / "table"
+    records = list(model.predict_file(data / "many.tsv", folder / "records"))
+    write_table(records, table / "predicted.tsv", model.reader, data / "many.tsv")
+    yield Written("predict a table", table, {})
     yield stopped_prediction(folder / "stopped")
     answers = folder / "answers"
     answers.mkdir()
@@ -255,6 +291,9 @@ def _of_model(folder: Path, data: Path) -> Iterator[Written]:
         if kind == "hf":
             readings["load"] = functools.partial(_backbone, target)
         yield Written(f"export --to {kind}", target, readings)
+    merged = folder / "merged"
+    palm.merge([folder / "run" / "colour" / name for name in ("infer_model", "best_model")], merged)
+    yield Written("merge", merged, {"load": functools.partial(_weights, merged)})
     target = folder / "converted"
     palm.convert(folder / "run" / "colour" / "infer_model", target, to="palm")
     load = functools.partial(_backbone, target)
@@ -295,13 +334,70 @@ def _cache(folder: Path, data: Path) -> Written:
     return Written("the data cache", cache.folder, {"rows": read})
 
 
+def _graphs(folder: Path) -> Written:
+    """The cache of ONNX graphs; a damaged one is made anew, here by a copy."""
+    original, cache = folder / "export_onnx" / "model.onnx", Cache(folder / "graphs")
+
+    def read() -> bytes:
+        copy = functools.partial(shutil.copy, original)
+        return cache.file("0" * 32, "model.onnx", "a graph", copy).read_bytes()
+
+    read()
+    return Written("the cache of graphs", cache.folder, {"file": read})
+
+
+def _of_program(folder: Path, data: Path) -> Iterator[Written]:
+    """The recipe of a trainer, the recording of verify-resume, and the note about a folder's holder."""
+    out = folder / "trainer"
+    reader = palm.reader.MaskLMReader(data / "vocab.txt", 8)
+    reader.load_data(data / "words.tsv", 8)
+    encoder = palm.backbone.BERT.from_config(tiny_run.settings(data, out))
+    reader.register_with(encoder)
+    trainer = palm.Trainer("words")
+    trainer.build_forward(encoder, palm.head.MaskLM(16, len(tiny_run.WORDS)))
+    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
+    trainer.fit_reader(reader)
+    trainer.set_saver(out, 5)
+    trainer.train()
+    yield Written(
+        "a trainer", out, {"report": lambda: page(read_run(out), analyses_of(read_run(out), predict=False))}
+    )
+    steps = folder / "recording"
+    steps.mkdir()
+    recorder = Recorder(steps / "steps.jsonl", last=4)
+    with suppress(EnoughSteps):
+        Controller(tiny_run.settings(data, folder / "recorded"), argv=[]).train([recorder])
+    yield Written("verify-resume", steps, {"steps": lambda: read_recording(recorder.path)})
+    held = folder / "held"
+    with only_run_in(folder / "holder"):
+        held.mkdir()
+        shutil.copy(folder / "holder" / HOLDER, held)
+    yield Written("a lock", held, {"holder": lambda: _holder(held)})
+
+
+def _project(folder: Path) -> Written:
+    out = folder / "project"
+    write_project(out, {"cls": "cls"})
+    for name in ("README.md", "run.sh"):
+        (out / name).unlink()  # for people alone
+    return Written("init", out, {"check": lambda: check(out / "config.yaml", measure=False).as_json()})
+
+
 def _grid_config(folder: Path, data: Path, name: str) -> Path:
-    settings = tiny_run.settings(data, folder / name, num_epochs=1, save_every_n_steps=None)
+    settings = tiny_run.settings(data, folder / name, num_epochs=1)
     del settings["save_every_n_steps"]
     settings["target_tag"] = [1, 0]
     file = folder / f"{name}.yaml"
     file.write_text(json.dumps(settings), encoding="utf-8")
     return file
+
+
+def _jobs(out: Path) -> Any:
+    """What the processes of a grid read."""
+    return [
+        (read_record(folder / JOB, Job), read_config(folder / CONFIGURATION, argv=[]).resolved())
+        for folder in Grid(out).folders()
+    ]
 
 
 def _comparison(folder: Path, data: Path) -> Written:
@@ -316,7 +412,7 @@ def _comparison(folder: Path, data: Path) -> Written:
         {
             "again": lambda: comparing._compared(setup, Grid(out), str(config), 2, 1, False, True).as_json(),
             "report": lambda: comparison_page(out),
-            "jobs": lambda: [read_record(folder / JOB, Job) for folder in Grid(out).folders()],
+            "jobs": lambda: _jobs(out),
         },
     )
 
@@ -339,15 +435,13 @@ def _sweep(folder: Path, data: Path) -> Written:
     return Written(
         "sweep",
         out,
-        {"again": again, "jobs": lambda: [read_record(folder / JOB, Job) for folder in Grid(out).folders()]},
+        {"again": again, "jobs": lambda: _jobs(out)},
     )
 
 
 def samples(folder: Path, with_grids: bool = True) -> list[Sample]:
     """All samples, written below `folder`."""
     logging.disable(logging.CRITICAL)
+    pages.environment = functools.cache(pages.environment)  # templates are compiled once, not for each page
     made = written(folder, with_grids)
-    found = list(itertools.chain.from_iterable(each.samples() for each in made))
-    for each in made:
-        print(f"{each.command}: nothing reads {', '.join(each.unread()) or '-'}", file=sys.stderr)
-    return found
+    return list(itertools.chain.from_iterable(each.samples() for each in made))

@@ -108,7 +108,7 @@ def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[d
     targets = [task.name for task in training.tasks if task.is_target]
     names = [task.name for task in training.tasks]
     directory = RunDirectory(settings.save_path, names, targets, settings.resume, settings.overwrite)
-    saving = saving_of(training, plan, settings, directory)
+    saving = saving_of(training, plan, settings, directory, controller.plan.chosen)
     problems = [*_plan_problems(plan, settings), *saving_problems(saving, directory)]
     if stages:
         steps = (

@@ -33,6 +33,7 @@ from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.files import data_size
 from palm.reader.tables.record import cut
+from palm.reader.tables.selection import is_selection, read_selection, table_of
 from palm.reader.text.bad_rows import BadRows
 
 FIRST_ROWS = 3
@@ -52,6 +53,7 @@ class FileCheck:
     Args:
         role: what the run does with it: `train`, `dev` or `pred`.
         path: where it is.
+        chosen_by: the settings that chose rows of it; empty where all are used.
         bytes: its size.
         examples: how many it has.
         rows: what they became: as many, or more where long texts are cut into windows.
@@ -74,6 +76,7 @@ class FileCheck:
 
     role: Role
     path: str
+    chosen_by: Mapping[str, Any]
     bytes: int
     examples: int
     rows: int
@@ -187,8 +190,9 @@ class FileReading:
         least, total, largest = counts.values or (0.0, 0.0, 0.0)
         return FileCheck(
             role=self.role,
-            path=str(self.path),
-            bytes=data_size(self.path),
+            path=str(table_of(self.path)),
+            chosen_by=read_selection(self.path).settings if is_selection(self.path) else {},
+            bytes=data_size(table_of(self.path)),
             examples=counts.examples,
             rows=len(lengths),
             repeated=repeated,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -58,13 +59,21 @@ class Saving:
     there: Sequence[str]
 
 
-def saving_of(training: Training, plan: RunPlan, settings: RunSettings, directory: RunDirectory) -> Saving:
-    """List the files that a run writes; nothing is touched."""
+def saving_of(
+    training: Training,
+    plan: RunPlan,
+    settings: RunSettings,
+    directory: RunDirectory,
+    chosen: Mapping[Path, str],
+) -> Saving:
+    """List the files that a run writes, records of `chosen` rows among them; nothing is touched."""
     folder = settings.save_path
     places = [
         Place(path, when, size, next(folder.glob(path), None) is not None, written)
         for path, when, size, written in _places(training, plan, settings)
     ]
+    when = "at the start; prediction and evaluation find their rows there"
+    places += [Place(path.name, when, len(text), path.exists(), len(text)) for path, text in chosen.items()]
     existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     total = sum(place.bytes for place in places)
     free = shutil.disk_usage(existing).free

@@ -73,6 +73,8 @@ def _data(check: Check) -> Iterator[str]:
     yield from aligned(rows)
     for task in check.data:
         for file in task.files:
+            if file.chosen_by:
+                yield f"{task.task} {file.role}: chosen of {file.path} by {', '.join(file.chosen_by)}"
             if counted := labels_of(file):
                 yield f"{task.task} {file.role}: {counted}"
         for file in task.files[:1]:

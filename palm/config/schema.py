@@ -9,6 +9,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from palm.core.checks import FILE_NAMES
@@ -52,6 +53,7 @@ class Parameter:
         return (self.name, *self.aliases)
 
 
+@cache
 def settings_of(consumer: Consumer) -> dict[str, Parameter]:
     """The settings that a class or function accepts, by name, in the order of its signature.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.registry import did_you_mean
 from palm.reader.tables.columns import TARGETS, Columns
-from palm.reader.tables.files import TableFormat
 from palm.reader.tables.reading import pass_over, raw_rows
 from palm.reader.tables.record import TableRow, cell_text
 from palm.reader.tables.selection import ENDING, Numbers, RowKeys, Selection, data_checksum, sample, split
@@ -54,6 +53,13 @@ class RowSettings:
         """The seed of all choices by chance."""
         return int((self.split or {}).get("seed", 1))
 
+    def wants(self, row: TableRow) -> bool:
+        """Tell whether a row has the values of `where`."""
+        return all(
+            cell_text(row.cells.get(name)) in map(cell_text, value if isinstance(value, list) else [value])
+            for name, value in (self.where or {}).items()
+        )
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """Each setting with a wrong value, and what is wrong with it."""
         if strange := sorted(self.fractions.keys() - {"dev", "test"}):
@@ -64,45 +70,6 @@ class RowSettings:
         for name, count in (("sample", self.sample), ("sample_per_label", self.sample_per_label)):
             if count is not None and count < 1:
                 yield name, f"should be 1 or more, not {count}"
-
-
-@dataclass
-class _Table:
-    """A table, with the tasks that choose rows of it in the same way."""
-
-    path: Path
-    settings: RowSettings
-    format: TableFormat | None
-    tasks: dict[str, tuple[Columns, Sequence[str], RowKeys]] = field(default_factory=dict)
-
-    def rows(self) -> dict[str, Numbers]:
-        """Read the table once, for every task; returns the numbers of the rows of each part."""
-        chosen = []
-        for number, row in enumerate(raw_rows(self.path, self._look_up, pass_over, self.format)):
-            if not self._is_wanted(row):
-                continue
-            chosen.append(number)
-            for columns, names, keys in self.tasks.values():
-                cells = columns.row(row).cells
-                texts = [cells.get(name) for name in names]
-                keys.add(texts, next((cells[name] for name in TARGETS if name in cells), None))
-        parts = split([keys for _, _, keys in self.tasks.values()], self.settings.fractions)
-        numbers = np.asarray(chosen, dtype=np.int64)
-        return {**parts, "": numbers}
-
-    def _look_up(self, names: Sequence[str], place: str, varies: bool) -> None:
-        for columns, _, _ in self.tasks.values():
-            columns.head(names, place, varies)
-        for name in self.settings.where or {}:
-            if name not in names and not varies:
-                hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
-                raise DataError(f"{place}: where names {name!r}, which is no column of the file{hint}")
-
-    def _is_wanted(self, row: TableRow) -> bool:
-        return all(
-            cell_text(row.cells.get(name)) in map(cell_text, value if isinstance(value, list) else [value])
-            for name, value in (self.settings.where or {}).items()
-        )
 
 
 def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> dict[Path, str]:
@@ -119,7 +86,7 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
     Raises:
         DataError: a table cannot be read.
     """
-    tables: dict[str, _Table] = {}
+    tables: dict[str, list[Any]] = {}
     records: dict[Path, str] = {}
     for task in tasks:
         if task.rows == RowSettings() or task.task.get("train_file") is None:
@@ -136,23 +103,45 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
                     part,
                     FILES[part],
                 )
-        cls, arguments = task.reader
         key = json.dumps([str(task.task["train_file"]), task.rows.where, task.rows.split], default=str)
-        format_ = cls.table_format(task.task["train_file"], arguments.get("format"))
-        new = _Table(task.task["train_file"], task.rows, format_)
-        table = tables.setdefault(key, new)
-        columns = Columns((), cls.known_columns, arguments.get("columns"))
-        table.tasks[task.name] = (columns, cls.split_by, RowKeys(task.rows.seed))
-    for table in tables.values():
-        parts = table.rows()
-        digest = data_checksum(table.path)
-        for task in (task for task in tasks if task.name in table.tasks):
-            _, _, keys = table.tasks[task.name]
-            chosen = dict(parts)
-            chosen["train"] = sample(keys, parts["train"], task.rows.sample, task.rows.sample_per_label)
-            rows = {name: parts[""][chosen[name]] for name in FILES if name in chosen}
+        tables.setdefault(key, []).append(task)
+    for sharing in tables.values():
+        for task, rows, digest in _chosen(sharing):
             _enter(task, rows, digest, folder, records)
     return records
+
+
+def _chosen(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Numbers], str]]:
+    """Read a table once, for all tasks that choose of it alike; yields each with its rows by part."""
+    path = tasks[0].task["train_file"]
+    settings = tasks[0].rows
+    kind, arguments = tasks[0].reader
+    columns = [Columns((), task.reader[0].known_columns, task.reader[1].get("columns")) for task in tasks]
+    keys = [RowKeys(settings.seed) for _ in tasks]
+
+    def look_up(names: Sequence[str], place: str, varies: bool) -> None:
+        for own in columns:
+            own.head(names, place, varies)
+        for name in settings.where or {}:
+            if name not in names and not varies:
+                hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+                raise DataError(f"{place}: where names {name!r}, which is no column of the file{hint}")
+
+    numbers = []
+    rows = raw_rows(path, look_up, pass_over, kind.table_format(path, arguments.get("format")))
+    for number, row in enumerate(rows):
+        if settings.wants(row):
+            numbers.append(number)
+            for task, own, of_task in zip(tasks, columns, keys, strict=True):
+                cells = own.row(row).cells
+                label = next((cells[name] for name in TARGETS if name in cells), None)
+                of_task.add([cells.get(name) for name in task.reader[0].split_by], label)
+    parts = split(keys, settings.fractions)
+    digest = data_checksum(path)
+    for task, of_task in zip(tasks, keys, strict=True):
+        train = sample(of_task, parts["train"], task.rows.sample, task.rows.sample_per_label)
+        places = {**parts, "train": train}
+        yield task, {part: np.asarray(numbers, dtype=np.int64)[places[part]] for part in places}, digest
 
 
 def _enter(
@@ -162,7 +151,7 @@ def _enter(
     settings = {name: value for name, value in vars(task.rows).items() if value is not None}
     found = {}
     for part, rows in parts.items():
-        text = Selection(task.task["train_file"], digest, rows.tolist()).text(settings)
+        text = Selection(task.task["train_file"], digest, rows.tolist(), settings).text
         name = f"{task.name}.{part}{ENDING}"
         key = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:32]
         found[part] = Cache.of_anyone().file(

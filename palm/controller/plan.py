@@ -248,7 +248,7 @@ def _owners() -> dict[str, dict[str, list[str]]]:
     found: dict[str, dict[str, list[str]]] = {}
     for registry in (READERS, HEADS, BACKBONES, OPTIMIZERS, LR_SCHEDULES, MIXINGS, BALANCES):
         for name in registry:
-            for parameter in settings_of(registry[name]).values():
+            for parameter in settings_of(registry[name]).values():  # type: ignore[arg-type]
                 for spelling in parameter.spellings:
                     found.setdefault(spelling, {}).setdefault(SETTING_OF[registry.kind], []).append(name)
     return found

@@ -170,8 +170,8 @@ class TaskParts:
     """The components of one task.
 
     Args:
-        reader: reads its data: cls, match, multi_label, mrc, mlm or seq_label, or the dotted path of a class.
-        paradigm: its head: cls, match, multi_label, mrc, mlm, seq_label, regression, or a class's path.
+        reader: reads its data: cls, match, multi_label, mrc, mlm, seq_label, span, or a class's path.
+        paradigm: its head: cls, match, multi_label, mrc, mlm, seq_label, span, regression, or a class's path.
     """
 
     reader: str

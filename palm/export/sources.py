@@ -79,9 +79,9 @@ def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[InferenceMo
         models = []
         for task, parts in components["tasks"].items():
             head = rebuild(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
-            load_into(head, weights.heads[task], folder)
             reader = rebuild(READERS, parts["reader"], folder, trust=trust)
             models.append(InferenceModel(task, reader, backbone, head, precision="fp32"))
+            load_into(head, weights.heads[task], folder)
         return models
 
 

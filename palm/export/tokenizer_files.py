@@ -11,8 +11,9 @@ from tokenizers import normalizers, pre_tokenizers, processors
 from palm.backbone import Backbone
 from palm.core.errors import PalmError
 from palm.core.files.fs import write_json, write_text
-from palm.reader import Reader, SequenceLabelReader
+from palm.reader import Reader
 from palm.reader.text.tokenizer import Tokenizer, WordPieceTokenizer
+from palm.reader.words import WordReader
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 """Of special tokens, as Hugging Face calls them."""
@@ -86,7 +87,7 @@ def save_reader(reader: Reader, backbone: Backbone, folder: Path, *, marks_text:
         do_lower_case=reader.settings["do_lower_case"],
         marks_text=marks_text,
         strips_blanks=getattr(reader, "for_cn", False),
-        cuts_words=isinstance(reader, SequenceLabelReader),
+        cuts_words=isinstance(reader, WordReader),
     )
 
 

@@ -2,7 +2,7 @@
 
 from palm.head import base_head
 from palm.head.seq_label import SequenceLabel
-from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression
+from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, Span
 
 __all__ = [
     "MRC",
@@ -13,5 +13,6 @@ __all__ = [
     "MultiLabel",
     "Regression",
     "SequenceLabel",
+    "Span",
     "base_head",
 ]

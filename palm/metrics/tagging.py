@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from palm.core.errors import PalmError
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
@@ -52,31 +53,49 @@ def entities(labels: Sequence[str]) -> list[Entity]:
     return result
 
 
-@METRICS.register("entity_f1")
-class EntityF1(Metric):
-    """Precision, recall and F1 of entities; one is right if its kind, its first and its last word are."""
+class SetF1(Metric):
+    """Base of metrics of exact things: F1, precision and recall of all texts' things counted together.
 
-    needs = ("labels",)
-    main = "entity_f1"
+    Attributes:
+        name: of the things, with which the names of the numbers begin.
+    """
+
+    name: ClassVar[str]
 
     def __init__(self) -> None:
         self._right = 0
         self._predicted = 0
         self._true = 0
 
+    @abstractmethod
+    def things(self, record: Mapping[str, Any]) -> set[Any]:
+        """The things of a prediction or of a truth."""
+
     def update(self, prediction: Prediction, truth: Truth) -> None:
-        predicted = set(entities(prediction["labels"]))
-        true = set(entities(truth["labels"]))
+        predicted = self.things(prediction)
+        true = self.things(truth)
         self._right += len(predicted & true)
         self._predicted += len(predicted)
         self._true += len(true)
 
     def compute(self) -> dict[str, float]:
         return {
-            "entity_f1": _ratio(2 * self._right, self._predicted + self._true),
-            "entity_precision": _ratio(self._right, self._predicted),
-            "entity_recall": _ratio(self._right, self._true),
+            f"{self.name}_f1": _ratio(2 * self._right, self._predicted + self._true),
+            f"{self.name}_precision": _ratio(self._right, self._predicted),
+            f"{self.name}_recall": _ratio(self._right, self._true),
         }
+
+
+@METRICS.register("entity_f1")
+class EntityF1(SetF1):
+    """Precision, recall and F1 of entities; one is right if its kind, its first and its last word are."""
+
+    needs = ("labels",)
+    main = "entity_f1"
+    name = "entity"
+
+    def things(self, record: Mapping[str, Any]) -> set[Any]:
+        return set(entities(record["labels"]))
 
 
 @METRICS.register("token_accuracy")

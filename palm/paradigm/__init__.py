@@ -1,4 +1,4 @@
-"""Heads by name: `cls`, `match`, `mrc`, `mlm`, `multi_label`, `seq_label` and `regression`."""
+"""Heads by name: `cls`, `match`, `mrc`, `mlm`, `multi_label`, `seq_label`, `span` and `regression`."""
 
 from palm.paradigm.base import HEADS, Head
 from palm.paradigm.cls import Classify
@@ -8,5 +8,17 @@ from palm.paradigm.mrc import MRC
 from palm.paradigm.multi_label import MultiLabel
 from palm.paradigm.regression import Regression
 from palm.paradigm.seq_label import SequenceLabel
+from palm.paradigm.span import Span
 
-__all__ = ["HEADS", "MRC", "Classify", "Head", "MaskLM", "Match", "MultiLabel", "Regression", "SequenceLabel"]
+__all__ = [
+    "HEADS",
+    "MRC",
+    "Classify",
+    "Head",
+    "MaskLM",
+    "Match",
+    "MultiLabel",
+    "Regression",
+    "SequenceLabel",
+    "Span",
+]

@@ -10,6 +10,7 @@ from palm.reader.multi_label import MultiLabelReader
 from palm.reader.predictions import Predictions, Record
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.seq_label import SequenceLabelReader
+from palm.reader.span import SpanReader
 
 __all__ = [
     "READERS",
@@ -25,5 +26,6 @@ __all__ = [
     "Record",
     "Rows",
     "SequenceLabelReader",
+    "SpanReader",
     "base_reader",
 ]

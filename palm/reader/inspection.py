@@ -131,6 +131,8 @@ class FileStatistics:
                 self.labels[self.names.get(truth["label"], str(truth["label"]))] += 1
             elif "label_set" in truth:
                 self.labels.update(self.names.get(label, str(label)) for label in truth["label_set"])
+            elif "spans" in truth:
+                self.labels.update(span["label"] for span in truth["spans"])
             elif "labels" in truth:
                 self.labels.update(truth["labels"])
             elif isinstance(value := truth.get("value"), float):
@@ -210,6 +212,8 @@ def _targets(reader: Reader, batch: Tensors, row: int, tokenizer: Tokenizer) -> 
             value = batch[name][row]
             if name == "label_set":
                 value = value.eq(1).nonzero()[:, 0]
+            elif value.ndim > 1:
+                value = value[value > 0] - 1  # of spans, those that have a label
             # Of labels of tokens, those of the tokens that have one.
             labels = [n for n in value[: len(tokens)].tolist() if n >= 0] if value.ndim else [value.item()]
             text = " ".join(names.get(int(label), f"{label}") for label in labels)

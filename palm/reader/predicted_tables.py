@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice
@@ -24,8 +23,8 @@ from palm.reader.tables.record import TableRow
 LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name")
 """Fields of a record that a table shows in other words, or not."""
 
-Types = Callable[[], Any]
-"""Gives the types of all columns, as a `pyarrow.Schema`."""
+Schemas = Callable[[], Iterable[Any]]
+"""Gives the columns with their types, as several `pyarrow.Schema` that belong together."""
 
 BATCH = 1024
 """Rows in memory at a time; of the first of them, the task's columns and their types are taken."""
@@ -101,22 +100,21 @@ def write_table(
     with write_atomically(path) as file:
         first = list(islice(rows, BATCH))
         columns = list(dict.fromkeys(chain(names, *first)))
-        count = 0
-
-        def checked() -> Iterator[Record]:
-            nonlocal count
-            for row in chain(first, rows):
-                if strange := row.keys() - {*columns}:
-                    raise StorageError(f"{path}: only some rows have {', '.join(strange)}; write .jsonl")
-                count += 1
-                yield row
-
-        write(file, columns, checked(), partial(_schema, reader, source, first))
-    return SavedTable(path, count)
+        made = _uniform(chain(first, rows), columns, path)
+        return SavedTable(path, write(file, made, columns, partial(_schemas, reader, source, first, names)))
 
 
 def _cells_of(rows: Iterable[TableRow] | None) -> Iterator[Mapping[str, Any]]:
     return (row.cells for row in rows or ())
+
+
+def _uniform(
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[str], path: Path
+) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        if strange := row.keys() - {*columns}:
+            raise StorageError(f"{path}: only some rows have {', '.join(strange)}; write .jsonl")
+        yield {name: row.get(name) for name in columns}
 
 
 class SavedTable(SavedRecords):
@@ -131,67 +129,52 @@ class SavedTable(SavedRecords):
         return (dict(row.cells) for row in raw_rows(self.path))
 
 
-def _write_csv(file: BinaryIO, names: Sequence[str], rows: Iterable[Record], _: Types) -> None:
+def _write_csv(file: BinaryIO, rows: Iterable[Record], columns: Sequence[str], _: Schemas) -> int:
     text = TextIOWrapper(file, "utf-8", "backslashreplace", "")
     writer = csv.writer(text)
-    writer.writerow(names)
-    writer.writerows([_csv_cell(row.get(name)) for name in names] for row in rows)
+    writer.writerow(columns)
+    count = sum(1 for row in rows if writer.writerow(map(_csv_cell, row.values())))
     text.detach()
+    return count
 
 
 def _csv_cell(value: Any) -> Any:
-    return (
-        json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, (list, dict, bool)) else value
-    )
+    is_plain = not isinstance(value, (list, dict, bool))
+    return value if is_plain else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _write_parquet(file: BinaryIO, names: Sequence[str], rows: Iterable[Record], types: Types) -> None:  # noqa: ARG001
+def _write_parquet(file: BinaryIO, rows: Iterable[Record], _: Sequence[str], schemas: Schemas) -> int:
     try:
+        from pyarrow import ArrowException, Table, unify_schemas
         from pyarrow.parquet import ParquetWriter
     except ImportError:
         raise StorageError("Parquet files need pyarrow: pip install 'palm-torch[parquet]'") from None
-    schema = types()
-    with ParquetWriter(file, schema) as writer:
-        for batch in chunks_of(rows, BATCH):
-            writer.write_table(_arrow_table(batch, schema))
-
-
-def _schema(reader: Reader, source: Path, first: Sequence[Record]) -> Any:
-    """The columns and their types: those of the input's files, then of the first predictions."""
-    from pyarrow import unify_schemas
-
-    found = reader.rows_of(source)
-    known = None if found is None else arrow_schema(source)
-    batches = chunks_of(_cells_of(found) if known is None else (), BATCH)
-    schemas = [_arrow_table(batch).schema for batch in batches] if known is None else [known]
-    names = {name for schema in schemas for name in schema.names}
-    task = [{name: value for name, value in row.items() if name not in names} for row in first]
-    with _type_errors():
-        return unify_schemas(
-            [*schemas, _arrow_table(task).schema], promote_options="permissive"
-        ).remove_metadata()
-
-
-def _arrow_table(rows: Sequence[Mapping[str, Any]], schema: Any = None) -> Any:
-    from pyarrow import table
-
-    names = dict.fromkeys(chain.from_iterable(rows)) if schema is None else schema.names
-    with _type_errors():
-        return table({name: [row.get(name) for row in rows] for name in names}, schema)
-
-
-@contextmanager
-def _type_errors() -> Iterator[None]:
-    """Turn pyarrow's errors about values and types into palm's."""
-    from pyarrow import ArrowException
-
+    count = 0
     try:
-        yield
+        schema = unify_schemas([*schemas()], promote_options="permissive").remove_metadata()
+        with ParquetWriter(file, schema) as writer:
+            for batch in chunks_of(rows, BATCH):
+                writer.write_table(Table.from_pylist(batch, schema))
+                count += len(batch)
     except (ArrowException, OverflowError, UnicodeError) as error:
         raise StorageError(f"the rows have no common types as Parquet ({error}); write .jsonl") from error
+    return count
 
 
-_WRITE: dict[str, Callable[[BinaryIO, Sequence[str], Iterable[Record], Types], None]] = {
+def _schemas(reader: Reader, source: Path, first: Sequence[Record], names: Sequence[str]) -> Iterator[Any]:
+    """The types of the input's files, or of all its rows, and of the first predictions."""
+    from pyarrow import Table
+
+    known = arrow_schema(source) if names else None
+    batches = chunks_of(_cells_of(reader.rows_of(source)) if known is None else (), BATCH)
+    yield from [] if known is None else [known]
+    for batch in batches:
+        yield Table.from_pylist([{name: row.get(name) for name in names} for row in batch]).schema
+    task = dict.fromkeys(name for row in first for name in row if name not in names)
+    yield Table.from_pylist([{name: row.get(name) for name in task} for row in first]).schema
+
+
+_WRITE: dict[str, Callable[[BinaryIO, Iterable[Record], Sequence[str], Schemas], int]] = {
     ".csv": _write_csv,
     ".parquet": _write_parquet,
 }

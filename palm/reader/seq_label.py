@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,15 +16,10 @@ from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR
-from palm.reader.rows.rows import Column, Rows
+from palm.reader.rows.rows import Rows
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.labels import Labels, check_labelled
-from palm.reader.text.sequence import sequence_of
-from palm.reader.text.windows import word_windows
-from palm.reader.tokenizing import TokenizingReader
-
-WORD_SEPARATOR = "\x02"
-"""The separator of words in PaddlePALM 2.x; a text that has one is not split at spaces."""
+from palm.reader.words import WordReader, split_words, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +38,7 @@ class TaggedExample:
 
 
 @READERS.register("seq_label")
-class SequenceLabelReader(TokenizingReader):
+class SequenceLabelReader(WordReader):
     """Reads TSV files with the columns `text_a` and `label`, a label for every word.
 
     Words, and labels, are separated by spaces or by U+0002. A row is `[CLS] text_a [SEP]`, every
@@ -70,17 +63,6 @@ class SequenceLabelReader(TokenizingReader):
     cacheable = True
     known_columns = ("label", "text_a")
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "blanks separate the words"}
-    aliases: ClassVar[dict[str, str]] = TokenizingReader.aliases | {
-        "label_map_config": "label_map",
-        "num_classes": "n_classes",
-    }
-    order_2x = (
-        *TokenizingReader.order_2x[:2],
-        "label_map",
-        *TokenizingReader.order_2x[2:],
-        "dev_count",
-        "print_prefix",
-    )
 
     def setup(
         self,
@@ -89,8 +71,7 @@ class SequenceLabelReader(TokenizingReader):
         n_classes: int | None = None,
         missing_labels: bool = False,
     ) -> None:
-        if self.max_seq_len < 3:
-            raise ConfigError(f"max_seq_len should be at least 3, not {self.max_seq_len!r}")
+        self.check_length()
         self.missing_labels = missing_labels
         self.labels = Labels(n_classes, label_map)
         if unnamed := [number for number in range(n_classes or 0) if number not in self.labels.names]:
@@ -102,23 +83,13 @@ class SequenceLabelReader(TokenizingReader):
         self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
         self.truth_names = ("labels",)
 
-    def read(self, path: Path, with_targets: bool) -> Iterator[TaggedExample]:
-        return self._tagged(path, with_targets, self.missing_labels)
-
-    def read_true(self, path: Path) -> Iterator[TaggedExample]:
-        return self._tagged(path, with_targets=True, missing_labels=False)
-
-    def _tagged(self, path: Path, with_targets: bool, missing_labels: bool) -> Iterator[TaggedExample]:
-        def example(row: TableRow) -> TaggedExample | None:
-            words = _words(row.cells["text_a"], row.place)
-            if not with_targets:
-                return TaggedExample(words, None, row.place)
-            if not is_missing(cell := row.cells["label"]):
-                return TaggedExample(words, self._labels(cell, words, row.place), row.place)
-            return TaggedExample(words, [NO_LABEL] * len(words), row.place) if missing_labels else None
-
-        columns = ("text_a", "label") if with_targets else ("text_a",)
-        return self.table_examples(path, with_targets, columns, example)
+    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> TaggedExample | None:
+        words = words_of(row.cells["text_a"], row.place)
+        if not with_targets:
+            return TaggedExample(words, None, row.place)
+        if not is_missing(cell := row.cells["label"]):
+            return TaggedExample(words, self._labels(cell, words, row.place), row.place)
+        return TaggedExample(words, [NO_LABEL] * len(words), row.place) if missing_labels else None
 
     def _labels(self, cell: Any, words: Sequence[str], place: str) -> list[int]:
         if not isinstance(cell, (str, list)):
@@ -132,43 +103,11 @@ class SequenceLabelReader(TokenizingReader):
             )
         return [self.labels.value_of(label, place) for label in labels]
 
-    def parse(self, texts: Iterable[Any]) -> Iterator[TaggedExample]:
-        for number, text in enumerate(texts):
-            place = f"text {number}"
-            cell = text["text_a"] if isinstance(text, dict) and text.keys() == {"text_a"} else text
-            yield TaggedExample(_words(cell, place), None, place)
-
-    def encode(self, examples: Sequence[TaggedExample], with_targets: bool) -> Rows:
-        words = list(dict.fromkeys(chain.from_iterable(example.words for example in examples)))
-        # Every word has a piece in its row, and no more than a row has room for.
-        room = self.max_seq_len - 2
-        encoded = zip(words, self.tokenizer.encode_words(words), strict=True)
-        pieces_of = {word: ids[:room] or [self.tokenizer.unk_id] for word, ids in encoded}
-        columns: dict[str, list[Any]] = {"token_ids": [], "example": [], "word_starts": [], "label_ids": []}
-        for number, example in enumerate(examples):
-            pieces = [pieces_of[word] for word in example.words]
-            for start, length in word_windows(list(map(len, pieces)), room):
-                window = slice(start, start + length)
-                sequence = sequence_of(self.tokenizer, list(chain(*pieces[window])), None, self.max_seq_len)
-                columns["token_ids"].append(sequence.token_ids)
-                columns["example"].append(number)
-                # the columns of the words' first pieces, after `[CLS]`
-                starts = accumulate(map(len, pieces[window][:-1]), initial=1)
-                columns["word_starts"].append(list(starts))
-                columns["label_ids"].append((example.labels or [])[window])
-        if self.facts is not None:
-            texts = [" ".join(example.words) for example in examples]
-            ids = [list(chain.from_iterable(pieces_of[word] for word in each.words)) for each in examples]
-            self.facts.read(self.tokenizer, texts, ids)
-        return Rows(
-            {
-                "token_ids": Column.ragged(columns["token_ids"]),
-                "first_segment": Column.scalar(list(map(len, columns["token_ids"]))),
-                "example": Column.scalar(columns["example"]),
-                "word_starts": Column.ragged(columns["word_starts"]),
-                **({"label_ids": Column.ragged(columns["label_ids"])} if with_targets else {}),
-            }
-        )
+    def numbers_of(
+        self, example: TaggedExample, window: range, with_targets: bool
+    ) -> dict[str, Sequence[int]]:
+        labels = example.labels or []
+        return {"label_ids": labels[window.start : window.stop]} if with_targets else {}
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         batch = super().collate(rows, indices, draw)
@@ -206,27 +145,6 @@ class SequenceLabelReader(TokenizingReader):
         for record in records:
             words = [ids[name] if name in ids else int(name) for name in record["labels"]]
             yield [max(ids.values()), *words, max(ids.values())]
-
-
-def split_words(cell: str) -> list[str]:
-    """The words (or labels) of one cell of a table.
-
-    They are separated by U+0002, which may also close the cell, or else by any number of spaces.
-    """
-    if WORD_SEPARATOR in cell:
-        return cell.removesuffix(WORD_SEPARATOR).split(WORD_SEPARATOR)
-    return [word for word in cell.split(" ") if word]
-
-
-def _words(text: Any, place: str) -> list[str]:
-    words = split_words(text) if isinstance(text, str) else text
-    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
-        raise DataError(
-            f"{place}: expected a string of words, a list of words or {{'text_a': …}}, not {text!r}"
-        )
-    if not words:
-        raise DataError(f"{place}: text_a is empty; every row needs its words")
-    return list(words)
 
 
 def _counted(number: int, noun: str) -> str:

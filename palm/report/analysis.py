@@ -40,6 +40,7 @@ from palm.report.counting import (
     NumberCounts,
     PairCounts,
     SetCounts,
+    SpanCounts,
     TagCounts,
     WordCounts,
 )
@@ -312,6 +313,7 @@ def counts_of(reader: Reader) -> Counts:
         "label": lambda: LabelCounts(names),
         "label_set": lambda: SetCounts(names),
         "labels": TagCounts,
+        "spans": SpanCounts,
         "answers": AnswerCounts,
         "words": WordCounts,
         "value": NumberCounts,

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from palm.metrics import CalibrationError, LabelCalibrationError
@@ -224,6 +225,45 @@ class TagCounts(Counts):
         missed = _listed(expected - found, words)
         invented = _listed(found - expected, words)
         return Judged(missed, invented, predicted == gold)
+
+
+class SpanCounts(Counts):
+    """Any number of labelled spans: those that are missed, invented, or have another label or other ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: Counter[str] = Counter()
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
+        found, gold = ({(s["start"], s["end"]): s for s in each["spans"]} for each in (record, truth))
+        both = [(gold[place]["label"], found[place]["label"]) for place in gold.keys() & found.keys()]
+        self.pairs.update(both)
+        given, true = ([span["label"] for span in each.values()] for each in (found, gold))
+        self.count([label for label, other in both if label == other], given, true)
+        self._kinds.update(_span_kind(place, span["label"], found) for place, span in gold.items())
+        self._kinds["invented"] += sum(not any(map(partial(_overlap, one), gold)) for one in found)
+        wrong = [
+            [span for place, span in mine.items() if other.get(place, {}).get("label") != span["label"]]
+            for mine, other in ((gold, found), (found, gold))
+        ]
+        missed, invented = (", ".join(f"{s['label']}: {s['text']}" for s in spans) for spans in wrong)
+        return Judged(missed, invented, not any(wrong))
+
+    def facts(self) -> list[tuple[str, str]]:
+        total = max(1, self.true.total())
+        return [(f"spans: {kind}", f"{n} ({100 * n / total:.1f} %)") for kind, n in self._kinds.most_common()]
+
+
+def _span_kind(place: tuple[int, int], label: str, found: Mapping[tuple[int, int], Any]) -> str:
+    """Name the outcome for a true span, given the spans that were found."""
+    if place in found:
+        return "right" if found[place]["label"] == label else "another label"
+    overlapping = [span["label"] for other, span in found.items() if _overlap(place, other)]
+    return "other ends" if label in overlapping else "missed"
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def _listed(found: set[Entity], words: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from palm.core.files.door import has_link
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed
 from palm.core.files.records import check_plain, read_record
+from palm.core.files.untrusted import wrap_read_errors
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run.run_directory import CONFIGURATION, RECIPE, RECORD, RunRecord, name_problem
 from palm.engine.training.recipe import flattened
@@ -133,7 +134,8 @@ def _defaults(folder: Path, sections: Mapping[str, Sequence[Value]]) -> dict[str
     tasks = {f"task {name}": settings for name, settings in facts.pop("tasks").items()}
     parts = {"global": facts, **tasks, "backbone": facts.pop("backbone")["settings"]}
     given = {
-        title: {each.name for each in (*sections.get(title, ()), *sections["global"])} for title in parts
+        title: {each.name for each in (*sections.get(title, ()), *sections.get("global", ()))}
+        for title in parts
     }
     return {
         title: [Value(name, each) for name, each in flattened(own).items() if name not in given[title]]
@@ -146,9 +148,10 @@ def _sections(file: Path) -> dict[str, list[Value]]:
     check_plain(file)
     if not file.is_file():
         return {}
-    found = read_yaml(file, Problems())
-    lines = file.read_text(encoding="utf-8").splitlines()
-    tasks = {f"task {name}": settings for name, settings in (found.get("tasks") or {}).items()}
+    with wrap_read_errors(file):
+        found = read_yaml(file, Problems())
+        lines = file.read_text(encoding="utf-8").splitlines()
+        tasks = {f"task {name}": settings for name, settings in (found.get("tasks") or {}).items()}
     sections = {"global": found.get("global"), **tasks, "backbone": found.get("backbone")}
     return {
         title: [

@@ -25,6 +25,7 @@ KINDS = {
     "cls": "a label for every request",
     "multi_label": "all labels of a request that has several",
     "seq_label": "a label for every word of a request",
+    "span": "labelled spans of a request, some within others",
     "mrc": "answers to questions about a page",
     "match": "whether an answer fits a request",
     "mlm": "words that are hidden and guessed",
@@ -147,9 +148,9 @@ def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None, table: T
         make_folder(folder / "data" / name)
         for rows in (TEMPLATES / "data" / kind).iterdir():
             copy(rows, folder / "data" / name / rows.name)
-        ending = "json" if kind == "mrc" else "tsv"
+        ending = next((TEMPLATES / "data" / kind).glob("train.*")).suffix
         data = f"data/{name}"
-        paths = {"data": data, "train": f"{data}/train.{ending}", "dev": f"{data}/dev.{ending}"}
+        paths = {"data": data, "train": f"{data}/train{ending}", "dev": f"{data}/dev{ending}"}
         write_text(folder / f"{name}.yaml", _filled(TEMPLATES / f"{kind}.yaml", paths))
     if pretrain is None:
         files = sorted((folder / "data").rglob("*"))
@@ -206,6 +207,9 @@ def _texts(file: Path) -> Iterator[str]:
         head, *rows = (line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
         for row in rows:
             yield from (cell for name, cell in zip(head, row, strict=True) if name != "label")
+    elif file.suffix == ".jsonl":
+        for line in file.read_text(encoding="utf-8").splitlines():
+            yield " ".join(json.loads(line)["text_a"])
     elif file.suffix == ".json" and file.stem != "label_map":
         for page in json.loads(file.read_text(encoding="utf-8"))["data"]:
             for paragraph in page["paragraphs"]:

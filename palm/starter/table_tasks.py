@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ ROWS = 2000
 MOST_LABELS = 100
 LONGEST_LABEL = 60
 
-_NUMBER = re.compile(r"[-+]?[0-9]*\.[0-9]+([eE][-+]?[0-9]+)?")
+_NUMBER = re.compile(r"[-+]?([0-9]*\.)?[0-9]+([eE][-+]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,14 @@ def tasks_in(path: Path) -> TableTasks:
         DataError: it cannot be read.
         ConfigError: it has no column of texts, or none that looks like labels.
     """
-    values = _values(path)
+    values: dict[str, list[Any]] = {}
+    for row in islice(raw_rows(path), ROWS):
+        for name, cell in row.cells.items():
+            values.setdefault(name, []).extend([] if is_missing(cell) else [cell])
     texts = [name for name in values if _is_text(values[name])]
-    lists = [name for name in values if _is_words(values[name])]
-    words = [name for name in lists if name in USUAL["text_a"] or len(_labels(values[name])) > MOST_LABELS]
+    words = [name for name in values if _is_words(name, values[name])]
     found = TableTasks()
-    others = [name for name in values if name not in {*texts, *words}]
-    for name in others:
+    for name in (name for name in values if name not in {*texts, *words}):
         settings = _settings(values[name], bool(words))
         sources = words if settings.get("reader") == "seq_label" else texts or words
         if settings and sources:
@@ -63,23 +64,9 @@ def tasks_in(path: Path) -> TableTasks:
     if not found.files:
         there = ", ".join(values)
         raise ConfigError(f"--from {path}: no column of texts with one of labels beside it among {there}")
-    found.texts.extend(_texts_of(values, [*texts, *words]))
+    for cell in chain.from_iterable(values[name] for name in (*texts, *words)):
+        found.texts.append(" ".join(cell) if isinstance(cell, list) else cell)
     return found
-
-
-def _texts_of(values: Mapping[str, Sequence[Any]], names: Sequence[str]) -> Iterator[str]:
-    for name in names:
-        for cell in values[name]:
-            yield " ".join(cell) if isinstance(cell, list) else cell
-
-
-def _values(path: Path) -> dict[str, list[Any]]:
-    """The values of each column in the first rows."""
-    values: dict[str, list[Any]] = {}
-    for row in islice(raw_rows(path), ROWS):
-        for name, cell in row.cells.items():
-            values.setdefault(name, []).extend([] if is_missing(cell) else [cell])
-    return values
 
 
 def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
@@ -88,48 +75,36 @@ def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
     return {"text_b": pair[0]} if pair and reader == "cls" else {}
 
 
-def _are_measures(texts: Sequence[str]) -> bool:
-    """True if all are numbers, some of them not whole."""
-    fractions = [text for text in texts if _NUMBER.fullmatch(text)]
-    return bool(fractions) and all(_NUMBER.fullmatch(text) or text.lstrip("-").isdigit() for text in texts)
-
-
 def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
     """The settings of a task with these labels; nothing where they do not look like labels."""
+    labels = _labels(values)
+    label_map = {label: number for number, label in enumerate(labels)}
     if values and all(isinstance(value, list) for value in values):
-        return _settings_of_lists(_labels(values), has_words)
+        kind = "seq_label" if has_words else "multi_label"
+        is_list = has_words or len(labels) <= MOST_LABELS
+        return {"reader": kind, "paradigm": kind, "label_map": label_map} if is_list else {}
     if not values or any(isinstance(value, (list, Mapping)) for value in values):
         return {}
-    as_text = [cell_text(value) for value in values]
-    labels = sorted(set(as_text))
-    if _are_measures(as_text):
+    is_number = [_NUMBER.fullmatch(label) for label in labels]
+    if all(is_number) and any("." in label for label in labels):
         return {"reader": "cls", "paradigm": "regression"}
     few = 2 <= len(labels) <= min(MOST_LABELS, max(2, len(values) // 2))
     if not few or max(map(len, labels)) > LONGEST_LABEL:
         return {}
-    settings: dict[str, Any] = {"reader": "cls", "paradigm": "cls", "metrics": "accuracy, macro_f1"}
-    if {*labels} == {*map(str, range(len(labels)))}:
-        return settings | {"n_classes": len(labels)}
-    return settings | {"label_map": _label_map(labels)}
+    is_id = {*labels} == {*map(str, range(len(labels)))}
+    names = {"n_classes": len(labels)} if is_id else {"label_map": label_map}
+    return {"reader": "cls", "paradigm": "cls", "metrics": "accuracy, macro_f1", **names}
 
 
-def _settings_of_lists(labels: Sequence[str], has_words: bool) -> dict[str, Any]:
-    if not has_words and len(labels) > MOST_LABELS:
-        return {}
-    kind = "seq_label" if has_words else "multi_label"
-    return {"reader": kind, "paradigm": kind, "label_map": _label_map(labels)}
+def _labels(values: Sequence[Any]) -> list[str]:
+    listed = (value if isinstance(value, list) else [value] for value in values)
+    return sorted({*map(cell_text, chain.from_iterable(listed))})
 
 
-def _labels(values: Sequence[Sequence[Any]]) -> list[str]:
-    return sorted({cell_text(item) for value in values for item in value})
-
-
-def _label_map(labels: Sequence[str]) -> dict[str, int]:
-    return {label: number for number, label in enumerate(labels)}
-
-
-def _is_words(values: Sequence[Any]) -> bool:
-    return bool(values) and all(isinstance(v, list) and all(isinstance(w, str) for w in v) for v in values)
+def _is_words(name: str, values: Sequence[Any]) -> bool:
+    """Tell whether these are lists of words, and not of labels."""
+    are_lists = all(isinstance(v, list) and all(isinstance(w, str) for w in v) for v in values)
+    return bool(values) and are_lists and (name in USUAL["text_a"] or len(_labels(values)) > MOST_LABELS)
 
 
 def _is_text(values: Sequence[Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from helpers.attention_cases import LENGTHS, by_definition, case
 from palm.backbone.attention_tiles import MULTIPLE, TOGETHER, blocks_of
 from palm.backbone.block_attention import attend_by_blocks
 from palm.backbone.packed_attention import (
@@ -17,41 +17,7 @@ from palm.backbone.packed_attention import (
     attend_padded,
     attend_without_gradients,
 )
-from palm.backbone.packing import Packing, Scope, Sequences
 from palm.backbone.stacked_attention import Stack, pieces_of
-
-LENGTHS = (7, 1, 40, 2, 20, 3, 30, 33, 64, 64, 65, MULTIPLE, 2, 3)
-"""Some that are taken together and some alone; whole lines and others, the last cannot be filled up."""
-
-Case = tuple[Tensor, Tensor, Tensor, Scope]
-
-
-def case(
-    lengths: tuple[int, ...] = LENGTHS,
-    first_only: bool = False,
-    dtype: torch.dtype = torch.float64,
-    window: int | None = None,
-) -> Case:
-    torch.manual_seed(0)
-    packing = Packing.of(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None])
-    query, key, value = torch.randn(3, sum(lengths), 2, 8, dtype=dtype).unbind(0)
-    return query[packing.first] if first_only else query, key, value, packing.scope(first_only, window)
-
-
-def by_definition(query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
-    """softmax(q · k / sqrt(d)) · v, a sequence and a head at a time."""
-    rows = []
-    for (q0, q1), (k0, k1) in zip(scope.queries.bounds, scope.keys.bounds, strict=True):
-        heads = []
-        for head in range(query.shape[1]):
-            scores = query[q0:q1, head] @ key[k0:k1, head].T / math.sqrt(query.shape[2])
-            if scope.window is not None:
-                distance = torch.arange(q1 - q0)[:, None] - torch.arange(k1 - k0)
-                scores = scores.masked_fill(distance.abs() > scope.window, -math.inf)
-            heads.append(scores.softmax(-1) @ value[k0:k1, head])
-        rows.append(torch.stack(heads, 1))
-    return torch.cat(rows)
-
 
 WAYS: list[Callable[..., Tensor]] = [
     lambda *case: attend_by_blocks(*case, 0.0),
@@ -182,20 +148,3 @@ def test_rounded_to_bf16_it_stays_close() -> None:
     exact = by_definition(*(part.double() for part in given[:3]), *given[3:])
     for way in WAYS[:2]:
         torch.testing.assert_close(way(*given).double(), exact, atol=0.02, rtol=0.02)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("dropout_prob", [0.0, 0.1])
-@pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("first_only", [False, True])
-def test_a_gpu_gives_what_a_cpu_gives(
-    dtype: torch.dtype, dropout_prob: float, window: int | None, first_only: bool
-) -> None:
-    *parts, scope = case(first_only=first_only, dtype=dtype, window=window)
-    exact = by_definition(*(part.double() for part in parts), scope)
-    rows = {s: Sequences(s.offsets.cuda(), s.longest) for s in (scope.queries, scope.keys)}
-    there = Scope(rows[scope.queries], rows[scope.keys], window)
-    draws = [attend(*(p.cuda() for p in parts), there, dropout_prob).cpu() for _ in range(200)]
-    mean = torch.stack(draws).double().mean(0)
-    torch.testing.assert_close(mean, exact, atol=0.2 if dropout_prob else 0.02, rtol=0.02)

@@ -11,10 +11,11 @@ import pytest
 from huggingface_hub import EvalResult, ModelCard
 
 import palm
-from helpers import article, runs
+from helpers import article, runs, tiny
 from helpers.saved import forge
 from palm.core.files.manifest import manifest_of, verify
 from palm.engine.inference.model_card import model_card
+from palm.engine.run import training_metadata
 from palm.export import to_hugging_face
 from palm.report.history import read_history
 
@@ -153,3 +154,22 @@ def test_a_trainers_model_has_a_card(tmp_path: Path) -> None:
     assert "pipeline_tag: token-classification" in text
     assert "Trained together with `intent`." in text
     assert "## Data" in text
+
+
+def test_a_model_is_as_large_beside_8_tasks_as_beside_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_metadata, "MOST_TASKS", 2)
+    tiny.write_files(tmp_path)
+    found = []
+    for count in (4, 8):
+        given = tiny.config(tmp_path, "cls", num_hidden_layers=1, max_steps=count)
+        names = [f"task{k}" for k in range(count)]
+        given |= {"task_instance": names, "tasks": dict.fromkeys(names, given["tasks"]["cls"])}
+        palm.Controller(given, argv=[]).train()
+        model = tmp_path / "out" / "task3" / "infer_model"
+        found.append({name: (model / name).stat().st_size for name in ("config.json", "README.md")})
+        text = (model / "README.md").read_text(encoding="utf-8")
+        assert f"`task0`, `task1` and {count - 3} more." in text
+    few, many = found
+    assert few == many

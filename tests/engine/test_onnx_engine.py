@@ -20,7 +20,7 @@ from palm.core.logging import logger
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.onnx.computing import _sources
-from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, SequenceLabel
+from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, SequenceLabel, Span
 from palm.reader import (
     ClassifyReader,
     MaskLMReader,
@@ -29,6 +29,7 @@ from palm.reader import (
     MultiLabelReader,
     Reader,
     SequenceLabelReader,
+    SpanReader,
 )
 
 pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
@@ -38,6 +39,7 @@ SIZES = {
     **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24},
     **{"vocab_size": 40, "max_position_embeddings": 40, "initializer_range": 0.3},
 }
+ENDINGS = {"mrc": "json", "span": "jsonl"}
 TAGS = {"O": 0, "B": 1, "I": 2}
 START = {"initializer_range": 1.0}
 KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callable[[], Head]]] = {
@@ -66,6 +68,11 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
         lambda vocab: MRCReader(vocab, 24, max_query_len=8, doc_stride=4),
         lambda: BERT(**SIZES),
         lambda: MRC(hidden_size=16, max_answer_len=4, n_best_size=5, **START),
+    ),
+    "span": (
+        lambda vocab: SpanReader(vocab, 24, {"owner": 0, "thing": 1, "colour": 2}),
+        lambda: BERT(**SIZES),
+        lambda: Span(3, 16, initializer_range=0.3),
     ),
     "seq_label": (
         lambda vocab: SequenceLabelReader(vocab, 24, TAGS),
@@ -106,7 +113,7 @@ def saved(kind: str, folder: Path, **head: Any) -> Path:
 
 
 def data_of(kind: str, folder: Path) -> Path:
-    return folder / (f"{kind}.json" if kind == "mrc" else f"{kind}.tsv")
+    return folder / f"{kind}.{ENDINGS.get(kind, 'tsv')}"
 
 
 def numbers(value: Any) -> Any:

@@ -23,7 +23,7 @@ ARGUMENTS = {
 """Small values for constructors' parameters, by name; what is not here has its default."""
 
 
-SIZES = {"batch": 8, "seq": 6, "masks": 8}
+SIZES = {"batch": 8, "seq": 6, "masks": 8, "words": 4}
 """Sizes of the contract's free dimensions."""
 
 
@@ -45,6 +45,8 @@ def tensors(specs: Specs) -> Tensors:
             made[name] = torch.arange(shape[1]) < torch.arange(shape[0])[:, None] % 4 + 3
         elif name == "mask_pos":
             made[name] = torch.arange(shape[0]) * SIZES["seq"]
+        elif name == "word_starts":
+            made[name] = torch.arange(1, shape[1] + 1).expand(shape)
         elif spec.dtype == torch.long:
             made[name] = torch.randint(2, shape, generator=generator)
         else:

@@ -31,6 +31,7 @@ OWN: dict[str, dict[str, Any]] = {
     "luke": {"entity_vocab_size": 20, "entity_emb_size": 16},
     "rembert": {"input_embedding_size": 16, "output_embedding_size": 16},
     "big_bird": {"attention_type": "original_full"},
+    "squeezebert": {"embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2},
 }
 
 

@@ -51,6 +51,10 @@ def write_files(folder: Path, rows: int = 40) -> Path:
     ]
     _write(folder / "match.tsv", ["label\ttext_a\ttext_b"], pairs)
     _write(folder / "mlm.tsv", ["text_a"], texts)
+    spans = [(0, 1, "owner"), (3, 6, "thing"), (4, 5, "colour")]
+    named = [dict(zip(("start", "end", "label"), span, strict=True)) for span in spans]
+    rows_of_spans = ({"text_a": text.split(), "spans": named} for text in texts)
+    _write(folder / "span.jsonl", [], list(map(json.dumps, rows_of_spans)))
     (folder / "mrc.json").write_text(json.dumps(squad(facts, texts)), encoding="utf-8")
     return folder
 
@@ -74,11 +78,18 @@ def squad(facts: list[tuple[str, str, str, str]], texts: list[str]) -> dict[str,
 
 
 def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
-    """A configuration of some of the tasks cls, match, mlm, mrc (all of them by default), as a dict."""
+    """A configuration of some tasks (cls, match, mlm and mrc by default), as a dict."""
     tasks = tasks or ("cls", "match", "mlm", "mrc")
-    files = {"cls": "cls.tsv", "match": "match.tsv", "mlm": "mlm.tsv", "mrc": "mrc.json"}
+    files = {
+        "cls": "cls.tsv",
+        "match": "match.tsv",
+        "mlm": "mlm.tsv",
+        "mrc": "mrc.json",
+        "span": "span.jsonl",
+    }
     special: dict[str, dict[str, Any]] = {
         "cls": {"n_classes": 4},
+        "span": {"label_map": {"owner": 0, "thing": 1, "colour": 2}},
         "mrc": {"max_query_len": 8, "doc_stride": 8, "max_answer_len": 4, "n_best_size": 5},
     }
     return {

@@ -26,8 +26,8 @@ from palm.metrics.tagging import entity_scores
 from palm.paradigm import HEADS, SequenceLabel
 from palm.paradigm.seq_label import words_first
 from palm.reader import SequenceLabelReader
-from palm.reader.seq_label import split_words
 from palm.reader.text.windows import word_windows
+from palm.reader.words import split_words
 
 MAP = {"O": 0, "B-colour": 1, "B-thing": 2, "I-thing": 3}
 

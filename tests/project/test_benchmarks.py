@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,10 @@ def lines_of(program: str, *words: str) -> list[str]:
         capture_output=True,
         text=True,
         encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        },
         timeout=300,
         check=False,
     )
@@ -31,19 +35,34 @@ def lines_of(program: str, *words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_the_gpu_benchmark_runs_on_any_machine() -> None:
-    lines = [line for line in lines_of("gpu.py", "--quick") if line.startswith("| ")]
-    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    names = ["palm", *(["HF bf16 sdpa", "HF bf16 sdpa grouped"] if HAS_PEER else [])]
-    heads = [f"palm, {count} heads, {how}" for count in (2, 4, 8) for how in ("in turns", "a step of all")]
-    mix = ["palm, 3 tasks, drawn", "palm, the same steps, a run per task"]
-    heads = ["palm, 1 head, resumed on the device", *heads]
-    assert [row[1] for row in table[1:]] == [*names, *names, *mix, *heads]
-    drawn, apart = (row for row in table[1:] if row[0] == "tiny, demo 2's mix")
-    # What the spread tells of one turn is the ratio of both lines, for steps on the same batches.
-    assert float(apart[3].split()[0]) == pytest.approx(float(drawn[2]) / float(apart[2]), abs=0.01)
-    assert {len(row) for row in table[1:]} == {8}
-    assert all(float(row[2]) > 0 for row in table[1:])
+def tables_of(lines: list[str]) -> dict[str, list[list[str]]]:
+    """Heading -> the cells of its tables' lines, without those of columns' names."""
+    tables: dict[str, list[list[str]]] = {}
+    for before, line in pairwise(["", *lines]):
+        if line.startswith("### "):
+            tables[line[4:]] = []
+        if line.startswith("| ") and before.startswith("|"):
+            tables[next(reversed(tables))].append([cell.strip() for cell in line.strip("|").split("|")])
+    return tables
+
+
+def test_the_gpu_benchmark_runs_on_any_machine(tmp_path: Path) -> None:
+    lines = lines_of("gpu.py", "--quick", "--output", str(tmp_path / "report.md"))
+    assert (tmp_path / "report.md").read_text(encoding="utf-8").splitlines() == lines
+    tables = tables_of(lines)
+    correct = {row[0]: row[1:] for row in tables.pop("correctness")}
+    assert all(0 <= float(value) < 0.05 for values in correct.values() for value in values)
+    # Beside itself, and resumed, a CPU computes the same bits.
+    same = [name for name in correct if name.endswith(", fp32") or name.startswith("kernels ")]
+    assert len(same) == 6
+    assert {value for name in same for value in correct[name]} == {"0.0e+00"}
+    assert len(tables) == 8
+    for rows in tables.values():
+        for name, *cells in (row for row in rows if len(row) == 8):
+            runs = not name.startswith("HF") or (HAS_PEER and "Flash" not in name)
+            assert (cells[0].isdigit() and int(cells[0]) > 0) if runs else "Error" in cells[0], name
+    assert [row[0] for row in tables["tiny, prediction"]][:2] == ["palm", "palm fp32"]
+    assert len(tables["tiny, ways to train"]) > 14
 
 
 def test_the_cpu_benchmark_runs_on_a_tiny_encoder() -> None:

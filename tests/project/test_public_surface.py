@@ -23,11 +23,22 @@ PACKAGES = {
         "MatchReader",
         "MultiLabelReader",
         "SequenceLabelReader",
+        "SpanReader",
         "MRCReader",
         "MaskLMReader",
     ],
     "backbone": ["base_backbone", "BERT", "ERNIE", "RoBERTa", "DistilBERT", "ELECTRA"],
-    "head": ["base_head", "Classify", "Match", "SequenceLabel", "MRC", "MaskLM", "MultiLabel", "Regression"],
+    "head": [
+        "base_head",
+        "Classify",
+        "Match",
+        "SequenceLabel",
+        "MRC",
+        "MaskLM",
+        "MultiLabel",
+        "Regression",
+        "Span",
+    ],
     "optimizer": [
         "base_optimizer",
         "Adam",
@@ -49,8 +60,8 @@ PACKAGES = {
 }
 
 REGISTERED = {
-    "reader": (READERS, ["cls", "match", "mlm", "mrc", "multi_label", "seq_label"]),
-    "paradigm": (HEADS, ["cls", "match", "mlm", "mrc", "multi_label", "regression", "seq_label"]),
+    "reader": (READERS, ["cls", "match", "mlm", "mrc", "multi_label", "seq_label", "span"]),
+    "paradigm": (HEADS, ["cls", "match", "mlm", "mrc", "multi_label", "regression", "seq_label", "span"]),
     "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta", "transformers"]),
     "optimizer": (OPTIMIZERS, ["adam", "adamw", "adamwdl", "lamb"]),
     "mixing": (

@@ -31,6 +31,7 @@ from palm.reader import (
     Reader,
     Rows,
     SequenceLabelReader,
+    SpanReader,
 )
 from palm.reader.rows import cache as cache_module
 from palm.reader.rows.cache import DataCache, key_of, training_rows
@@ -60,6 +61,10 @@ READERS: dict[str, Callable[[Path], tuple[Reader, str]]] = {
     "match": lambda folder: (MatchReader(folder / "vocab.txt", 24), "match.tsv"),
     "mlm": lambda folder: (MaskLMReader(folder / "vocab.txt", 24), "mlm.tsv"),
     "mrc": lambda folder: (MRCReader(folder / "vocab.txt", 16, 8, 2), "mrc.json"),
+    "span": lambda folder: (
+        SpanReader(folder / "vocab.txt", 24, {"owner": 0, "thing": 1, "colour": 2}),
+        "span.jsonl",
+    ),
     "seq_label": lambda folder: (
         SequenceLabelReader(folder / "vocab.txt", 8, {"O": 0, "B": 1}),
         "tagged.tsv",

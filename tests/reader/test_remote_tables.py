@@ -1,111 +1,189 @@
-"""Tables at addresses: copied once, and never read in part."""
+"""Tables at addresses: copied once, never in part, from stores on this machine with the real protocols."""
 
 from __future__ import annotations
 
-import threading
+import base64
+import hashlib
+import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from helpers import hub
+from helpers.file_server import FileServer, file_server
 from palm.core.errors import DataError
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.reading import read_table
 from palm.reader.tables.remote import copies_of
 
-pytest.importorskip("fsspec")
+fsspec = pytest.importorskip("fsspec")
 TABLE = b"label,text_a\n" + b"1,the boat\n" * 5000
+LIBRARIES = {"http": "aiohttp", "s3": "s3fs", "gs": "gcsfs", "gs-parts": "gcsfs", "hf": "huggingface_hub"}
+KINDS = pytest.mark.parametrize("store", LIBRARIES, indirect=True)
+WITH_CHECKSUMS = pytest.mark.parametrize("store", ["s3", "gs", "gs-parts", "hf", "hf-large"], indirect=True)
 
 
-class Store(ThreadingHTTPServer):
-    """An HTTP server of one file, which cuts or changes it when told to."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.content = TABLE
-        self.cut_after: int | None = None
-        self.changes = False
-        self.sent = 0
+def md5(content: bytes) -> bytes:
+    return hashlib.md5(content).digest()
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: Store
+class Store:
+    """A store with one table.
 
-    def log_message(self, *_: object) -> None:
-        pass
+    Args:
+        kind: of the store.
+        server: answers as it would.
+        cache: of the library `huggingface_hub`.
+    """
 
-    def answer(self) -> bytes:
-        content = self.server.content
-        self.send_response(200 if "missing" not in self.path else 404)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("ETag", f'"{hash(content)}"')
-        self.end_headers()
-        return content
+    def __init__(self, kind: str, server: FileServer, cache: Path, patch: pytest.MonkeyPatch) -> None:
+        self.kind = kind
+        self.server = server
+        self.versions = 0
+        if kind == "s3":
+            patch.setenv("AWS_ENDPOINT_URL", server.url)
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+                patch.setenv(name, "us-east-1")
+        elif kind.startswith("gs"):
+            patch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        elif kind.startswith("hf"):
+            hub.ask(server, cache, patch)
+        places = {
+            "s3": "/bucket/",
+            "gs": "/download/storage/v1/b/bucket/o/",
+            "hf": "/datasets/o/n/resolve/main/",
+        }
+        self.content_at = places.get(kind[:2], "/data/") + "a.csv"
+        self.offer(TABLE)
 
-    def do_HEAD(self) -> None:
-        self.answer()
+    def address(self, name: str = "a.csv") -> Path:
+        starts = {"s3": "s3://bucket", "gs": "gs://bucket", "hf": "hf://datasets/o/n"}
+        return Path(f"{starts.get(self.kind[:2], f'{self.server.url}/data')}/{name}")
 
-    def do_GET(self) -> None:
-        content = self.answer()
-        self.server.sent += 1
-        self.wfile.write(content[: self.server.cut_after])
-        if self.server.changes:
-            self.server.content = content + b"0,late\n"
+    def offer(self, content: bytes, stated: bytes | None = None) -> None:
+        """Have this content, with the size and the checksum of another."""
+        self.versions += 1
+        files = self.server.files
+        files[self.content_at] = content
+        stated = content if stated is None else stated
+        about: dict[str, object] = {"name": "a.csv", "bucket": "bucket", "generation": str(self.versions)}
+        about |= {"path": "a.csv", "type": "file", "size": len(stated)}
+        if self.kind == "s3":
+            self.server.headers[self.content_at] = {"ETag": f'"{md5(stated).hex()}"'}
+        elif self.kind == "gs":
+            about["md5Hash"] = base64.b64encode(md5(stated)).decode()
+        elif self.kind == "gs-parts":
+            crc32c = pytest.importorskip("google_crc32c").value(stated)
+            about["crc32c"] = base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+        elif self.kind.startswith("hf"):
+            about["oid"] = hashlib.sha1(b"blob %d\0" % len(stated) + stated).hexdigest()
+        if self.kind == "hf-large":
+            about["lfs"] = {
+                "oid": hashlib.sha256(stated).hexdigest(),
+                "size": len(stated),
+                "pointerSize": 134,
+            }
+        files["/storage/v1/b/bucket/o/a.csv"] = json.dumps(about).encode()
+        files["/api/datasets/o/n"] = json.dumps({"id": "o/n", "sha": hub.COMMIT}).encode()
+        files["/api/datasets/o/n/tree/main"] = json.dumps([about]).encode()
+
+    @property
+    def sent(self) -> int:
+        return sum(path == self.content_at for path, _ in self.server.requests)
+
+    def count(self, name: str = "a.csv") -> int:
+        copies_of.cache_clear()  # as another process would
+        return sum(1 for _ in read_table(self.address(name), Columns(["label", "text_a"])))
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    pytest.importorskip("aiohttp")
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    kind = request.param
+    pytest.importorskip(LIBRARIES.get(kind, "huggingface_hub"))
     monkeypatch.setenv("PALM_DATA_CACHE", str(tmp_path / "cache"))
-    copies_of.cache_clear()
-    with Store() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+    fsspec.get_filesystem_class(kind.split("-")[0]).clear_instance_cache()
+    with file_server() as server:
+        yield Store(kind, server, tmp_path / "hub", monkeypatch)
     copies_of.cache_clear()
 
 
-def count(store: Store, name: str = "a.csv?version=1") -> int:
-    copies_of.cache_clear()  # as another process would
-    path = Path(f"http://127.0.0.1:{store.server_port}/{name}")
-    return sum(1 for _ in read_table(path, Columns(["label", "text_a"])))
-
-
+@KINDS
 def test_a_file_is_copied_once_and_again_when_it_has_changed(store: Store) -> None:
-    assert count(store) == 5000
+    assert store.count() == 5000
     sent = store.sent
-    assert count(store) == 5000
+    assert store.count() == 5000
     assert store.sent == sent
-    store.content = TABLE + b"1,more\n"
-    assert count(store) == 5001
+    store.offer(TABLE + b"1,more\n")
+    assert store.count() == 5001
 
 
+@KINDS
 @pytest.mark.parametrize("length", [0, 20, len(TABLE) - 1])
-def test_a_connection_that_breaks_off_is_an_error_and_then_forgotten(store: Store, length: int) -> None:
-    store.cut_after = length
+def test_a_connection_that_breaks_off_is_an_error_or_ends_in_all_rows(store: Store, length: int) -> None:
+    store.server.breaks_of[store.content_at] = [length]
+    with suppress(DataError):
+        assert store.count() == 5000  # of a library that asks again
+    assert store.count() == 5000
+
+
+@KINDS
+@pytest.mark.parametrize("difference", [-9, 9])
+def test_another_length_than_the_store_tells_is_an_error(store: Store, difference: int) -> None:
+    if store.kind == "http":
+        store.server.promised_more = abs(difference)
+    else:
+        store.offer(TABLE, TABLE[:difference] if difference < 0 else TABLE + bytes(difference))
     with pytest.raises(DataError, match=r"a\.csv"):
-        count(store)
-    store.cut_after = None
-    assert count(store) == 5000
+        store.count()
+    store.server.promised_more = 0
+    store.offer(TABLE)
+    assert store.count() == 5000
 
 
+@WITH_CHECKSUMS
+def test_wrong_bytes_of_the_right_number_are_an_error(store: Store) -> None:
+    store.offer(TABLE.replace(b"boat", b"door", 1), TABLE)
+    with pytest.raises(DataError, match=r"a\.csv"):
+        store.count()
+    store.offer(TABLE)
+    assert store.count() == 5000
+
+
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
+@pytest.mark.parametrize(
+    "more",
+    [{"x-amz-server-side-encryption": "aws:kms"}, {"ETag": f'"{md5(b"").hex()}-2"'}, {"ETag": '"abc"'}],
+)
+def test_a_tag_that_is_no_checksum_is_taken_for_none(store: Store, more: dict[str, str]) -> None:
+    store.server.headers[store.content_at] = {"ETag": f'"{md5(b"").hex()}"', **more}
+    assert store.count() == 5000
+
+
+@KINDS
 def test_a_file_that_changes_while_it_is_copied_is_an_error(store: Store) -> None:
-    store.changes = True
+    def change() -> None:
+        if store.server.requests and store.server.requests[-1][0] == store.content_at and store.versions == 1:
+            store.offer(TABLE + b"0,late\n")
+
+    store.server.halfway = change
     with pytest.raises(DataError, match=r"a\.csv"):
-        count(store)
-    store.changes = False
-    assert count(store) > 5000
+        store.count()
+    assert store.count() == 5001
 
 
+@KINDS
 def test_a_missing_file_is_told_with_its_address(store: Store) -> None:
-    with pytest.raises(DataError, match=r"http://127.*missing\.csv"):
-        count(store, "missing.csv")
+    with pytest.raises(DataError) as caught:
+        store.count("missing.csv")
+    assert str(store.address("missing.csv")).split(":/")[1].strip("/") in str(caught.value)
 
 
 def test_a_pattern_of_a_store_is_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALM_DATA_CACHE", str(tmp_path / "cache"))
-    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory = fsspec.filesystem("memory")
     for number in (2, 0, 1):
         memory.pipe(f"/tables/part-{number}.jsonl", b'{"label": %d, "text_a": "a"}' % number)
     rows = read_table(Path("memory://tables/part-*.jsonl"), Columns(["label", "text_a"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,16 @@ from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import linked_copy, new_directory
 from palm.core.files.cache import KEPT_DAYS, forget_unused
 from palm.core.files.door import new_file, new_folder, remove, within
-from palm.core.files.fs import UNFINISHED, _host, write_atomically, write_text
+from palm.core.files.fs import (
+    UNFINISHED,
+    WRITTEN,
+    _host,
+    has_changed,
+    is_temporary,
+    is_written,
+    write_atomically,
+    write_text,
+)
 from palm.core.files.manifest import _manifest_text
 from palm.core.invocation import START
 from palm.engine.run.run_directory import RunDirectory
@@ -188,6 +199,20 @@ def test_modules_of_the_working_directory_are_not_imported(tmp_path: Path, name:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("python", sorted(Path(sys.base_prefix).parent.glob("3.1[0-9]*/bin/python")), ids=str)
+def test_no_python_takes_modules_of_the_working_directory(tmp_path: Path, python: Path) -> None:
+    """`-P` is new in 3.11; the start of a file puts the file's folder first, whatever the version."""
+    for name in ("palm", "yaml", "colorama", "argparse"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w')\nraise SystemExit(9)\n", encoding="utf-8")
+    libraries = {"PYTHONPATH": str(Path(pytest.__file__).parents[1])}
+    command = [str(python), *START[1:], "--version"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **libraries}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"palm {palm.__version__}\n", done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 def test_modules_beside_a_configuration_are_for_those_that_it_names(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import beside\nclass Mine: pass\n", encoding="utf-8")
     (tmp_path / "beside.py").write_text("", encoding="utf-8")
@@ -326,3 +351,25 @@ def test_a_run_says_which_results_it_removed(tmp_path: Path, caplog: pytest.LogC
     start_of_a_run(tmp_path / "out", overwrite=True)
     assert not (tmp_path / "out" / "cls" / "infer_model").exists()
     assert [message for message in caplog.messages if "cls/infer_model" in message]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: None} for name in ("kind", "grows", "size", "sha256")),
+        *({name: [1]} for name in ("name", "kind", "grows", "size", "sha256")),
+        {"size": True},
+        {"size": -1, "grows": True},
+    ],
+)
+def test_a_damaged_line_of_the_record_makes_a_file_the_users(tmp_path: Path, change: dict[str, Any]) -> None:
+    """None takes a field away; neither a traceback nor the mark of a temporary comes of it."""
+    write_text(tmp_path / "history.jsonl", "{}", grows=True)
+    record = tmp_path / WRITTEN
+    line = json.loads(record.read_text(encoding="utf-8").splitlines()[-1])
+    assert line["name"] == "history.jsonl"
+    damaged = {name: value for name, value in {**line, **change}.items() if value is not None}
+    record.write_text(f"{json.dumps(damaged)}\n[]\n5\n", encoding="utf-8")
+    assert not is_written(tmp_path / "history.jsonl")
+    assert not is_temporary(tmp_path / "history.jsonl")
+    assert not has_changed(tmp_path / "history.jsonl")

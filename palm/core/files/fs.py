@@ -26,6 +26,10 @@ UNFINISHED = ".palm-unfinished"
 """Mark of a folder that palm is filling."""
 
 
+_TEMPORARY_LINE = {"name": str}
+_LINE = {"name": str, "kind": str, "grows": bool, "size": int, "sha256": str}
+"""Lines of the record: of a temporary, and of a file."""
+
 _own: set[Path] = set()
 """Places that this process has written; what stands there is not an earlier run's."""
 
@@ -61,9 +65,10 @@ def _written(path: Path) -> list[dict[str, Any]]:
         return []
     lines = []
     for text in record.read_bytes().splitlines():
-        with suppress(ValueError, RecursionError):
+        with suppress(ValueError, TypeError, RecursionError):
             line = json.loads(text)
-            if isinstance(line, dict) and line.get("name") == path.name:
+            types = {name: type(value) for name, value in dict(line).items()}
+            if types in (_TEMPORARY_LINE, _LINE) and line["name"] == path.name:
                 lines.append(line)
     return lines
 
@@ -97,17 +102,17 @@ def is_written(path: Path, kind: str = "") -> bool:
         return False
     size = path.stat().st_size
     return any(
-        line.get("kind") == (kind or path.name)
-        and (length == size or (line["grows"] and length < size))
-        and checksum(path, length=length) == line["sha256"]
+        line["kind"] == (kind or path.name)
+        and (line["size"] == size or (line["grows"] and 0 <= line["size"] < size))
+        and checksum(path, length=line["size"]) == line["sha256"]
         for line in _written(path)
-        if "sha256" in line and isinstance(length := line.get("size"), int) and length >= 0
+        if "sha256" in line
     )
 
 
 def has_changed(path: Path) -> bool:
     """Tell whether palm wrote a file under this name as a whole, and it is no longer what palm wrote."""
-    digests = [line["sha256"] for line in _written(path) if "sha256" in line and not line.get("grows")]
+    digests = [line["sha256"] for line in _written(path) if "sha256" in line and not line["grows"]]
     return bool(digests) and checksum(path) not in digests
 
 

@@ -46,13 +46,13 @@ def wrap_read_errors(place: object, form: str = "", error: type[PalmError] = Sto
     except (PalmError, MemoryError):
         raise
     except Exception as problem:
-        reason = POINTER if isinstance(place, Path) and _names_pointer(place) else _explained(problem)
+        reason = POINTER if isinstance(place, Path) and _names_pointer(place) else explained(problem)
         raise error(f"{message}: {reason}") from problem
     except BaseException as problem:
         # The library `tokenizers` says so that its own code has broken; the class is no Exception.
         if type(problem).__name__ != "PanicException":
             raise
-        raise error(f"{message}: {_explained(problem)}") from problem
+        raise error(f"{message}: {explained(problem)}") from problem
 
 
 def is_pointer(start: bytes) -> bool:
@@ -66,7 +66,8 @@ def _names_pointer(path: Path) -> bool:
     return False
 
 
-def _explained(problem: BaseException) -> str:
+def explained(problem: BaseException) -> str:
+    """The reason why foreign bytes could not be read, in a line."""
     if isinstance(problem, RecursionError):
         return "it is nested too deeply"
     if isinstance(problem, KeyError):

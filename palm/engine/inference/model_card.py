@@ -20,6 +20,7 @@ PIPELINES = {
     "multi_label": ("text-classification", "any number of labels for a text"),
     "regression": ("text-classification", "a number for a text"),
     "seq_label": ("token-classification", "a label for every word"),
+    "span": ("token-classification", "labelled spans of a text, which may nest"),
     "mrc": ("question-answering", "answers to questions about a text"),
     "mlm": ("fill-mask", "hidden words"),
 }
@@ -31,6 +32,9 @@ HUB_METRICS = {
     "entity_f1": "f1",
     "entity_precision": "precision",
     "entity_recall": "recall",
+    "span_f1": "f1",
+    "span_precision": "precision",
+    "span_recall": "recall",
     "token_accuracy": "accuracy",
     "word_accuracy": "accuracy",
     "pair_accuracy": "accuracy",
@@ -131,6 +135,8 @@ def _summary(
         if name in settings
     )
     others = [f"`{task}`" for task in training.get("tasks", ()) if task != description["task"]]
+    if (more := training.get("num_tasks", 0) - len(others) - 1) > 0:
+        others.append(f"{more} more")
     together = ""
     if others:
         *first, last = others

@@ -75,9 +75,12 @@ def save_model(
 ) -> Saved:
     """Save a task's model at this moment, with averaged weights where the run keeps averages.
 
-    A model of palm's at `path` is replaced. The new one keeps `run`, the resolved configuration, and whether
-    its `kind`, see `Saved`, is one that the evaluation at this step is the reason for.
+    A model of palm's at `path` is replaced. The new one keeps `run`, the resolved configuration without other
+    tasks, and whether its `kind`, see `Saved`, is one that the evaluation at this step is the reason for.
     """
+    if run:
+        settings = {name: value for name, value in run["global"].items() if name != "task_instance"}
+        run = {**run, "global": settings, "tasks": {task.name: run["tasks"].get(task.name, {})}}
     with training.averaged():
         model = model_of(training, task)
         parts = (("backbone", model.backbone), ("head", model.head))

@@ -18,27 +18,34 @@ from palm.engine.training.task import Task
 from palm.reader.tables.files import files_of
 from palm.reader.tables.selection import data_checksum
 
+MOST_TASKS = 50
+"""Tasks whose steps a model tells; with those of all in each, a run's folder would grow quadratically."""
+
 
 def training_facts(training: Training, task: Task, best: bool = False) -> dict[str, Any]:
     """Return the metadata of a task's model at this moment of a run, JSON-ready; of files the names alone.
 
     Returns:
-        `step`, `task_step`, `expected_steps` and `epochs`; `tasks` that share the encoder, with their steps;
-        `data` files with rows and SHA-256; the last `evaluation` so far, with its step; whether the model is
-        the `best` by that; `settings` that the losses depend on; `versions`. Nothing on ranks other than 0.
+        `step`, `task_step`, `expected_steps` and `epochs`; `num_tasks` that share the encoder, and the steps
+        of the first `tasks` and of this one; `data` files with rows and SHA-256; the last `evaluation` so
+        far, with its step; whether the model is the `best` by that; `settings` that the losses depend on, of
+        tasks those of this one; `versions`. Nothing on ranks other than 0.
     """
     if not is_first():
         return {}
+    settings = identity(training.recipe)
+    del settings["task_instance"]
     return {
         "step": training.step,
         "task_step": task.step,
         "expected_steps": task.expected_steps,
         "epochs": round(task.step / task.steps_per_epoch, 2),
-        "tasks": {each.name: each.step for each in training.tasks},
+        "num_tasks": len(training.tasks),
+        "tasks": {each.name: each.step for each in (*training.tasks[:MOST_TASKS], task)},
         "data": _data(task),
         "evaluation": _evaluation(training, task),
         "best": best,
-        "settings": identity(training.recipe),
+        "settings": {**settings, "tasks": {task.name: settings["tasks"][task.name]}},
         "versions": {"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
 

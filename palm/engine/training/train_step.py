@@ -164,9 +164,9 @@ def gramian(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
         gradients: per task those of the same parameters, averaged over ranks; None counts as zeros.
     """
     count = len(gradients)
-    # Parameters' parts differ by orders of magnitude, so that they are added in float64.
-    products = torch.zeros(count, count, dtype=torch.float64)
     is_cut = any(g is not None and local_shard(g) is not g for own in gradients for g in own)
+    products = torch.zeros(count, count, dtype=torch.float64)
+    sums: dict[tuple[int, int], Tensor] = {}
     for i in range(count):
         for j in range(i + 1):
             dots = [
@@ -174,5 +174,11 @@ def gramian(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
                 for one, other in zip(gradients[i], gradients[j], strict=True)
                 if one is not None and other is not None
             ]
-            products[i, j] = products[j, i] = float(torch.stack(dots).double().sum()) if dots else 0.0
+            if dots:
+                # Parameters' parts differ by orders of magnitude, so that they are added in float64.
+                sums[i, j] = torch.stack(dots).double().sum()
+    # A GPU is waited for, so all are read at once.
+    values = torch.stack(list(sums.values())).tolist() if sums else []
+    for (i, j), value in zip(sums, values, strict=True):
+        products[i, j] = products[j, i] = value
     return all_reduce_sum(products) if is_cut else products

@@ -35,7 +35,7 @@ class TextFacts:
         texts: how many there were.
         capitals: texts with a capital letter, where the vocabulary has none and texts keep theirs.
         empty: texts of which no token is left.
-        cut: what is too long (`rows`, `questions`) -> how many of how many, and the setting that cuts them.
+        cut: what is cut (`rows`, `questions`, `spans`) -> how many of how many, and the setting for it.
         gaps: contexts whose windows pass by each other without overlap, and the largest window.
     """
 
@@ -96,7 +96,7 @@ class TextFacts:
             yield Remark("empty", found, "look for stray characters in them")
         for what, (count, total, setting) in self.cut.items():
             if count:
-                found = f"{_fraction(count, total)} {what} are too long and lose their end"
+                found = f"{_fraction(count, total)} {what} do not fit whole"
                 yield Remark("truncation", found, f"raise {setting}")
         if self.gaps:
             yield Remark(

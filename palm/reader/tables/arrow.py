@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,7 @@ def parquet_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]: 
     Raises:
         DataError: no such file, a damaged one, pyarrow missing, or what `head` raises.
     """
-    parquet = _module("parquet", file)
-    with seekable(file) as stream, wrap_read_errors(file, " as Parquet", DataError):
-        table = parquet.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 16)
+    with _opened(file, "Parquet") as table:
         columns = head(table.schema_arrow.names, str(file))
         for group in range(table.num_row_groups):
             batches = table.iter_batches(BATCH, row_groups=[group], columns=columns, use_threads=False)
@@ -37,22 +36,34 @@ def parquet_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]: 
 
 def arrow_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]:  # noqa: ARG001
     """The rows of an Arrow file, as the library `datasets` saves them; see `parquet_rows`."""
-    ipc = _module("ipc", file)
-    with seekable(file) as stream, wrap_read_errors(file, " as an Arrow file", DataError):
-        batches = ipc.open_stream(stream)
+    with _opened(file, "an Arrow file") as batches:
         columns = head(batches.schema.names, str(file))
         for number, batch in enumerate(batches, start=1):
-            parts = (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
-            wanted = (part if columns is None else part.select(columns) for part in parts)
-            yield from _placed(wanted, f"{file}: record batch {number}")
+            wanted = batch if columns is None else batch.select(columns)
+            parts = (wanted.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
+            yield from _placed(parts, f"{file}: record batch {number}")
 
 
 def file_schema(file: Path) -> Any:
     """The columns of a Parquet or Arrow file with their types, a `pyarrow.Schema`."""
-    with seekable(file) as stream, wrap_read_errors(file, error=DataError):
-        if format_of(file) == "parquet":
-            return _module("parquet", file).read_schema(stream)
-        return _module("ipc", file).open_stream(stream).schema
+    if format_of(file) == "parquet":
+        with _opened(file, "Parquet") as table:
+            return table.schema_arrow
+    with _opened(file, "an Arrow file") as batches:
+        return batches.schema
+
+
+@contextmanager
+def _opened(file: Path, kind: str) -> Iterator[Any]:
+    try:
+        from pyarrow import ipc, parquet
+    except ImportError:
+        raise DataError(f"{file}: this format needs pyarrow: pip install 'palm-torch[parquet]'") from None
+    with seekable(file) as stream, wrap_read_errors(file, f" as {kind}", DataError):
+        if kind == "Parquet":
+            yield parquet.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 16)
+        else:
+            yield ipc.open_stream(stream)
 
 
 def _placed(batches: Iterator[Any], place: str) -> Iterator[TableRow]:
@@ -67,12 +78,3 @@ def _placed(batches: Iterator[Any], place: str) -> Iterator[TableRow]:
         for cells in rows:
             row += 1
             yield TableRow(cells, f"{place}, row {row}")
-
-
-def _module(name: str, file: Path) -> Any:
-    try:
-        import pyarrow.ipc
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError(f"{file}: this format needs pyarrow: pip install 'palm-torch[parquet]'") from None
-    return getattr(pyarrow, name)

@@ -11,7 +11,7 @@ from palm.core.errors import DataError
 from palm.core.registry import did_you_mean
 from palm.reader.tables.record import TableRow, cut
 
-TARGETS = ("label", "answers")
+TARGETS = ("label", "answers", "spans", "relations")
 """Columns that a row may lack: it is then no row of the task."""
 
 USUAL = {
@@ -19,6 +19,7 @@ USUAL = {
     "text_b": ("sentence2", "hypothesis", "question2"),
     "label": ("labels", "class", "category", "intent", "sentiment", "tags", "ner_tags", "slots"),
     "answers": ("answer",),
+    "spans": ("entities",),
 }
 """A reader's column -> the names that files have for it; of several in one file, none is certain."""
 
@@ -31,6 +32,9 @@ class Columns:
         optional: those that it may have.
         named: the setting `columns`: a reader's column -> the file's, with dots for what is nested.
         tell: takes a sentence about a guess.
+
+    Attributes:
+        names: the columns of the file that was looked at last.
     """
 
     def __init__(
@@ -43,21 +47,10 @@ class Columns:
         self.required = required
         self.optional = optional
         self.named = named or {}
+        self.names: Sequence[str] = ()
         self._tell = tell
         self._sources: dict[str, str] = {}
-        self._names: Sequence[str] = ()
         self._unseen: set[str] = set()
-
-    def _check_missing(self, found: Mapping[str, str | None], names: Sequence[str], place: str) -> None:
-        needed = {*self.required, *(self.named.keys() & found.keys())}
-        missing = [name for name, source in found.items() if source is None and name in needed]
-        if missing:
-            raise DataError(f"{place}: {self._lacking(missing, names, found)}")
-
-    def _tell_guesses(self, found: Mapping[str, str | None], said: Mapping[str, str], place: str) -> None:
-        guessed = [f"{name}: {source}" for name, source in found.items() if source not in (None, said[name])]
-        if guessed and self._tell is not None:
-            self._tell(f"{place}: taken as columns: {{{', '.join(guessed)}}}; set columns if they are others")
 
     def head(self, names: Sequence[str], place: str, varies: bool = False) -> list[str]:
         """Look the columns up among those of a file; returns the file's columns that are needed.
@@ -73,16 +66,19 @@ class Columns:
         if not names:
             raise DataError(f"{place}: expected a header that names the columns ({', '.join(self.required)})")
         found = {name: self._found(name, names) for name in (*self.required, *self.optional)}
-        if not varies:
-            self._check_missing(found, names, place)
+        needed = {*self.required, *self.named}
+        missing = [name for name, source in found.items() if source is None and name in needed]
+        if missing and not varies:
+            raise DataError(f"{place}: {self._lacking(missing, names, found)}")
         said = {name: self.named.get(name, name) for name in found}
-        self._tell_guesses(found, said, place)
-        sources = {name: source or said[name] for name, source in found.items() if source or varies}
-        if not self._names and varies:
+        guessed = [f"{name}: {source}" for name, source in found.items() if source not in (None, said[name])]
+        if guessed and self._tell is not None:
+            self._tell(f"{place}: taken as columns: {{{', '.join(guessed)}}}; set columns if they are others")
+        if varies and not self.names:
             self._unseen = {*TARGETS} & {*self.required}
-        self._sources = sources
-        self._names = names
-        return list(dict.fromkeys(_outermost(source, names) for source in sources.values()))
+        self._sources = {name: source or said[name] for name, source in found.items() if source or varies}
+        self.names = names
+        return list(dict.fromkeys(_outermost(source, names) for source in self._sources.values()))
 
     def row(self, row: TableRow) -> TableRow:
         """The row with the reader's columns: an optional one may be absent, a target None.
@@ -111,8 +107,8 @@ class Columns:
         """
         for name in self._unseen:
             source = self._sources[name]
-            others = [name for name in self._names if name != source]
-            hint = did_you_mean(source, others) or f"; the first has {cut(', '.join(self._names))}"
+            others = [name for name in self.names if name != source]
+            hint = did_you_mean(source, others) or f"; the first has {cut(', '.join(self.names))}"
             raise DataError(f"{path}: no row has {source!r}{hint}")
 
     def _found(self, name: str, names: Sequence[str]) -> str | None:
@@ -127,15 +123,16 @@ class Columns:
         # The name in the file is the mistake, so it is the one to be changed; in `columns`, that one.
         first = self.named.get(missing[0], missing[0])
         spare = [name for name in names if name not in found.values()]
-        close = next((name for name in spare if did_you_mean(first, [name])), None)
-        only = names[0] if len(names) == 1 else ""
-        hint = "; a file with a JSON object a line is named .jsonl" if only.startswith("{") else ""
-        if "," in only and not hint:
+        close = cut(next((name for name in spare if did_you_mean(first, [name])), ""))
+        hint = ""
+        if close and missing[0] in self.named:
+            hint = f"; did you mean {close!r}?"
+        elif close:
+            hint = f"; rename {close!r} to {first!r}, or set columns: {{{first}: {close}}}"
+        elif len(names) == 1 and names[0].startswith("{"):
+            hint = "; a file with a JSON object a line is named .jsonl"
+        elif len(names) == 1 and any(separator in names[0] for separator in ",;\t"):
             hint = "; columns are separated by tabs, or by commas in a file that is named .csv"
-        if close is not None and missing[0] in self.named:
-            hint = f"; did you mean {cut(close)!r}?"
-        elif close is not None:
-            hint = f"; rename {cut(close)!r} to {first!r}, or set columns: {{{first}: {cut(close)}}}"
         lacks = ", ".join(repr(self.named.get(name, name)) for name in missing)
         return f"the header lacks {lacks}; it names {cut(', '.join(names))}{hint}"
 

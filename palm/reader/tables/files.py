@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, get_args
 
 from palm.core.errors import DataError
 from palm.core.files.checksum import checksum
@@ -23,14 +23,18 @@ from palm.reader.tables.remote import copies_of, is_address
 TableFormat = Literal["tsv", "csv", "jsonl", "parquet", "arrow", "squad"]
 
 FORMATS: dict[str, TableFormat] = {
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
+    **{f".{kind}": kind for kind in get_args(TableFormat) if kind != "squad"},
     ".ndjson": "jsonl",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
 }
 """The endings of names that tell a format."""
+
+_FOREIGN = {
+    b"PK\3\4": "a ZIP archive, as Excel's files are",
+    b"\xd0\xcf\x11\xe0": "a file of Excel",
+    b"\x80": "a pickle",
+    b"\x1f\x8b": "packed by gzip without the ending .gz",
+}
+"""The first bytes of files that are sometimes taken for tables."""
 
 _PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
@@ -111,8 +115,11 @@ def opened(file: Path) -> Iterator[IO[bytes]]:
     opener = _PACKED.get(file.suffix.lower(), open)
     try:
         with opener(file, "rb") as stream:
-            if is_pointer(stream.peek(64)):
+            start = stream.peek(64)
+            if is_pointer(start):
                 raise DataError(f"{file}: cannot read the data file ({POINTER})")
+            if kinds := [kind for each, kind in _FOREIGN.items() if start.startswith(each)]:
+                raise DataError(f"{file}: it is {kinds[0]}, and no table; save it as CSV, or name its format")
             yield stream
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -17,13 +17,14 @@ from palm.core.errors import DataError
 from palm.core.files.cache import Cache
 from palm.core.files.checksum import checksum
 from palm.core.files.untrusted import wrap_read_errors
+from palm.core.files.write_errors import REMEDIES
 from palm.core.logging import logger
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(?=[^/])")
 """The beginning of an address; a path has lost one of its strokes."""
 
 _TAGS = ("ETag", "etag", "generation", "blob_id", "LastModified", "Last-Modified", "mtime", "created")
-_FACTS = ("size", *_TAGS, "md5Hash", "Content-MD5", "lfs")
+_FACTS = ("size", *_TAGS, "md5Hash", "Content-MD5", "ChecksumSHA256", "crc32c", "lfs")
 """What stores tell of a file and what changes with it."""
 
 
@@ -65,17 +66,30 @@ def _copy(store: Any, name: str) -> Path:
 
 def _copy_into(store: Any, name: str, about: dict[str, Any], copy: Path) -> None:
     logger.info("%s: copied to your cache", name)
-    store.get_file(name, str(copy))
-    algorithm, digest = _stated_digest(about)
+    try:
+        store.get_file(name, str(copy))
+    except OSError as error:
+        if error.errno in REMEDIES:  # of this machine's disk
+            raise
+        raise DataError(f"{name}: cannot read the data file: {error}") from error
     size = about.get("size")
     has_changed = _about(store, name) != about or (size is not None and copy.stat().st_size != size)
-    if has_changed or (digest and checksum(copy, algorithm) != digest):
+    if has_changed or not _is_as_stated(copy, about):
         raise DataError(f"{name}: the file has changed, or ended early, while it was copied; try again")
 
 
 def _about(store: Any, name: str) -> dict[str, Any]:
     store.invalidate_cache()
-    known = store.info(name)
+    known = {**store.info(name)}
+    if "s3" in store.protocol:
+        bucket, key, _ = store.split_path(name)
+        known |= store.call_s3("head_object", Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+        tag = known["ETag"].strip('"')
+        is_plain = (
+            known.get("ServerSideEncryption") in (None, "AES256") and "SSECustomerAlgorithm" not in known
+        )
+        if is_plain and re.fullmatch("[0-9a-f]{32}", tag):  # else no MD5, as of a file that came in parts
+            known["Content-MD5"] = base64.b64encode(bytes.fromhex(tag)).decode()
     return {
         fact: known[fact] if fact in ("size", "lfs") else str(known[fact])
         for fact in _FACTS
@@ -83,9 +97,22 @@ def _about(store: Any, name: str) -> dict[str, Any]:
     }
 
 
-def _stated_digest(about: Mapping[str, Any]) -> tuple[str, str]:
-    """The checksum that a store tells of a file's content, and its algorithm; nothing where it tells none."""
+def _is_as_stated(copy: Path, about: Mapping[str, Any]) -> bool:
+    """Compare a copy with the checksum that the store tells of its content; True where it tells none."""
     if "lfs" in about:
-        return "sha256", about["lfs"]["sha256"]
-    coded = about.get("md5Hash") or about.get("Content-MD5") or ""
-    return "md5", base64.b64decode(coded).hex()
+        return checksum(copy) == str(about["lfs"]["sha256"])
+    for algorithm, fact in (("md5", "md5Hash"), ("md5", "Content-MD5"), ("sha256", "ChecksumSHA256")):
+        if fact in about and "-" not in about[fact]:  # of the parts' checksums, not of the content
+            return checksum(copy, algorithm) == base64.b64decode(about[fact]).hex()
+    if "crc32c" in about:
+        from google_crc32c import Checksum  # gcsfs needs it
+
+        found = Checksum()
+        with copy.open("rb") as file:
+            for _ in found.consume(file, 1 << 20):
+                pass
+        return bool(base64.b64decode(about["crc32c"]) == found.digest())
+    if "blob_id" in about:  # git's hash; larger files have the one of LFS
+        content = copy.read_bytes()
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == str(about["blob_id"])
+    return True

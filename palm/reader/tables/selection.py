@@ -16,12 +16,11 @@ import numpy.typing as npt
 from palm.core.errors import DataError
 from palm.core.files.untrusted import wrap_read_errors
 from palm.reader.tables.files import digest_of, files_of
-from palm.reader.tables.record import cell_text
+from palm.reader.tables.record import cell_text, is_missing
 
 ENDING = ".rows.json"
 _FORMAT = "palm-rows"
 
-Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 
 
@@ -31,23 +30,28 @@ class Selection:
 
     Args:
         table: its path.
-        digest: the checksum of its files.
+        sha256: the checksum of its files.
         rows: their numbers, from 0, among those that can be read.
+        settings: those that chose the rows.
     """
 
     table: Path
-    digest: str
+    sha256: str
     rows: Sequence[int]
+    settings: Mapping[str, Any]
 
     @property
     def key(self) -> str:
         """A hash of the table's bytes and the rows; places do not count."""
-        return hashlib.sha256(json.dumps([self.digest, list(self.rows)]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([self.sha256, list(self.rows)]).encode()).hexdigest()
 
-    def text(self, settings: Mapping[str, Any]) -> str:
-        """The content of its file, with the settings that chose the rows."""
-        head = {"format": _FORMAT, "version": 1, "table": str(self.table), "sha256": self.digest}
-        return json.dumps({**head, "settings": settings, "rows": list(self.rows)}, ensure_ascii=False) + "\n"
+    @property
+    def text(self) -> str:
+        """The content of its file."""
+        return (
+            json.dumps({"format": _FORMAT, "version": 1, **vars(self)}, ensure_ascii=False, default=str)
+            + "\n"
+        )
 
 
 def is_selection(path: Path) -> bool:
@@ -61,8 +65,7 @@ def read_selection(path: Path) -> Selection:
     Raises:
         DataError: it cannot be read, or is something else.
     """
-    facts = path.stat() if path.is_file() else None
-    return _read(path, None if facts is None else (facts.st_size, facts.st_mtime_ns))
+    return _read(path, path.is_file() and _facts(path))
 
 
 @lru_cache(maxsize=16)
@@ -71,21 +74,33 @@ def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - they tell w
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT or not all(type(row) is int and row >= 0 for row in content["rows"]):
             raise ValueError("it does not hold rows that palm chose")
-        return Selection(Path(content["table"]), str(content["sha256"]), content["rows"])
+        return Selection(Path(content["table"]), content["sha256"], content["rows"], content["settings"])
 
 
-def check_unchanged(selection: Selection, path: Path, files: Iterable[Path]) -> None:
-    """Refuse a table that has changed since rows of it were chosen.
+def chosen_of(path: Path, files: Iterable[Path]) -> bytearray:
+    """Mark the chosen rows of a table by 1, up to the last of them.
+
+    Args:
+        path: the file of chosen rows.
+        files: of the table.
 
     Raises:
-        DataError: it has.
+        DataError: the table has changed since.
     """
-    facts = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
-    if _digest(facts) != selection.digest:
+    selection = read_selection(path)
+    if _digest(tuple(map(_facts, files))) != selection.sha256:
         raise DataError(
             f"{selection.table}: the table has changed since its rows were chosen ({path}); train anew, "
             "or bring the table back"
         )
+    marks = bytearray(max(selection.rows, default=-1) + 1)
+    for row in selection.rows:
+        marks[row] = 1
+    return marks
+
+
+def _facts(file: Path) -> tuple[Path, int, int]:
+    return file, file.stat().st_size, file.stat().st_mtime_ns
 
 
 @lru_cache(maxsize=16)
@@ -129,9 +144,8 @@ class RowKeys:
         """Take the next row."""
         content = json.dumps([self.seed, *texts], default=str).encode()
         self.texts.append(int.from_bytes(hashlib.blake2b(content, digest_size=7).digest(), "big"))
-        name = "" if isinstance(label, list) and label else cell_text(label)
-        has_label = bool(name.strip()) or (isinstance(label, list) and bool(label))
-        self.labels.append(self._codes.setdefault(name, len(self._codes)) if has_label else -1)
+        name = "" if isinstance(label, list) else cell_text(label)
+        self.labels.append(-1 if is_missing(label) else self._codes.setdefault(name, len(self._codes)))
 
 
 def split(keys: Sequence[RowKeys], fractions: Mapping[str, float]) -> dict[str, Numbers]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from palm.core.errors import DataError
 from palm.reader.tables.json_stream import list_elements
 from palm.reader.tables.record import Head, Refuse, TableRow, cut
+
+Kind = type | tuple[type, ...]
 
 _KINDS = {list: "a list", str: "a string", int: "a whole number", (str, int): "a string"}
 
@@ -33,41 +35,38 @@ def squad_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]:
         refuse(error)
 
     for number, article in enumerate(list_elements(file, "data"), start=1):
-        for paragraph, place in _parts(
-            article, "paragraphs", f"{file}: article {number}", "paragraph", leave_out
-        ):
-            try:
-                context = field_of(paragraph, "context", str, place)
-            except DataError as error:
-                leave_out(error)
-                continue
-            for qa, _ in _parts(paragraph, "qas", place, "question", leave_out):
-                try:
-                    name = str(field_of(qa, "id", (str, int), place))
-                except DataError as error:
-                    leave_out(error)
-                    continue
-                cells = {**qa, "context": context}
+        place = f"{file}: article {number}"
+        for paragraph, inner in _parts(article, "paragraphs", place, ("context", str), leave_out):
+            for qa, _ in _parts(paragraph, "qas", inner, ("id", (str, int)), leave_out):
+                cells = {**qa, "context": paragraph["context"]}
                 if is_first:
                     head(list(cells), str(file))
                 is_first = False
-                yield TableRow(cells, f"{file}: question {name!r}")
+                yield TableRow(cells, f"{file}: question {str(qa['id'])!r}")
     if is_first and not is_refused:
         raise DataError(f"{file}: the file has no questions; expected them under data, paragraphs and qas")
 
 
-def _parts(owner: Any, key: str, place: str, noun: str, refuse: Refuse) -> Iterator[tuple[Any, str]]:
-    """The elements of a list in a file, each with its place."""
+def _parts(
+    owner: Any, key: Literal["paragraphs", "qas"], place: str, needed: tuple[str, Kind], refuse: Refuse
+) -> Iterator[tuple[Any, str]]:
+    """The elements of a list in a file that have the needed field, each with its place."""
     try:
         parts = field_of(owner, key, list, place)
     except DataError as error:
         refuse(error)
         return
     for number, part in enumerate(parts, start=1):
-        yield part, f"{place}, {noun} {number}"
+        inner = f"{place}, {'paragraph' if key == 'paragraphs' else 'question'} {number}"
+        try:
+            field_of(part, *needed, inner)
+        except DataError as error:
+            refuse(error)
+        else:
+            yield part, inner
 
 
-def field_of(owner: Any, name: str, kind: type | tuple[type, ...], place: str) -> Any:
+def field_of(owner: Any, name: str, kind: Kind, place: str) -> Any:
     """The value of an object of JSON.
 
     Raises:

@@ -107,9 +107,12 @@ class Graph(nn.Module):
         return tuple(outputs[task][name] for task, name in self.outputs.values())
 
     def arrays(self, batch: Tensors) -> dict[str, npt.NDArray[np.int64]]:
-        """The inputs of the graph; empty where only other tasks have one, as `mask_pos`."""
-        empty = torch.empty(0)
-        return {self._names.get(name, name): batch.get(name, empty).long().numpy() for name in self.inputs}
+        """The inputs of the graph; without content where only other tasks have one, as `mask_pos`."""
+        missing = {
+            name: torch.zeros([0] if len(spec.shape) == 1 else [len(batch["input_mask"]), 1])
+            for name, spec in self.inputs.items()
+        }
+        return {self._names.get(name, name): (missing | batch)[name].long().numpy() for name in self.inputs}
 
     @torch.no_grad()
     def difference(self, session: Any, task: str, batch: Tensors) -> float:
@@ -162,5 +165,6 @@ def made_up_batch(reader: Reader, num_rows: int) -> Tensors:
         "task_ids": reader.settings.get("task_id", 0) * mask.long(),
         "input_mask": mask,
         "word_mask": mask,
+        "word_starts": torch.arange(1, shape[1] // 2 + 1) * mask[:, 1 : shape[1] // 2 + 1],
         "mask_pos": torch.arange(num_rows) * shape[1],
     }

@@ -1,32 +1,46 @@
-"""A program that trains and evaluates tiny tasks on the CPU and on a pretend CUDA device.
+"""A program that trains, evaluates and predicts tiny tasks on the CPU and on a CUDA device.
 
-`python pretend_runs.py FOLDER FILE` writes JSON: for each of `MODES` the losses, the waits of the host and
-the operators of every step; for each task the scores of an evaluation, and its waits; and what whole runs
-give, of a configuration and of components.
+`python device_runs.py FOLDER FILE pretend` takes a pretend device, with `gpu` the machine's own. It writes
+JSON: for each of `MODES` the losses, the waits of the host and the operators of every step; for each task the
+scores of an evaluation, and its waits; and what whole runs give, of a configuration and of components.
 """
 
 # ruff: noqa: E402
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import math
 import sys
+import warnings
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from helpers import pretend_cuda
+WAITS: collections.Counter[str] = collections.Counter()
+"""Waits of the host, by place, since somebody cleared it."""
 
-pretend_cuda.install()
+OPERATORS = [0]
+"""Number of operators that were sent to the device; only the pretend one counts them."""
+
+IS_PRETEND = sys.argv[3] == "pretend"
+if IS_PRETEND:
+    from helpers import pretend_cuda
+
+    pretend_cuda.install()
+    WAITS = pretend_cuda.WAITS
+    OPERATORS = pretend_cuda.OPERATORS
 
 import torch
+from safetensors.torch import load_file
 
 import palm
 from helpers import tiny
-from helpers.pretend_modes import MODES
+from helpers.device_modes import MODES
+from palm.backbone import layer
 from palm.cli import main
 from palm.controller import Controller
 from palm.engine.inference.inference import InferenceModel
@@ -36,15 +50,18 @@ SEQ_LABEL = {"reader": "seq_label", "paradigm": "seq_label", "n_classes": 2, "la
 
 
 def config(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Five tasks without dropout, whose draws would differ from a CPU's."""
-    tasks = ("cls", "match", "mlm", "mrc")
+    """Six tasks without dropout, whose draws would differ from a CPU's."""
+    tasks = ("cls", "match", "mlm", "mrc", "span")
     own = {"learning_rate": 5e-3, "dropout_prob": 0.0, "precision": "fp32", **settings}
     crf = own.pop("crf", False)
+    shared_rows = own.pop("shared_rows", False)
     made = tiny.config(
         folder, *tasks, **{**own, "device": device, "save_path": str(folder / f"out-{device}")}
     )
     made["tasks"]["tags"] = {**SEQ_LABEL, "train_file": str(folder / "tags.tsv"), "use_crf": crf}
-    made["task_instance"] = [*tasks, "tags"]
+    if shared_rows:
+        made["tasks"]["again"] = {**made["tasks"]["cls"], "share_rows_with": "cls"}
+    made["task_instance"] = list(made["tasks"])
     return made
 
 
@@ -60,12 +77,29 @@ def write_files(folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def counting_waits() -> Iterator[None]:
+    """Count what torch calls a synchronizing operation of a real device."""
+
+    def count(message: Warning | str, _: type[Warning], file: str, line: int, *__: Any) -> None:
+        if "synchronizing" in str(message):
+            WAITS[f"{Path(file).name}:{line}"] += 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = count
+        torch.cuda.set_sync_debug_mode("warn")
+        yield
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@contextlib.contextmanager
 def on(device: str) -> Iterator[None]:
-    """Run on the pretend device, or on the CPU."""
-    pretend_cuda.WAITS.clear()
+    """Run on the CUDA device, or on the CPU."""
+    WAITS.clear()
     # A trainer takes a GPU where there is one.
     has_gpu = device == "cuda"
-    place = pretend_cuda.PretendDevice() if has_gpu else contextlib.nullcontext()
+    there = pretend_cuda.PretendDevice if IS_PRETEND else counting_waits
+    place = there() if has_gpu else contextlib.nullcontext()
     with patch.object(torch.cuda, "is_available", lambda: has_gpu), place:
         yield
 
@@ -79,12 +113,38 @@ def train(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]
         training = Controller(config(folder, device, settings), argv=[]).training()
         for step in islice(training.steps(), STEPS):
             losses += [part.loss for part in step.parts]
-            waits.append(dict(pretend_cuda.WAITS))
-            operators.append(pretend_cuda.OPERATORS[0])
-            pretend_cuda.WAITS.clear()
-            pretend_cuda.OPERATORS[0] = 0
+            waits.append(dict(WAITS))
+            operators.append(OPERATORS[0])
+            WAITS.clear()
+            OPERATORS[0] = 0
         values = [float(loss) for loss in losses]
     return {"losses": values, "waits": waits[2:], "operators": operators[2:]}
+
+
+def layer_operators(folder: Path) -> dict[str, float]:
+    """The operators of a step for a layer more, in bf16, with dropout: of one device, as of several ranks."""
+    found = {}
+    for name, ranks in (("one device", 1), ("several ranks", 2)):
+        counts = []
+        for layers in (2, 4):
+            file = folder / f"backbone-{layers}.json"
+            file.write_text(json.dumps({**tiny.BACKBONE, "num_hidden_layers": layers}), encoding="utf-8")
+            settings = {"precision": "bf16", "backbone_config_path": str(file)}
+            with patch.object(layer, "num_ranks", lambda ranks=ranks: ranks):
+                counts.append(train(folder, "cuda", settings)["operators"])
+        found[name] = (sum(counts[1]) - sum(counts[0])) / 2 / len(counts[0])
+    return found
+
+
+def logged_waits(folder: Path) -> float:
+    """The waits of a step of a whole run whose every second step is logged."""
+    counts = []
+    for steps in (8, 16):
+        with on("cuda"):
+            given = config(folder, "cuda", {"max_steps": steps, "print_every_n_steps": 2})
+            Controller(given, argv=[]).train()
+            counts.append(sum(WAITS.values()))
+    return (counts[1] - counts[0]) / 8
 
 
 def predict(folder: Path, task: str) -> dict[str, Any]:
@@ -97,10 +157,10 @@ def predict(folder: Path, task: str) -> dict[str, Any]:
             model = InferenceModel(
                 task, trained.reader, training.model.backbone, trained.head, batch_size=8, precision="fp32"
             )
-            pretend_cuda.WAITS.clear()
+            WAITS.clear()
             file = Path(config(folder, device, {})["tasks"][task]["train_file"])
             scores = model.evaluate(file)
-            seen[device] = {"scores": scores, "waits": dict(pretend_cuda.WAITS)}
+            seen[device] = {"scores": scores, "waits": dict(WAITS)}
     return seen
 
 
@@ -112,7 +172,9 @@ def losses_of(folder: Path) -> list[float]:
 
 def run(folder: Path, device: str) -> dict[str, Any]:
     """Everything that a configuration does: stages, checkpoints, resuming, evaluation, prediction, export."""
-    given = config(folder, device, {"num_epochs": 0.2, "print_every_n_steps": 1, "save_every_n_steps": 4})
+    settings = {"num_epochs": 0.2, "print_every_n_steps": 1, "save_every_n_steps": 4}
+    # A resumed run repeats a straight one's bits where kernels add in a fixed order.
+    given = config(folder, device, {**settings, "deterministic": True})
     for task in given["tasks"].values():
         task |= {"dev_file": task["train_file"], "pred_file": task["train_file"]}
     out = Path(given["save_path"])
@@ -132,6 +194,7 @@ def run(folder: Path, device: str) -> dict[str, Any]:
         [one] = model.predict(["anna has a red door ."])
         exported = folder / f"exported-{device}"
         assert main(["export", str(out / "cls" / "infer_model"), str(exported), "--to", "hf"]) == 0
+        [weights] = exported.glob("*.safetensors")
     return {
         "losses": losses_of(out),
         "resumed": losses_of(folder / f"resumed-{device}"),
@@ -139,6 +202,8 @@ def run(folder: Path, device: str) -> dict[str, Any]:
         "scores": {task: dict(best.scores) for task, best in result.best.items()},
         "records": records,
         "one": one["probs"],
+        # The gradient of a key's bias is zero but for rounding, which Adam makes as large as any.
+        "exported": {n: float(v.norm()) for n, v in load_file(weights).items() if "key.bias" not in n},
     }
 
 
@@ -173,10 +238,10 @@ def components(folder: Path, device: str) -> dict[str, Any]:
             trainer.build_predict_forward(other, palm.head.Classify(4, hidden, 0.0, phase="predict"))
         both.build_predict_forward()
         both.merge_inference_readers(predicting)
-        pretend_cuda.WAITS.clear()
+        WAITS.clear()
         found = both.predict()
         probs = {task: [each["probs"] for each in records] for task, records in found.items()}
-        waits = sum(pretend_cuda.WAITS.values())
+        waits = sum(WAITS.values())
         return {
             "losses": losses,
             "probs": probs,
@@ -192,8 +257,10 @@ def try_all() -> None:
         name: {device: train(folder, device, settings) for device in ("cpu", "cuda")}
         for name, settings in MODES.items()
     }
-    predictions = {task: predict(folder, task) for task in ("cls", "match", "mlm", "mrc", "tags")}
-    found = {"modes": modes, "predictions": predictions}
+    predictions = {task: predict(folder, task) for task in ("cls", "match", "mlm", "mrc", "span", "tags")}
+    found: dict[str, Any] = {"modes": modes, "predictions": predictions}
+    found["layer operators"] = layer_operators(folder)
+    found["logged waits"] = logged_waits(folder)
     for name, act in (("run", run), ("components", components)):
         found[name] = {device: act(folder, device) for device in ("cpu", "cuda")}
     Path(sys.argv[2]).write_text(json.dumps(found), encoding="utf-8")

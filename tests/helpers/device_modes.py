@@ -1,4 +1,4 @@
-"""Ways of training that are tried on the pretend device, with their settings."""
+"""Ways of training that are tried on a GPU, or on a pretend one, with their settings."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ MODES: dict[str, dict[str, Any]] = {
     "lamb": {"optimizer": "lamb"},
     "adamwdl": {"optimizer": "adamwdl"},
     "epsilon as in PaddlePALM": {"epsilon_hat": True},
-    "balance": {"tasks_per_step": "all", "balance": "uncertainty"},
     "frozen embeddings": {"freeze": "embeddings"},
+    "shared rows": {"shared_rows": True},
+    "kernels with a fixed order": {"deterministic": True},
+    "balance by uncertainty": {"tasks_per_step": "all", "balance": "uncertainty"},
+    "balance by dwa": {"tasks_per_step": "all", "balance": "dwa"},
+    "balance by famo": {"tasks_per_step": "all", "balance": "famo"},
+    "balance by gradients": {"tasks_per_step": 2, "balance": "helpers.balances.EqualNorms"},
 }

@@ -1,0 +1,47 @@
+"""Metrics of spans that may nest: each is right if its start, its end and its label are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from palm.metrics.base import METRICS, Metric, Prediction, Truth
+from palm.metrics.tagging import SetF1
+
+
+@METRICS.register("span_f1")
+class SpanF1(SetF1):
+    """Precision, recall and F1 of spans, of all labels together."""
+
+    needs = ("spans",)
+    main = "span_f1"
+    name = "span"
+
+    def things(self, record: Mapping[str, Any]) -> set[Any]:
+        return {(span["start"], span["end"], span["label"]) for span in record["spans"]}
+
+
+@METRICS.register("span_label_f1")
+class SpanLabelF1(Metric):
+    """The same of each label, as `span_f1:city`, and the mean of the labels' F1 (macro)."""
+
+    needs = ("spans",)
+    main = "span_macro_f1"
+
+    def __init__(self) -> None:
+        self._labels: defaultdict[str, SpanF1] = defaultdict(SpanF1)
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        for label in {span["label"] for each in (prediction, truth) for span in each["spans"]}:
+            own, true = (
+                {"spans": [span for span in each["spans"] if span["label"] == label]}
+                for each in (prediction, truth)
+            )
+            self._labels[label].update(own, true)
+
+    def compute(self) -> dict[str, float]:
+        scores = {label: self._labels[label].compute() for label in sorted(self._labels)}
+        macro = sum(each["span_f1"] for each in scores.values()) / max(1, len(scores))
+        named = {f"{name}:{label}": value for label, each in scores.items() for name, value in each.items()}
+        return {"span_macro_f1": macro, **named}

@@ -1,0 +1,145 @@
+"""The common part of the readers of words: every word cut into pieces by itself, and none lost."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+from palm.core.errors import ConfigError, DataError
+from palm.core.files.untrusted import parse_json
+from palm.reader.rows.rows import Column, Rows
+from palm.reader.tables.record import TableRow
+from palm.reader.text.sequence import sequence_of
+from palm.reader.text.windows import word_windows
+from palm.reader.tokenizing import TokenizingReader
+
+WORD_SEPARATOR = "\x02"
+"""The separator of words in PaddlePALM 2.x; a text that has one is not split at spaces."""
+
+
+class WordReader(TokenizingReader):
+    """Base of the readers of words.
+
+    A row is `[CLS] text_a [SEP]`; a text that does not fit continues in further rows of whole words.
+
+    Attributes:
+        input_columns: those of `known_columns` that a file without targets must have, too.
+    """
+
+    aliases: ClassVar[dict[str, str]] = TokenizingReader.aliases | {
+        "label_map_config": "label_map",
+        "num_classes": "n_classes",
+    }
+    order_2x = (
+        *TokenizingReader.order_2x[:2],
+        "label_map",
+        *TokenizingReader.order_2x[2:],
+        "dev_count",
+        "print_prefix",
+    )
+    input_columns: ClassVar[tuple[str, ...]] = ("text_a",)
+    missing_labels: bool = False
+
+    def check_length(self) -> None:
+        """Refuse a `max_seq_len` without room for a word."""
+        if self.max_seq_len < 3:
+            raise ConfigError(f"max_seq_len should be at least 3, not {self.max_seq_len!r}")
+
+    @abstractmethod
+    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> Any:
+        """The example of a row; None of a row without targets that is none of the task.
+
+        Raises:
+            DataError: it cannot be used.
+        """
+
+    @abstractmethod
+    def numbers_of(self, example: Any, window: range, with_targets: bool) -> dict[str, Sequence[int]]:
+        """The reader's own columns of one row of an example, which has the words of the window."""
+
+    def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
+        return self._examples(path, with_targets, self.missing_labels)
+
+    def read_true(self, path: Path) -> Iterator[Any]:
+        return self._examples(path, with_targets=True, missing_labels=False)
+
+    def _examples(self, path: Path, with_targets: bool, missing_labels: bool) -> Iterator[Any]:
+        def example(row: TableRow) -> Any:
+            return self.example_of(row, with_targets, missing_labels)
+
+        columns = self.known_columns if with_targets else self.input_columns
+        return self.table_examples(path, with_targets, columns, example)
+
+    def parse(self, texts: Iterable[Any]) -> Iterator[Any]:
+        for number, text in enumerate(texts):
+            is_row = isinstance(text, dict) and text.keys() == {*self.input_columns}
+            row = TableRow(text if is_row else {"text_a": text}, f"text {number}")
+            yield self.example_of(row, with_targets=False, missing_labels=False)
+
+    def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
+        words = list(dict.fromkeys(chain.from_iterable(example.words for example in examples)))
+        # Every word has a piece in its row, and no more than a row has room for.
+        room = self.max_seq_len - 2
+        encoded = zip(words, self.tokenizer.encode_words(words), strict=True)
+        pieces_of = {word: ids[:room] or [self.tokenizer.unk_id] for word, ids in encoded}
+        owners = []
+        columns: dict[str, list[Sequence[int]]] = defaultdict(list)
+        for number, example in enumerate(examples):
+            pieces = [pieces_of[word] for word in example.words]
+            for start, length in word_windows(list(map(len, pieces)), room):
+                own = pieces[start : start + length]
+                owners.append(number)
+                columns["token_ids"].append(
+                    sequence_of(self.tokenizer, list(chain(*own)), None, self.max_seq_len).token_ids
+                )
+                # the columns of the words' first pieces, after `[CLS]`
+                columns["word_starts"].append(list(accumulate(map(len, own[:-1]), initial=1)))
+                numbers = self.numbers_of(example, range(start, start + length), with_targets)
+                for name, values in numbers.items():
+                    columns[name].append(values)
+        if self.facts is not None:
+            texts = [" ".join(example.words) for example in examples]
+            ids = [list(chain.from_iterable(pieces_of[word] for word in each.words)) for each in examples]
+            self.facts.read(self.tokenizer, texts, ids)
+        return Rows(
+            {
+                **{name: Column.ragged(values) for name, values in columns.items()},
+                "first_segment": Column.scalar(list(map(len, columns["token_ids"]))),
+                "example": Column.scalar(owners),
+            }
+        )
+
+
+def split_words(cell: str) -> list[str]:
+    """The words (or labels) of one cell of a table.
+
+    They are separated by U+0002, which may also close the cell, or else by any number of spaces; or the cell
+    is a JSON array of strings.
+    """
+    if cell.startswith('["') and cell.endswith('"]'):
+        with suppress(ValueError):
+            return list(parse_json(cell.encode()))
+    if WORD_SEPARATOR in cell:
+        return cell.removesuffix(WORD_SEPARATOR).split(WORD_SEPARATOR)
+    return [word for word in cell.split(" ") if word]
+
+
+def words_of(text: Any, place: str) -> list[str]:
+    """The words of a cell, or of a value of Python.
+
+    Raises:
+        DataError: it has none; the message begins with `place`.
+    """
+    words = split_words(text) if isinstance(text, str) else text
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+        raise DataError(
+            f"{place}: expected a string of words, a list of words or {{'text_a': …}}, not {text!r}"
+        )
+    if not words:
+        raise DataError(f"{place}: text_a is empty; every row needs its words")
+    return list(words)

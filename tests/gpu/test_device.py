@@ -1,0 +1,114 @@
+"""Everything on a GPU, and on a pretend one: losses as on a CPU, and no wait of the host in a step."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.device_modes import MODES
+from helpers.once import filled_once
+from palm.balance import BALANCES
+from palm.optimizer import OPTIMIZERS
+
+TESTS = Path(__file__).parents[1]
+WAITING = {"balance by gradients": 2, **{f"balance by {way}": 1 for way in ("uncertainty", "dwa", "famo")}}
+"""Modes that read values of a step before its update, and how often: docs/speed.md says why."""
+
+WITHIN = {"pretend": (2e-6, 1e-2), "gpu": (1e-3, 3e-2)}
+"""Relative differences of losses from a CPU's: in fp32, and in bf16."""
+
+
+@pytest.fixture(scope="module", params=["pretend", "gpu"])
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    kind: str = request.param
+    if kind == "gpu" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    if kind == "pretend" and (shutil.which("g++") is None or not sys.platform.startswith("linux")):
+        pytest.skip("the pretend device is compiled by g++, on Linux")
+    folder = filled_once(tmp_path_factory, kind, lambda folder: run_all_modes(folder, kind))
+    return {"kind": kind, **json.loads((folder / "seen.json").read_text("utf-8"))}
+
+
+def run_all_modes(folder: Path, kind: str) -> None:
+    program = TESTS / "helpers" / "device_runs.py"
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(program), str(folder), str(folder / "seen.json"), kind],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_losses_are_those_of_the_cpu(seen: dict[str, Any], mode: str) -> None:
+    expected = seen["modes"][mode]["cpu"]["losses"]
+    within = WITHIN[seen["kind"]]["bf16" in mode]
+    assert seen["modes"][mode]["cuda"]["losses"] == pytest.approx(expected, rel=within)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_host_waits_in_no_step(seen: dict[str, Any], mode: str) -> None:
+    waits = [sum(step.values()) for step in seen["modes"][mode]["cuda"]["waits"]]
+    assert waits == [WAITING.get(mode, 0)] * len(waits), seen["modes"][mode]["cuda"]["waits"]
+
+
+def test_every_optimizer_and_balance_is_tried() -> None:
+    optimizers = {MODES[mode].get("optimizer", "adam") for mode in MODES}
+    assert optimizers | {"adamw"} == set(OPTIMIZERS)  # one class under two names
+    of_losses = {name for name in BALANCES if not BALANCES[name].needs_gradients}
+    assert of_losses <= {MODES[mode].get("balance") for mode in MODES}
+
+
+def test_a_logged_step_waits_once(seen: dict[str, Any]) -> None:
+    assert seen["logged waits"] == 0.5  # of two steps one is logged
+
+
+def test_a_layer_takes_no_more_operators_than_it_did(seen: dict[str, Any]) -> None:
+    if seen["kind"] == "gpu":
+        pytest.skip("the pretend device counts operators")
+    # 16 of them are the norms of its parameters' gradients, which are one kernel on a GPU.
+    assert seen["layer operators"] == {"one device": 58, "several ranks": 60}
+
+
+@pytest.mark.parametrize("task", ["cls", "match", "mlm", "mrc", "span", "tags"])
+def test_evaluations_are_those_of_the_cpu_without_a_wait(seen: dict[str, Any], task: str) -> None:
+    cpu = seen["predictions"][task]["cpu"]
+    cuda = seen["predictions"][task]["cuda"]
+    assert cuda["scores"] == pytest.approx(cpu["scores"], rel=10 * WITHIN[seen["kind"]][0])
+    assert cuda["waits"] == {}
+
+
+def test_a_run_with_stages_resumed_predicted_and_exported_is_that_of_the_cpu(seen: dict[str, Any]) -> None:
+    cpu, cuda = seen["run"]["cpu"], seen["run"]["cuda"]
+    within = 10 * WITHIN[seen["kind"]][0]
+    assert len(cuda["losses"]) > 4
+    assert len(cuda["staged"]) > 4
+    for name in ("losses", "resumed", "staged", "one", "exported"):
+        assert cuda[name] == pytest.approx(cpu[name], rel=within), name
+    assert cuda["resumed"] == cuda["losses"][4:]
+    for task, scores in cpu["scores"].items():
+        assert cuda["scores"][task] == pytest.approx(scores, rel=10 * within), task
+    for task, records in cpu["records"].items():
+        assert [sorted(record) for record in records] == [sorted(record) for record in cuda["records"][task]]
+    assert [row["label"] for row in cuda["records"]["cls"]] == [row["label"] for row in cpu["records"]["cls"]]
+
+
+def test_components_train_and_predict_together_as_on_the_cpu(seen: dict[str, Any]) -> None:
+    cpu, cuda = seen["components"]["cpu"], seen["components"]["cuda"]
+    within = 10 * WITHIN[seen["kind"]][0]
+    assert cuda["losses"] == pytest.approx(cpu["losses"], rel=within)
+    for task, rows in cpu["probs"].items():
+        assert [pytest.approx(row, rel=10 * within) for row in rows] == cuda["probs"][task]
+    # Each head asks once whether its batch is the last one's; of the first batch nobody asks.
+    assert cuda["waits"] == cuda["batches"] - 1

@@ -1,0 +1,45 @@
+"""Several GPUs train as one does; the same on a CPU, so that the test is known to work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers import tiny
+
+GPUS = pytest.param(
+    "cuda", marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
+)
+
+
+def losses_of(folder: Path, device: str, ranks: int) -> list[float]:
+    """Train on so many devices, 8 rows a step on all together, without dropout."""
+    out = folder / f"out-{ranks}"
+    given = tiny.config(
+        folder,
+        *("cls", "mlm"),
+        **{"device": device, "num_devices": ranks, "batch_size": 8 // ranks, "save_path": str(out)},
+        dropout_prob=0.0,
+        max_steps=8,
+        print_every_n_steps=1,
+    )
+    file = folder / "config.yaml"
+    file.write_text(json.dumps(given), encoding="utf-8")
+    subprocess.run([sys.executable, "-m", "palm", "train", str(file)], check=True, capture_output=True)
+    lines = map(json.loads, (out / "history.jsonl").read_text("utf-8").splitlines())
+    return [line["loss"] for line in lines if line["event"] == "step"]
+
+
+@pytest.mark.parametrize("device", ["cpu", GPUS])
+def test_two_ranks_lose_what_one_does(device: str, tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (tmp_path / "backbone.json").write_text(json.dumps({**tiny.BACKBONE, **still}), encoding="utf-8")
+    one = losses_of(tmp_path, device, 1)
+    assert len(one) == 8
+    assert losses_of(tmp_path, device, 2) == pytest.approx(one, rel=1e-4)
