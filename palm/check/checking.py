@@ -28,7 +28,6 @@ from palm.core.errors import ConfigError, DataError, PalmError, ResourceError
 from palm.core.limits import explain_limits
 from palm.core.logging import only_collected
 from palm.core.numerics.device import device_of
-from palm.core.numerics.precision import choice
 from palm.distributed.launch import count_devices
 from palm.engine.run.run_directory import RunDirectory
 from palm.engine.training.loop import Training
@@ -196,14 +195,14 @@ def _computing(training: Training, settings: RunSettings, devices: int) -> Compu
         name = f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
         why = "no GPU is visible" if settings.use_gpu else "use_gpu is off"
         why = "device: cpu" if settings.device == "cpu" else why
-    is_auto = settings.precision == "auto"
+    chosen = training.recipe.chosen
     return Computing(
         device=name,
         why=why,
         devices=devices,
         precision=training.model.precision,
-        why_precision=f"auto: {choice('auto', device).reason}"
-        if is_auto
+        why_precision=f"auto: {chosen.reason}"
+        if chosen is not None and settings.precision == "auto"
         else f"precision: {settings.precision}",
         parameters=sum(each.numel() for each in parameters),
         trained=sum(each.numel() for each in parameters if each.requires_grad),

@@ -18,10 +18,14 @@ from palm.controller import Controller
 from palm.core.errors import StorageError
 from palm.core.files.fs import write_json
 from palm.core.files.manifest import seal
+from palm.engine.run.run_directory import FOLDERS, RunDirectory
+from palm.engine.training.events import Saved
+from palm.engine.watching.trackers.curves import Summary
 from palm.experiments.comparison.outcome import read_rows
 from palm.experiments.grid.folder import RESULT, Grid
 from palm.export import to_hugging_face
 from palm.export.inspection import inspect_directory
+from palm.export.onnx_model import to_onnx
 from palm.report.difference import differences
 from palm.report.plot import terminal_plot
 
@@ -107,6 +111,9 @@ DOORS: dict[str, Callable[[Path], object]] = {
     "report": palm.write_report,
     "plot": lambda run: terminal_plot(run),
     "diff": lambda run: differences(str(run), str(run)),
+    "inspect": lambda run: inspect_directory(run),
+    "load": lambda run: palm.load_model(run),
+    "export": lambda run: to_hugging_face(run / "cls" / "infer_model", run.parent / "new"),
 }
 
 
@@ -118,6 +125,9 @@ DOORS: dict[str, Callable[[Path], object]] = {
         ("plot", "history.jsonl"),
         *(("diff", name) for name in ("history.jsonl", "resolved_config.yaml", "run.json")),
         ("diff", "cls/infer_model/config.json"),
+        ("inspect", "history.jsonl"),
+        *(("export", f"cls/infer_model/{name}") for name in ("config.json", "vocab.txt")),
+        *(("load", f"cls/best_model/{name}") for name in ("config.json", "vocab.txt")),
     ],
 )
 def test_a_link_in_a_foreign_folder_shows_nothing(foreign: Path, door: str, file: str) -> None:
@@ -182,6 +192,8 @@ USES: dict[str, Callable[[Path, Path], object]] = {
     "predict": lambda model, out: palm.load_model(model).predict_file(model.with_name("mine.tsv"), out),
     "evaluate": lambda model, _: palm.load_model(model).evaluate(model.with_name("mine.tsv")),
     "export": lambda model, out: to_hugging_face(model, out),
+    "export as a graph": lambda model, out: to_onnx(model, out),
+    "merge": lambda model, out: palm.merge([model, model], out),
     "inspect": lambda model, _: inspect_directory(model),
     "convert": lambda model, out: palm.convert(model, out, to="palm"),
 }
@@ -206,6 +218,21 @@ def test_a_foreign_model_opens_nothing_that_its_description_names(foreign: Path,
         USES[use](model, foreign.parent / "new")
     assert str(canary) not in names
     assert any(str(model) in name for name in names)
+
+
+def test_a_card_that_is_a_link_is_not_told_to_a_tracker(foreign: Path) -> None:
+    summary = Summary()
+    summary(Saved(1, "target", foreign / "cls" / "infer_model", "cls"))
+    assert [name for name, _ in summary.texts()] == ["cls_model_card"]
+    linked(foreign, "cls/infer_model/README.md")
+    assert list(summary.texts()) == []
+
+
+@pytest.mark.parametrize("tracker", FOLDERS)
+def test_a_tracker_writes_into_no_folder_that_is_a_link(foreign: Path, tracker: str) -> None:
+    (foreign / tracker).symlink_to(foreign.parent)
+    with pytest.raises(StorageError, match=tracker):
+        RunDirectory(foreign, ["cls"], ["cls"], resume="auto").check()
 
 
 HEARD: list[set[str]] = []
