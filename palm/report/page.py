@@ -26,7 +26,7 @@ from palm.core.version import __version__
 from palm.engine.inference.inference import DESCRIPTION
 from palm.engine.run.evaluation import shown_score
 from palm.engine.run.run_directory import CONFIGURATION
-from palm.engine.training.events import Evaluated, PlannedTask
+from palm.engine.training.events import Evaluated
 from palm.engine.watching.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
@@ -189,7 +189,7 @@ def _cosines(history: History) -> Iterator[tuple[str, str, list[tuple[str, float
 def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
     """Return the values of a task for the template."""
     history = run.history
-    plan = history.start.tasks.get(task, PlannedTask())
+    plan = history.start.tasks[task]
     realised = curves.realised_steps(history)[task].points
     steps = int(realised[-1][1]) if len(realised) > 1 else _last_task_step(history, task)
     evaluated = [each for each in history.evaluations if each.scores.get(task)]
