@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -21,13 +21,14 @@ from palm.core.files.serialization import describe, file_settings
 from palm.core.files.tensors import load_tensors, save_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
+from palm.core.numerics.precision import Choice, Precision
 from palm.distributed.group import is_first
 from palm.distributed.shards import full_tensors, shard_like
 from palm.engine.inference.inference import DESCRIPTION
 from palm.engine.training.finite import check_finite
 from palm.engine.training.loop import Training
 from palm.engine.training.model import PRIVATE
-from palm.engine.training.recipe import identity
+from palm.engine.training.recipe import Recipe, identity
 from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
 from palm.reader import READERS
@@ -117,6 +118,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     """
     state, steps_per_saved = _state_of(training, folder)
     # From here on nothing is refused, so a run that was is as it was.
+    _take_precision(training, state["run"]["precision"])
     parameters = dict(training.model.named_parameters())
     saved = load_tensors(folder / "model.safetensors")
     own = training.model.state_dict()
@@ -143,6 +145,8 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
         verify(folder, ("ema.safetensors",))
     state = _of_this_version(read_object(folder / STATE), folder)
     now = identity(training.recipe)
+    if _may_differ(training.recipe):
+        now |= {"precision": saved} if (saved := state["run"].get("precision")) in get_args(Precision) else {}
     with wrap_read_errors(folder / STATE):
         saved_run, steps_per_saved = on_devices_of(now, state["run"])
         found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
@@ -151,6 +155,19 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
         lines = "\n  ".join([f"{folder} is a checkpoint of another configuration:", *found])
         raise StorageError(f"{lines}\n{remedy}")
     return state, steps_per_saved
+
+
+def _may_differ(recipe: Recipe) -> bool:
+    """Return whether the precision was measured, which may come out otherwise on the same machine."""
+    # With fsdp, the shards have been made for it.
+    return recipe.chosen is not None and recipe.chosen.is_timed and recipe.parallel == "ddp"
+
+
+def _take_precision(training: Training, saved: Precision) -> None:
+    if training.model.precision != saved:
+        logger.info("Computing in %s, as before the checkpoint.", saved)
+        training.model.precision = saved
+        training.recipe = replace(training.recipe, chosen=Choice(saved, "as before the checkpoint"))
 
 
 def _verified(folder: Path) -> Collection[str]:
