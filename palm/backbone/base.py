@@ -49,6 +49,14 @@ class Backbone(Component, nn.Module):
         """Replace `pooling: model` by what a directory of weights says: 'cls', 'mean' or 'max'."""
         self.settings["pooling"] = pooling
 
+    def head_layers(self, model: str) -> nn.Module | None:  # noqa: ARG002
+        """Build layers for one task between this encoder's tokens and its head's last layer; None for none.
+
+        Args:
+            model: the head, as the end of a class's name in `transformers`.
+        """
+        return None
+
     def parameter_layers(self) -> list[list[str]]:
         """The names of the embeddings' parameters, then those of each layer, from the lowest.
 

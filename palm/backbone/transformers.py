@@ -16,12 +16,12 @@ from palm.backbone.packing import Packing, Padded, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.transformers_attention import NAME, register
 from palm.backbone.transformers_config import PACKED, library, read_encoder_config
-from palm.backbone.transformers_tasks import SentenceLayers, sentence_layers
+from palm.backbone.transformers_tasks import HeadLayers, head_layers
 from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, WiringError
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
-from palm.core.numerics.layers import ACTIVATIONS, CachedLinear
+from palm.core.numerics.layers import CachedLinear
 from palm.core.tensor_specs import Tensors, TensorSpec
 
 SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
@@ -59,7 +59,6 @@ class Transformers(Backbone):
         self.is_packed = kind in PACKED
         self.wants_even_lengths = not self.is_packed
         self.pooling: str = "cls" if pooling == "model" else pooling
-        self.sentence: SentenceLayers | None = None
         self._build(encoder_config_path)
         if not self.is_packed:
             notice = (
@@ -85,19 +84,20 @@ class Transformers(Backbone):
         }
 
     def _build(self, path: Path) -> None:
-        """Build the library's modules, in one go with the layers that its classifiers have above them."""
+        """Build the library's modules, those above the first token in its classifiers among them.
+
+        Where a classifier has no layer but the last, the encoder's pooler is what that reads.
+        """
         if self.is_packed:
             register()
             self.config._attn_implementation = NAME
-        model_class = library().AutoModel
-        options: dict[str, Any] = {"trust_remote_code": False, "dtype": torch.float32}
-        kind = model_class._model_mapping[type(self.config)]
-        if self.pooling != "cls" and "add_pooling_layer" in inspect.signature(kind.__init__).parameters:
-            options["add_pooling_layer"] = False
+        kind = library().AutoModel._model_mapping[type(self.config)]
+        has_choice = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
+        is_first = self.pooling == "cls"
         try:
-            found = sentence_layers(self.config) if self.pooling == "cls" else None
-            self.model: Any = found[0] if found else model_class.from_config(self.config, **options)
-            self.sentence = found[1] if found else None
+            self.sentence = self.head_layers("ForSequenceClassification") if is_first else None
+            options = {"add_pooling_layer": is_first and self.sentence is None} if has_choice else {}
+            self.model: Any = kind._from_config(self.config, dtype=torch.float32, **options)
         except (ValueError, TypeError, AttributeError, KeyError, ZeroDivisionError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(f"{path}: the library cannot build this encoder: {reason}") from error
@@ -113,15 +113,13 @@ class Transformers(Backbone):
     def sizes(self) -> dict[str, Any]:
         """Return the settings that heads need, which the library may have under other names."""
         rows, width = self.model.get_input_embeddings().weight.shape
-        sizes: dict[str, Any] = {"hidden_size": int(self.config.hidden_size), "vocab_size": int(rows)}
-        sizes |= {n: v for n, v in self.activation().items() if n != "hidden_act" or v in ACTIVATIONS}
+        sizes = {"hidden_size": int(self.config.hidden_size), "vocab_size": int(rows)}
         return sizes if width == self.config.hidden_size else sizes | {"embedding_size": int(width)}
 
-    def activation(self) -> dict[str, Any]:
-        """Return the settings of the family's layers for masked words."""
-        eps = getattr(self.config, "layer_norm_eps", getattr(self.config, "norm_eps", None))
-        found = {"hidden_act": getattr(self.config, "hidden_act", None), "layer_norm_eps": eps}
-        return {name: value for name, value in found.items() if value is not None}
+    def head_layers(self, model: str) -> HeadLayers | None:
+        """Build the layers that the library's model of the family has between tokens and its last layer."""
+        layers = head_layers(self.config, model)
+        return layers.with_values() if layers and (layers.names() or model == "ForMaskedLM") else None
 
     def set_pooling(self, pooling: str) -> None:
         """Replace `pooling: model` by what a directory of weights says."""
@@ -143,7 +141,15 @@ class Transformers(Backbone):
             WiringError: an input is missing, of another shape or dtype, or too long; a row begins with
                 padding; or (on a CPU) an id lies outside its table.
         """
-        return self.features(inputs, self._checked_layout(inputs), wanted)
+        words = self.model.get_input_embeddings().weight
+        layout = checked_layout(inputs, self.inputs_attr, self.max_tokens, words)
+        try:
+            return self.features(inputs, layout, wanted)
+        except IndexError:
+            worst = int(inputs["token_ids"].max())
+            raise WiringError(
+                f"token_ids: {worst} is outside 0..{len(words) - 1}; the vocabulary is another one"
+            ) from None
 
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
         """Compute `forward` without its checks, on a given layout of the batch."""
@@ -156,13 +162,9 @@ class Transformers(Backbone):
         return outputs
 
     def _encoded(self, inputs: Tensors, packing: Packing, wanted: set[str]) -> Tensors:
-        computed = self.model(
-            **(self._packed(inputs, packing) if self.is_packed else self._padded(inputs)),
-            output_hidden_states="word_embedding" in wanted,
-            return_dict=True,
-        )
-        tokens = computed.last_hidden_state
-        tokens = self._flat(tokens, packing)  # [tokens, width]
+        given = self._given(inputs, packing)
+        computed = self.model(**given, output_hidden_states="word_embedding" in wanted, return_dict=True)
+        tokens = self._flat(computed.last_hidden_state, packing)  # [tokens, width]
         outputs: Tensors = {}
         if "word_embedding" in wanted:
             outputs["word_embedding"] = packing.unpack(self._flat(computed.hidden_states[0], packing))
@@ -177,50 +179,30 @@ class Transformers(Backbone):
 
     def _above_first(self, first: Tensor) -> Tensor:
         """Compute sentence embeddings from first tokens, [batch, width], as the family's classifier does."""
-        pooler = getattr(self.model, "pooler", None)
-        if self.sentence is not None or pooler is None:
-            return first if self.sentence is None else self.sentence(first)
-        if isinstance(pooler, nn.Linear):  # ALBERT's
-            return self.model.pooler_activation(pooler(first))  # type: ignore[no-any-return]
-        return pooler(first[:, None])  # type: ignore[no-any-return]
+        above = self.sentence or getattr(self.model, "pooler", None)
+        if isinstance(above, nn.Linear):  # ALBERT's
+            return self.model.pooler_activation(above(first))  # type: ignore[no-any-return]
+        return first if above is None else above(first[:, None])
 
     def _flat(self, tokens: Tensor, packing: Packing) -> Tensor:
         return tokens.flatten(0, 1) if self.is_packed else packing.pack(tokens)
 
-    def _packed(self, inputs: Tensors, packing: Packing) -> dict[str, Any]:
-        rows = packing.mask.shape if isinstance(packing, Padded) else (1, -1)
-        given: dict[str, Any] = {
-            "input_ids": packing.pack(inputs["token_ids"]).view(rows),
-            "palm_packing": packing,
-        }
-        if "segment_ids" in self.inputs_attr:
-            given["token_type_ids"] = packing.pack(inputs["segment_ids"]).view(rows)
-        if self._takes_positions:
-            columns = torch.arange(packing.mask.shape[1], device=packing.mask.device)
-            positions = (columns + self._first_position).expand(packing.mask.shape)
-            given["position_ids"] = packing.pack(positions).view(rows)
-        return given
-
-    def _padded(self, inputs: Tensors) -> dict[str, Any]:
-        mask = inputs["input_mask"]
-        pad = self.config.pad_token_id
-        # Some families count positions by what is not padding, so padding must be their own.
-        ids = inputs["token_ids"].masked_fill(~mask, 0 if pad is None else pad)
-        given = {"input_ids": ids, "attention_mask": mask.long()}
-        return given | (
-            {"token_type_ids": inputs["segment_ids"]} if "segment_ids" in self.inputs_attr else {}
-        )
-
-    def _checked_layout(self, inputs: Tensors) -> Packing:
-        words = self.model.get_input_embeddings().weight
-        layout = checked_layout(inputs, self.inputs_attr, self.max_tokens, words)
+    def _given(self, inputs: Tensors, packing: Packing) -> dict[str, Any]:
+        """Name inputs as the library does: packed tokens in one row, or the batch with its mask."""
         ids = inputs["token_ids"]
-        rows = words.shape[0]
-        if not ids.is_cuda and not bool(((ids >= 0) & (ids < rows)).all()):
-            raise WiringError(
-                f"token_ids: {int(ids.max())} is outside 0..{rows - 1}; the vocabulary is another one"
-            )
-        return layout
+        given = {"token_type_ids": inputs["segment_ids"]} if "segment_ids" in self.inputs_attr else {}
+        if not self.is_packed:
+            mask = inputs["input_mask"]
+            # Some families count positions by what is not padding, so padding must be their own.
+            given["input_ids"] = ids.masked_fill(~mask, self.config.pad_token_id or 0)
+            return given | {"attention_mask": mask.long()}
+        given["input_ids"] = ids
+        if self._takes_positions:
+            columns = torch.arange(ids.shape[1], device=ids.device)
+            given["position_ids"] = (columns + self._first_position).expand(ids.shape)
+        rows = ids.shape if isinstance(packing, Padded) else (1, -1)
+        packed = {name: packing.pack(values).view(rows) for name, values in given.items()}
+        return packed | {"palm_packing": packing}
 
     def checkpoint_activations(self) -> None:
         """Keep only what goes into each layer for the backward pass, and compute the rest there again."""
@@ -234,19 +216,14 @@ class Transformers(Backbone):
         Raises:
             ConfigError: the family's layers are not one list, or have parameters in common.
         """
-        name, layers = self._layers()
+        count = self.config.num_hidden_layers
+        lists = (n for n, m in self.named_modules() if isinstance(m, nn.ModuleList) and len(m) == count)
+        if (layers := next(lists, None)) is None:
+            return super().parameter_layers()
         names = [parameter for parameter, _ in self.named_parameters()]
-        stages = [[p for p in names if p.startswith(f"{name}.{k}.")] for k in range(len(layers))]
+        stages = [[p for p in names if p.startswith(f"{layers}.{k}.")] for k in range(count)]
         first = next((names.index(p) for stage in stages for p in stage), 0)
         return [names[:first], *stages]
-
-    def _layers(self) -> tuple[str, nn.ModuleList]:
-        count = self.config.num_hidden_layers
-        for name, module in self.named_modules():
-            if isinstance(module, nn.ModuleList) and len(module) == count:
-                return name, module
-        super().parameter_layers()
-        raise AssertionError("the base class refuses")
 
 
 def _first_position(model: nn.Module) -> int:

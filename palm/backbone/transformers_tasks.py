@@ -13,11 +13,14 @@ from palm.backbone.transformers_config import library
 FIRST_TOKEN = {"eurobert": "bos", "modernbert": "cls"}
 """Family -> the value of its `classifier_pooling` for the first token; others know nothing else."""
 
+UNLIKE = {("big_bird", "ForQuestionAnswering")}
+"""Families and heads that compute something else from tokens: BigBird's leaves out those of the question."""
+
 UNUSUAL = 7919
 """A number of labels that is no other size of a model, by which a classifier's last layer is found."""
 
 
-def task_model(config: Any, head: str, **settings: Any) -> nn.Module | None:
+def task_model(config: Any, head: str, **settings: Any) -> Any:
     """Build the library's model with a head, which reads the first token where it reads one; None without.
 
     Args:
@@ -32,66 +35,99 @@ def task_model(config: Any, head: str, **settings: Any) -> nn.Module | None:
         config.classifier_pooling = FIRST_TOKEN[config.model_type]
     for name, value in settings.items():
         setattr(config, name, value)
-    built: nn.Module = kind._from_config(config, dtype=torch.float32)
-    return built
+    return kind._from_config(config, dtype=torch.float32)
 
 
-def head_layers(config: Any, head: str) -> tuple[str, list[str]] | None:
-    """Name the last linear layer of the library's model with a head, and the parameters before it.
-
-    Returns:
-        Among those are neither the encoder's nor the last layer's; None where the library has no such model.
-    """
-    sizes = {"ForMaskedLM": config.vocab_size, "ForQuestionAnswering": 2}
-    wanted = sizes.get(head, UNUSUAL)
-    with torch.device("meta"):
-        model = task_model(config, head, **({} if head == "ForMaskedLM" else {"num_labels": wanted}))
-    if model is None:
-        return None
-    encoder = f"{model.base_model_prefix}."
-    outside = [(name, part) for name, part in model.named_modules() if not name.startswith(encoder)]
-    last = [name for name, part in outside if isinstance(part, nn.Linear) and part.out_features == wanted][-1]
-    return last, [name for name in model.state_dict() if not name.startswith((encoder, f"{last}."))]
-
-
-def sentence_layers(config: Any) -> tuple[nn.Module, SentenceLayers | None] | None:
-    """Build an encoder and the layers that its classifier has above it; None without a classifier.
-
-    Where the classifier has no layer of its own but the last, the encoder's pooler is what it reads.
-    """
-    found = head_layers(config, "ForSequenceClassification")
-    if found is None:
-        return None
-    last, between = found
-    model = task_model(config, "ForSequenceClassification")
-    assert model is not None
-    encoder = model.base_model
-    assert isinstance(encoder, nn.Module)
-    return encoder, SentenceLayers(model, last) if between else None
-
-
-class SentenceLayers(nn.Module):
-    """The layers of the library's classifier between the first token's vector and the last layer.
+def head_layers(config: Any, head: str) -> HeadLayers | None:
+    """Take the layers of a head, on the meta device, from the library's model of a family.
 
     Args:
-        model: the classifier; what this module does not need is taken out of it.
+        config: of the encoder, in the library's form.
+        head: end of the class's name.
+
+    Returns:
+        None where the library has no such model, or one that does not compute its outputs of tokens alone.
+    """
+    size = {"ForMaskedLM": config.vocab_size, "ForQuestionAnswering": 2}.get(head, UNUSUAL)
+    settings = {} if head == "ForMaskedLM" else {"num_labels": size}
+    with torch.device("meta"):
+        model = None if (config.model_type, head) in UNLIKE else task_model(config, head, **settings)
+        if model is None:
+            return None
+        encoder = f"{model.base_model_prefix}."
+        sized = [name for name, part in model.named_modules() if getattr(part, "out_features", 0) == size]
+        last = [name for name in sized if not name.startswith(encoder)]
+        try:
+            layers = HeadLayers(model, last[-1])
+            if layers.names():
+                layers(torch.empty(1, 1, config.hidden_size))
+        except (AttributeError, IndexError):  # it reads more of the encoder, as LUKE's entities
+            return None
+    return layers
+
+
+class HeadLayers(nn.Module):
+    """The layers of the library's model between the encoder's tokens and the last linear layer.
+
+    Args:
+        model: the model; what this module does not need is taken out of it.
         last: the name of its last layer.
+
+    Attributes:
+        layers: what is left of the model.
+        last: as the argument.
+        bias: name of the bias of the last layer, or of the module around that adds it; None without.
+        table: weights of the last layer, [vocab_size, width], where a model for masked words has other ones
+            than the encoder's table; otherwise None.
     """
 
-    def __init__(self, model: nn.Module, last: str) -> None:
+    def __init__(self, model: Any, last: str) -> None:
         super().__init__()
-        setattr(model, str(model.base_model_prefix), _Encoded())
-        model.set_submodule(last, nn.Identity())
+        self.last = last
+        layer = model.get_submodule(last)
+        self.bias = None if layer.bias is None else f"{last}.bias"
+        self.table = None
+        if type(model).__name__.endswith("ForMaskedLM"):
+            self.table = None if layer.weight is model.get_input_embeddings().weight else layer.weight
+            place = last.rpartition(".")[0]
+            around = model.get_submodule(place)
+            if getattr(around, "bias", None) is not None:
+                self.bias = self.bias or f"{place}.bias"
+                del around.bias
+                around.register_buffer("bias", torch.zeros(1), persistent=False)
+        setattr(model, model.base_model_prefix, _Encoded())
+        model.set_submodule(last, _Twice() if layer.out_features == 2 else nn.Identity())
         for part in model.modules():
             if isinstance(part, nn.Dropout):
                 part.p = 0.0  # palm's heads have their own
         self.layers = model
 
-    def forward(self, first: Tensor) -> Tensor:
-        """Compute what the last layer reads, [batch, width], from first tokens, [batch, width]."""
-        mask = torch.ones(first.shape[0], 1, dtype=torch.long, device=first.device)
-        computed: Tensor = self.layers(inputs_embeds=first[:, None], attention_mask=mask).logits
-        return computed
+    def names(self) -> dict[str, str]:
+        """Name the parameters in the library's model."""
+        names = {f"layers.{name}": name for name, _ in self.layers.named_parameters()}
+        return names if self.table is None else names | {"table": f"{self.last}.weight"}
+
+    def with_values(self) -> HeadLayers:
+        """Give the layers the random weights that the library gives them."""
+        self.to_empty(device="cpu")
+        with torch.no_grad():
+            for value in (*self.parameters(), *self.buffers()):
+                value.zero_()
+            for part in self.layers.children():
+                part.apply(self.layers._init_weights)
+            if self.table is not None:
+                self.table.normal_(std=getattr(self.layers.config, "initializer_range", 0.02))
+        return self
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Compute what the last layer reads from tokens, [batch, seq, width].
+
+        Returns:
+            The same shape, or [batch, width] of the first tokens in a classifier of texts.
+        """
+        mask = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
+        read: Tensor = self.layers(inputs_embeds=tokens, attention_mask=mask)[0]
+        return read
 
 
 class _Encoded(nn.Module):
@@ -102,3 +138,11 @@ class _Encoded(nn.Module):
         from transformers.modeling_outputs import BaseModelOutput
 
         return BaseModelOutput(last_hidden_state=inputs_embeds)
+
+
+class _Twice(nn.Module):
+    """Stands in place of a last layer whose two outputs are split."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the tokens as both."""
+        return torch.stack((tokens, tokens), -1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -63,6 +63,9 @@ class Head(Component, Results, nn.Module):
     targets_attr: Specs
     outputs_attr: Specs
 
+    def adapt(self, layers_of: Callable[[str], nn.Module | None]) -> None:
+        """Take layers that the backbone's family has before a head's last one, by `layers_of(head)`; once."""
+
     @abstractmethod
     def forward(self, features: Tensors) -> Tensors:
         """The outputs; the same for training and for prediction."""
@@ -107,6 +110,30 @@ class Head(Component, Results, nn.Module):
         While evaluating, it is joined to what `decode` gives. Most layers have nothing to add.
         """
         return []
+
+
+class TokenHead(Head):
+    """A head on tokens, with the layers that the backbone's family has before its last one, if it has any.
+
+    Attributes:
+        library_model: the end of the name of the same head's classes in `transformers`.
+        above: those layers; None where the last layer reads the encoder's outputs.
+    """
+
+    library_model: ClassVar[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.above: Any = None
+
+    def adapt(self, layers_of: Callable[[str], nn.Module | None]) -> None:
+        if self.above is None:
+            self.above = layers_of(self.library_model)
+
+    def tokens_of(self, features: Tensors) -> Tensor:
+        """Compute what the last layer reads, [batch, seq, width]."""
+        tokens = features["encoder_outputs"]
+        return tokens if self.above is None else self.above(tokens)
 
 
 HEADS: Registry[type[Head]] = Registry("head", Head)

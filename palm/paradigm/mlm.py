@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -13,11 +13,11 @@ from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.component import Translate, unused
 from palm.core.numerics.layers import ACTIVATIONS, activation_problems, init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.paradigm.base import ALIASES_2X, HEADS, Head, head_problems
+from palm.paradigm.base import ALIASES_2X, HEADS, Head, TokenHead, head_problems
 
 
 @HEADS.register("mlm")
-class MaskLM(Head):
+class MaskLM(TokenHead):
     """A transformed token against the backbone's own word table (Devlin et al., 2018, section 3.1).
 
     Only masked positions are computed; the reader lists them row by row.
@@ -34,6 +34,7 @@ class MaskLM(Head):
         ConfigError: with every setting that is wrong.
     """
 
+    library_model = "ForMaskedLM"
     computes_in_bf16 = True
 
     aliases: ClassVar[dict[str, str]] = ALIASES_2X
@@ -76,8 +77,16 @@ class MaskLM(Head):
         self.transform = nn.Linear(hidden_size, width)
         self.activation = ACTIVATIONS[hidden_act]
         self.norm = nn.LayerNorm(width, eps=layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.bias: nn.Parameter | None = nn.Parameter(torch.zeros(vocab_size))
         init_weights(self, initializer_range)
+
+    def adapt(self, layers_of: Callable[[str], Any]) -> None:
+        """Replace the transform by the family's own; and the bias, where the family has none."""
+        if self.above is None and (layers := layers_of(self.library_model)) is not None:
+            self.above = layers
+            self.bias = self.bias if layers.bias else None
+            del self.transform
+            del self.norm
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` [masks, vocab_size] of all masks, `mask_columns` [masks] and `mask_counts` [batch].
@@ -88,7 +97,12 @@ class MaskLM(Head):
         tokens = features["encoder_outputs"]
         mask_pos = features["mask_pos"]
         masked = tokens.flatten(0, 1).index_select(0, mask_pos)  # [masks, width]
-        transformed = self.norm(self.activation(self.transform(masked)))
+        table = features["embedding_table"]
+        if self.above is None:
+            transformed = self.norm(self.activation(self.transform(masked)))
+        else:
+            transformed = self.above(masked[:, None])[:, 0]
+            table = table if self.above.table is None else self.above.table
         batch, seq = tokens.shape[:2]
         rows = torch.arange(batch, device=mask_pos.device)[:, None]
         # Looked up, not divided: an ONNX graph knows no division by a size.
@@ -97,7 +111,7 @@ class MaskLM(Head):
             for places in (rows, torch.arange(seq, device=mask_pos.device))
         )
         return {
-            "logits": F.linear(transformed, features["embedding_table"], self.bias).float(),
+            "logits": F.linear(transformed, table, self.bias).float(),
             "mask_columns": column_of,
             "mask_counts": (row_of == rows).sum(1),
         }

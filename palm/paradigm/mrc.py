@@ -15,7 +15,7 @@ from palm.core.checks import count_problems, raise_any
 from palm.core.component import Translate, unused
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.paradigm.base import ALIASES_2X, HEADS, Head, head_problems
+from palm.paradigm.base import ALIASES_2X, HEADS, Head, TokenHead, head_problems
 
 PADDING_LOGIT = -1e9
 """The logit of padding: finite, so that arithmetic on it is safe, and no softmax sees it."""
@@ -26,7 +26,7 @@ LONGEST_ANSWER = 30
 
 
 @HEADS.register("mrc")
-class MRC(Head):
+class MRC(TokenHead):
     """One linear layer that gives every token a start and an end logit (Devlin et al., 2018, section 4.2).
 
     Args:
@@ -44,6 +44,7 @@ class MRC(Head):
 
     aliases: ClassVar[dict[str, str]] = {"max_ans_len": "max_answer_len"} | ALIASES_2X
 
+    library_model = "ForQuestionAnswering"
     only_2x: ClassVar[Mapping[str, Translate]] = {
         **Head.only_2x,
         **dict.fromkeys(["max_query_len", "pred_output_path", "verbose", "do_lower_case"], unused),
@@ -95,7 +96,7 @@ class MRC(Head):
 
     def forward(self, features: Tensors) -> Tensors:
         """`start_logits` and `end_logits` [batch, seq]; padding has `PADDING_LOGIT`."""
-        logits = self.out(features["encoder_outputs"])  # [batch, seq, 2]
+        logits = self.out(self.tokens_of(features))  # [batch, seq, 2]
         logits = logits.masked_fill(~features["input_mask"][..., None], PADDING_LOGIT)
         start, end = logits.unbind(-1)
         return {"start_logits": start, "end_logits": end}

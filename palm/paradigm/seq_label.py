@@ -15,7 +15,7 @@ from palm.core.component import Translate
 from palm.core.errors import ConfigError, WiringError
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import ALIASES_2X, HEADS, Head, head_problems
+from palm.paradigm.base import ALIASES_2X, HEADS, Head, TokenHead, head_problems
 from palm.paradigm.class_loss import ClassLoss
 from palm.paradigm.crf import LinearChainCRF
 
@@ -26,7 +26,7 @@ def _rate_of_crf(value: float) -> dict[str, Any]:
 
 
 @HEADS.register("seq_label")
-class SequenceLabel(Head):
+class SequenceLabel(TokenHead):
     """Dropout and one linear layer on every word's first piece (Devlin et al., 2018, section 4.3).
 
     Args:
@@ -49,6 +49,7 @@ class SequenceLabel(Head):
 
     aliases: ClassVar[dict[str, str]] = {"num_classes": "n_classes"} | ALIASES_2X
 
+    library_model = "ForTokenClassification"
     metrics = ("entity_f1", "token_accuracy")
     only_2x: ClassVar[Mapping[str, Translate]] = {**Head.only_2x, "learning_rate": _rate_of_crf}
     order_2x = ("n_classes", "hidden_size", "dropout_prob", "learning_rate", "initializer_range", "phase")
@@ -100,7 +101,7 @@ class SequenceLabel(Head):
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` [batch, seq, n_classes] and, as it came, `word_mask` [batch, seq]: which of them count."""
-        logits = self.out(self.dropout(features["encoder_outputs"]))
+        logits = self.out(self.dropout(self.tokens_of(features)))
         return {"logits": logits, "word_mask": features["word_mask"]}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:

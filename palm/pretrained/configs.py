@@ -10,12 +10,11 @@ from typing import Any
 
 from palm.backbone import BACKBONES
 from palm.backbone.encoder import Encoder
-from palm.backbone.transformers_config import PACKED, PADDED
+from palm.backbone.transformers_config import RUN, unknown
 from palm.config import settings_of
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.serialization import file_settings
 from palm.core.files.untrusted import read_object, wrap_read_errors
-from palm.pretrained.library import is_library_family
 from palm.pretrained.names import Renamed
 
 CONFIG_FILES = (
@@ -101,7 +100,7 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
                 unknown = ", ".join(map(repr, sorted(strange)))
                 raise StorageError(f"{file}: {name} has no settings {unknown}")
             return name, settings
-        if is_library_family(config, BACKBONE_OF):
+        if config.get("model_type") in RUN - BACKBONE_OF.keys():
             return "transformers", {"encoder_config_path": file}
         check_computation(config, file)
         name = _name(config, file, given)
@@ -146,10 +145,7 @@ def check_computation(config: Mapping[str, Any], file: Path) -> None:
 def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
     kind = _declared_kind(config) or _inferred_kind(config, file, given)
     if kind not in BACKBONE_OF:
-        known = ", ".join(sorted(BACKBONE_OF.keys() | PACKED | PADDED))
-        raise StorageError(
-            f"{file} describes a model of type {kind!r}; palm has no such encoder, but {known}"
-        )
+        raise StorageError(f"{file}: {unknown(kind)}")
     # PaddleNLP calls BERTs that were trained as RoBERTa was by that name; only byte-level ones pad with 1.
     is_bert = kind == "roberta" and given.layout == "paddlenlp" and not config.get("pad_token_id")
     return "bert" if is_bert else BACKBONE_OF[kind]

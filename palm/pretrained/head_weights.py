@@ -24,11 +24,7 @@ def fill_heads(
 ) -> None:
     """Start heads from the one beside an encoder's weights; others stay as they are, and the log says why.
 
-    Args:
-        heads: of the tasks.
-        backbone: whose weights lie beside the head's.
-        config: the content of the directory's `config.json`; its `architectures` name the head.
-        weights: all tensors of the directory, under its own names.
+    `config` is the `config.json` there, whose `architectures` name the head; `weights` are all tensors.
     """
     written = str(next(iter(config.get("architectures") or ()), ""))
     for task, head, labels in heads:
@@ -36,17 +32,14 @@ def fill_heads(
         if layout is None or not written.endswith(layout.model):
             continue
         found = _found(head, layout, backbone, weights)
-        if not found:
-            reason = f"the {written} has other layers or sizes"
-        elif not _has_labels(config, labels):
-            reason = f"the {written} has other labels"
-        else:
-            with torch.no_grad():
-                for name, parameter in head.named_parameters():
-                    parameter.copy_(found.get(name, torch.zeros_like(parameter)))
-            logger.info("%s: starts from the head of the %s", task, written)
+        if not found or not _has_labels(config, labels):
+            what = "labels" if found else "layers or sizes"
+            logger.info("%s: the %s has other %s, so its head starts afresh", task, written, what)
             continue
-        logger.info("%s: %s, so its head starts afresh", task, reason)
+        with torch.no_grad():
+            for name, parameter in head.named_parameters():
+                parameter.copy_(found.get(name, torch.zeros_like(parameter)))
+        logger.info("%s: starts from the head of the %s", task, written)
 
 
 def _found(
@@ -55,15 +48,13 @@ def _found(
     """Find the tensors of a head; empty where one lacks, but a bias that its family does not have."""
     own = dict(head.named_parameters())
     if isinstance(backbone, Transformers):
-        theirs = library_names(backbone.config, layout)
-        names = {} if theirs is None or theirs[1] else theirs[0]
+        names = library_names(backbone.config, layout) or {}
     else:
         names = renamed(own, layout.names_on(BACKBONES.name_of(type(backbone))))
     tensors = {ours: _tensor(weights, theirs) for ours, theirs in names.items() if ours in own}
-    found = {name: value for name, value in tensors.items() if value is not None}
-    fits = len(found) == len(tensors) and all(own[name].shape == found[name].shape for name in found)
-    complete = all(name in found or name.endswith(".bias") for name in own)
-    return found if fits and complete else {}
+    found = {n: value for n, value in tensors.items() if value is not None and value.shape == own[n].shape}
+    complete = all(name in found or (name.endswith("bias") and name not in names) for name in own)
+    return found if complete else {}
 
 
 def _tensor(weights: Mapping[str, Tensor], name: str) -> Tensor | None:

@@ -95,32 +95,14 @@ def layout_of_head(head: Head) -> tuple[str, HeadLayout]:
     return name, HEAD_LAYOUTS[name]
 
 
-def library_names(config: Any, head: HeadLayout) -> tuple[dict[str, str], list[str]] | None:
-    """Name a head's tensors in the library's model, and what that has above the encoder and palm has not.
-
-    Args:
-        config: of the encoder, in the library's form.
-        head: of palm's head.
-
-    Returns:
-        The name of every tensor of ours there, and those parameters; None without such a model.
-    """
-    if (found := head_layers(config, head.model)) is None:
+def library_names(config: Any, head: HeadLayout) -> dict[str, str] | None:
+    """Name the tensors of a head on an encoder of the library in its own model; None without such a model."""
+    if (layers := head_layers(config, head.model)) is None:
         return None
-    last, between = found
-    if head.model != "ForMaskedLM":
-        names = {f"out.{kind}": f"{last}.{kind}" for kind in ("weight", "bias")}
-        return names, [] if head.reads_pooler else between
-    names = {"bias": f"{last}.bias"}
-    lacking = []
-    for theirs in between:
-        module, _, kind = theirs.rpartition(".")
-        if module == last.rpartition(".")[0] and kind == "bias":
-            continue  # tied to that of the last layer
-        ours = f"{'norm' if 'norm' in module.lower() else 'transform'}.{kind}"
-        if names.setdefault(ours, theirs) != theirs:
-            lacking.append(theirs)
-    return names, lacking if {"transform.weight", "norm.weight"} <= names.keys() else [last]
+    names = {f"above.{ours}": theirs for ours, theirs in layers.names().items()}
+    is_masked = head.model == "ForMaskedLM"
+    names |= {} if is_masked else {"out.weight": f"{layers.last}.weight"}
+    return names if layers.bias is None else names | {"bias" if is_masked else "out.bias": layers.bias}
 
 
 def renamed(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from palm.backbone.transformers import Transformers
-from palm.backbone.transformers_config import PACKED, PADDED, library, read_encoder_config
+from palm.backbone.transformers_config import library, read_encoder_config
 from palm.core.errors import StorageError
 from palm.core.files.untrusted import read_json
 from palm.pretrained.names import Renamed
@@ -21,28 +20,11 @@ POOLING_FILE = "1_Pooling/config.json"
 ABOVE = "sentence.layers."
 """What the names of the layers between the first token and a classifier's last layer begin with."""
 
-IRRELEVANT = frozenset(
-    {
-        "_name_or_path",
-        "architectures",
-        "dtype",
-        "finetuning_task",
-        "id2label",
-        "initializer_range",
-        "label2id",
-        "problem_type",
-        "torch_dtype",
-        "transformers_version",
-        "use_cache",
-    }
+IRRELEVANT = (
+    "_name_or_path architectures dtype finetuning_task id2label initializer_range label2id problem_type"
+    " torch_dtype transformers_version use_cache"
 )
 """Settings of the library that change nothing of what an encoder computes."""
-
-
-def is_library_family(config: Mapping[str, Any], built_in: Mapping[str, str]) -> bool:
-    """Tell whether a `config.json` describes an encoder that the library computes, not palm itself."""
-    kind = config.get("model_type")
-    return kind not in built_in and kind in PACKED | PADDED
 
 
 def renamed_for(backbone: Transformers, given: Renamed) -> Renamed:
@@ -124,7 +106,7 @@ def disagreements(backbone: Transformers, file: Path) -> Iterator[str]:
     """Yield settings that change what the weights beside a `config.json` compute and that differ there."""
     theirs = read_encoder_config(file).to_dict()
     for name, value in backbone.config.to_dict().items():
-        if name not in IRRELEVANT and "dropout" not in name and theirs.get(name) != value:
+        if name not in IRRELEVANT.split() and "dropout" not in name and theirs.get(name) != value:
             yield f"  {name}: {theirs.get(name)!r} there, {value!r} here"
 
 

@@ -32,9 +32,7 @@ MAY_LACK = {
 
 def may_lack(name: str) -> str | None:
     """Tell what becomes of a parameter that the weights lack; None where it must be there."""
-    return MAY_LACK.get(name) or (
-        MAY_LACK["pooler.weight"] if name.startswith(("model.pooler.", "sentence.")) else None
-    )
+    return MAY_LACK.get("pooler.weight" if name.startswith(("model.pooler.", "sentence.")) else name)
 
 
 MAX_NAMED = 6

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, ClassVar
 
 from palm.core.errors import ConfigError, DataError
+from palm.core.files.untrusted import parse_json
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow
 from palm.reader.text.sequence import sequence_of
@@ -116,8 +118,12 @@ class WordReader(TokenizingReader):
 def split_words(cell: str) -> list[str]:
     """The words (or labels) of one cell of a table.
 
-    They are separated by U+0002, which may also close the cell, or else by any number of spaces.
+    They are separated by U+0002, which may also close the cell, or else by any number of spaces; or the cell
+    is a JSON array of strings.
     """
+    if cell.startswith('["') and cell.endswith('"]'):
+        with suppress(ValueError):
+            return list(parse_json(cell.encode()))
     if WORD_SEPARATOR in cell:
         return cell.removesuffix(WORD_SEPARATOR).split(WORD_SEPARATOR)
     return [word for word in cell.split(" ") if word]

@@ -56,6 +56,7 @@ class Forward:
     def __post_init__(self) -> None:
         problems = type_problems(Backbone, "an encoder of palm.backbone", backbone=self.backbone)
         raise_any([*problems, *type_problems(Head, "a head of palm.head", task_head=self.head)])
+        self.head.adapt(self.backbone.head_layers)
 
 
 def needed(value: T | None, name: str, call: str, caller: str) -> T:

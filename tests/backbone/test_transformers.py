@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from helpers.library_encoders import write_config
 from palm.backbone.transformers import Transformers
-from palm.backbone.transformers_config import PACKED, PADDED
+from palm.backbone.transformers_config import FAMILIES, PACKED, RUN
 from palm.core.errors import ConfigError
 from palm.core.numerics.weight_cache import WeightCache
 
@@ -68,7 +69,7 @@ def probe(tokens: Tensor) -> Tensor:
     return torch.randn(tokens.shape, generator=torch.Generator().manual_seed(5))
 
 
-@pytest.mark.parametrize("family", sorted(PACKED | PADDED))
+@pytest.mark.parametrize("family", sorted(RUN))
 def test_tokens_and_gradients_equal_each_text_alone_in_the_library(family: str, tmp_path: Path) -> None:
     backbone, texts = built(tmp_path, family), some_texts()
     expected, gradients = alone_in_the_library(backbone, texts)
@@ -122,32 +123,23 @@ def test_predictions_in_bf16_use_cast_weights_until_they_change(family: str, tmp
     torch.testing.assert_close(after, predicted(False), atol=0.05, rtol=0.05)
 
 
-def documented() -> dict[str, set[str]]:
-    """Title of a row -> the families in it, of the page's tables."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "backbones.md").read_text(encoding="utf-8")
-    part = page.split("## Any encoder", 1)[1].split("\n## ", 1)[0]
-    rows = [line.strip("| ").split(" | ") for line in part.splitlines() if line.startswith("| ")]
-    return {row[0]: set(row[1].replace("`", "").split(", ")) for row in rows if len(row) == 2}
-
-
-def test_every_encoder_of_the_library_is_packed_padded_or_refused_as_documented(tmp_path: Path) -> None:
+def test_every_encoder_of_the_library_is_packed_padded_or_refused(tmp_path: Path) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-    rows = documented()
-    assert (rows.pop("packed"), rows.pop("padded")) == (PACKED, PADDED)
-    refused = {family for row in rows.values() for family in row} - {"model_type"}
-    assert not refused & (PACKED | PADDED)
-    assert set(MODEL_FOR_MASKED_LM_MAPPING_NAMES) - (PACKED | PADDED) <= refused
-    for family in sorted(refused):
+    listed = [family for families in FAMILIES.values() for family in families.split()]
+    assert len(listed) == len(set(listed))
+    assert set(MODEL_FOR_MASKED_LM_MAPPING_NAMES) <= set(listed)
+    reasons = {family: why for why, families in FAMILIES.items() for family in families.split()}
+    for family in sorted(set(listed) - RUN):
         file = tmp_path / "config.json"
         file.write_text(json.dumps({"model_type": family}), encoding="utf-8")
         with pytest.raises(ConfigError) as caught:
             Transformers(file)
         assert repr(family) in str(caught.value)
+        assert reasons[family] in str(caught.value)
 
 
-def test_the_documentation_names_the_families_that_run() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "backbones.md").read_text(encoding="utf-8")
-    for title, families in (("packed", PACKED), ("padded", PADDED)):
-        (row,) = [line for line in page.splitlines() if line.startswith(f"| {title} |")]
-        assert row == f"| {title} | {', '.join(f'`{family}`' for family in sorted(families))} |"
+def test_the_tables_of_families_are_up_to_date() -> None:
+    script = Path(__file__).resolve().parents[2] / "scripts" / "families_table.py"
+    module = runpy.run_path(str(script))
+    assert module["PAGE"].read_text(encoding="utf-8") == module["page"](), "run scripts/families_table.py"

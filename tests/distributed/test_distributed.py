@@ -33,7 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def environment(**more: str) -> dict[str, str]:
     """That of a user's shell: not that of pytest, under which palm starts no processes."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", **more}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": path.rstrip(os.pathsep), **more}
 
 
 def start(*words: str, **more: str) -> subprocess.CompletedProcess[str]:

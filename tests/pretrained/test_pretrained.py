@@ -440,7 +440,7 @@ def test_weights_without_their_sizes_are_named(tmp_path: Path) -> None:
         (
             '{"model_type": "xlnet"}',
             StorageError,
-            r"config\.json .*'xlnet'.* distilbert",
+            r"config\.json: .*'xlnet'.* distilbert",
         ),
         (
             '{"position_embedding_type": "relative_key"}',

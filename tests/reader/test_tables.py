@@ -7,6 +7,7 @@ import csv
 import gzip
 import json
 import lzma
+import pickle
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -172,6 +173,8 @@ def test_words_and_their_labels_may_be_lists(vocab: Path, tmp_path: Path) -> Non
     write(tmp_path / "b.csv", [{"text_a": "the boat", "label": "O T"}, {"text_a": "door", "label": "T"}])
     expected = training_rows(reader, tmp_path / "b.csv", None).digest
     assert training_rows(reader, path, None).digest == expected
+    rows = [{"text_a": '["the", "boat"]', "label": '["O", "T"]'}, {"text_a": '["door"]', "label": '["T"]'}]
+    assert training_rows(reader, write(tmp_path / "c.csv", rows), None).digest == expected
 
 
 @pytest.mark.parametrize(
@@ -206,6 +209,21 @@ def test_a_row_without_a_label_is_no_row_and_is_counted(
     assert any("a.jsonl: 3 rows" in line for line in caplog.messages)
     assert len(list(reader.read_true(path))) == 2
     assert len(list(reader.read(path, False))) == 5
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "parquet"])
+def test_the_word_null_is_a_label_in_every_format(vocab: Path, tmp_path: Path, kind: str) -> None:
+    rows = [{"text_a": "the boat", "label": label} for label in ("null", "", "nan", "NaN", "None", "NA")]
+    reader = ClassifyReader(vocab, 12, label_map={"null": 0, "nan": 1, "NaN": 2, "None": 3, "NA": 4})
+    found = [each.label for each in reader.read(write(tmp_path / f"a.{kind}", rows), True)]
+    assert found == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("label", [1.5, True, "1.0", "01x", [1], {"a": 1}])
+def test_a_value_that_names_no_label_is_told(vocab: Path, tmp_path: Path, label: object) -> None:
+    path = write(tmp_path / "a.jsonl", [{"text_a": "the boat", "label": label}])
+    with pytest.raises(DataError, match=r"a\.jsonl:1: the label"):
+        list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
 
 
 @pytest.mark.parametrize("label", [1, "1", 1.0])
@@ -263,6 +281,86 @@ def test_two_columns_of_one_name_in_parquet_are_refused(vocab: Path, tmp_path: P
         list(ClassifyReader(vocab, 12, n_classes=2).read(tmp_path / "a.parquet", True))
 
 
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet", "arrow", "csv.gz"])
+def test_rows_that_cannot_be_used_are_left_out_where_the_setting_wants_it(
+    vocab: Path, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [dict(row) for row in ROWS]
+    rows[2]["label"] = rows[7]["label"] = "9"
+    path = write(tmp_path / f"a.{kind}", rows)
+    kept = list(ClassifyReader(vocab, 12, n_classes=2, on_bad_row="skip").read(path, True))
+    assert [each.text_a for each in kept] == [row["text_a"] for row in rows if row["label"] != "9"]
+    assert any("2 rows cannot be used" in line for line in caplog.messages)
+    with pytest.raises(DataError) as caught:
+        list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
+    assert str(caught.value).count("'9'") == 2
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv"])
+def test_two_columns_of_one_name_in_a_header_are_refused(vocab: Path, tmp_path: Path, kind: str) -> None:
+    tab = "\t" if kind == "tsv" else ","
+    path = tmp_path / f"a.{kind}"
+    path.write_text(f"label{tab}text_a{tab}label\n1{tab}a{tab}0\n")
+    with pytest.raises(DataError, match=rf"a\.{kind}:1: .*'label' twice"):
+        list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
+
+
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        ("label; text_a\n1; a\n", ["'text_a'", "label; text_a", "commas"]),
+        ("label, text_a\n1, a\n", ["'text_a'", "' text_a'", "rename"]),
+        ("\nlabel,text_a\n", ["header", "text_a"]),
+    ],
+)
+def test_a_header_of_another_form_is_told_with_the_remedy(
+    vocab: Path, tmp_path: Path, content: str, values: list[str]
+) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(DataError) as caught:
+        list(ClassifyReader(vocab, 12, n_classes=2).read(tmp_path / "a.csv", True))
+    assert all(value in str(caught.value) for value in ("a.csv:1:", *values))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "value"),
+    [
+        ("a.xlsx", b"PK\3\4\x14\0\6\0", "ZIP"),
+        ("a.zip", b"PK\3\4", "ZIP"),
+        ("a.csv", b"PK\3\4", "ZIP"),
+        ("a.xls", b"\xd0\xcf\x11\xe0\xa1", "Excel"),
+        ("a.pkl", pickle.dumps({"label": [1]}), "pickle"),
+        ("a.csv", gzip.compress(b"label,text_a\n"), ".gz"),
+    ],
+)
+def test_files_of_other_programs_are_refused_by_what_they_are(
+    vocab: Path, tmp_path: Path, name: str, content: bytes, value: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        list(ClassifyReader(vocab, 12, n_classes=2).read(tmp_path / name, True))
+    assert all(each in str(caught.value) for each in (name, value, "CSV"))
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl"])
+def test_marks_and_line_ends_of_windows_change_nothing(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path / f"a.{kind}", ROWS)
+    lines = path.read_bytes().replace(b"\r\n", b"\n")
+    path.write_bytes(b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n") + b"\r\n\r\n")
+    assert cells(path, "label", "text_a") == ROWS
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl"])
+def test_bytes_that_are_no_utf_8_are_told_with_their_place(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path / f"a.{kind}", ROWS)
+    lines = path.read_bytes().replace(b"\r\n", b"\n").split(b"\n")
+    lines[3] = lines[3].replace(b"boat", b"b\xe4t").replace(b"door", b"d\xe4r")
+    path.write_bytes(b"\n".join(lines))
+    [problem] = problems(path)
+    byte = lines[3].index(b"\xe4") + 1
+    assert problem.startswith(f"4: byte {byte} of line 4, b'\\xe4'")
+
+
 def test_a_mistake_in_a_shard_names_the_shard(vocab: Path, tmp_path: Path) -> None:
     write(tmp_path / "1.csv", ROWS)
     write(tmp_path / "2.csv", [{"label": "1", "text_a": "a"}, {"label": "9", "text_a": "b"}])
@@ -273,9 +371,10 @@ def test_a_mistake_in_a_shard_names_the_shard(vocab: Path, tmp_path: Path) -> No
     assert (Path(record["file"]).name, record["line"]) == ("2.csv", 3)
 
 
-def test_a_cell_may_have_megabytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
+def test_a_cell_may_have_megabytes(tmp_path: Path, kind: str) -> None:
     row = {"label": "1", "text_a": "boat " * 600_000}
-    assert cells(write(tmp_path / "a.csv", [row]), "label", "text_a") == [row]
+    assert cells(write(tmp_path / f"a.{kind}", [row, row]), "label", "text_a") == [row, row]
 
 
 @pytest.mark.parametrize("kind", [".csv.gz", ".jsonl.bz2", ".tsv.xz", ".parquet", ".arrow"])

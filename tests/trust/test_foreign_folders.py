@@ -18,10 +18,15 @@ from palm.controller import Controller
 from palm.core.errors import StorageError
 from palm.core.files.fs import write_json
 from palm.core.files.manifest import seal
+from palm.engine.run.determinism import read_recording
+from palm.engine.run.run_directory import FOLDERS, RunDirectory
+from palm.engine.training.events import Saved
+from palm.engine.watching.trackers.curves import Summary
 from palm.experiments.comparison.outcome import read_rows
 from palm.experiments.grid.folder import RESULT, Grid
 from palm.export import to_hugging_face
 from palm.export.inspection import inspect_directory
+from palm.export.onnx_model import to_onnx
 from palm.report.difference import differences
 from palm.report.plot import terminal_plot
 
@@ -33,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with dev data beside its folder."""
     folder = tmp_path_factory.mktemp("trained")
     tiny.write_files(folder)
-    given = tiny.config(folder, "cls", num_hidden_layers=1, num_epochs=0.2)
+    given = tiny.config(folder, "cls", num_hidden_layers=1, num_epochs=0.2, print_every_n_steps=1)
     given["tasks"]["cls"]["dev_file"] = given["tasks"]["cls"]["train_file"]
     Controller(given, argv=[]).train()
     return folder
@@ -97,6 +102,23 @@ def test_a_configuration_of_other_sections_is_an_error_of_palm_or_shows_less(
         DOORS[door](foreign)
 
 
+@pytest.mark.parametrize("damage", [{"tasks": {}}, {"event": "unknown"}, {"tasks": {"other": {}}}])
+def test_a_history_whose_plan_lacks_its_tasks_is_shown(foreign: Path, damage: dict[str, object]) -> None:
+    history = foreign / "history.jsonl"
+    plan, *lines = map(json.loads, history.read_text(encoding="utf-8").splitlines())
+    history.write_text("".join(f"{json.dumps(line)}\n" for line in ({**plan, **damage}, *lines)))
+    for door in ("report", "plot", "diff"):
+        with suppress(palm.PalmError):
+            DOORS[door](foreign)
+
+
+@pytest.mark.parametrize("text", ['{"step": 1', "[]", '{"task": "cls"}'])
+def test_a_damaged_recording_is_an_error_of_palm(tmp_path: Path, text: str) -> None:
+    (tmp_path / "0.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(StorageError, match=r"0\.jsonl"):
+        read_recording(tmp_path / "0.jsonl")
+
+
 def linked(run: Path, name: str) -> None:
     """Put a link to the reader's file in the place of one of the run's."""
     (run / name).unlink(missing_ok=True)
@@ -107,6 +129,9 @@ DOORS: dict[str, Callable[[Path], object]] = {
     "report": palm.write_report,
     "plot": lambda run: terminal_plot(run),
     "diff": lambda run: differences(str(run), str(run)),
+    "inspect": lambda run: inspect_directory(run),
+    "load": lambda run: palm.load_model(run),
+    "export": lambda run: to_hugging_face(run / "cls" / "infer_model", run.parent / "new"),
 }
 
 
@@ -118,6 +143,9 @@ DOORS: dict[str, Callable[[Path], object]] = {
         ("plot", "history.jsonl"),
         *(("diff", name) for name in ("history.jsonl", "resolved_config.yaml", "run.json")),
         ("diff", "cls/infer_model/config.json"),
+        ("inspect", "history.jsonl"),
+        *(("export", f"cls/infer_model/{name}") for name in ("config.json", "vocab.txt")),
+        *(("load", f"cls/best_model/{name}") for name in ("config.json", "vocab.txt")),
     ],
 )
 def test_a_link_in_a_foreign_folder_shows_nothing(foreign: Path, door: str, file: str) -> None:
@@ -182,6 +210,8 @@ USES: dict[str, Callable[[Path, Path], object]] = {
     "predict": lambda model, out: palm.load_model(model).predict_file(model.with_name("mine.tsv"), out),
     "evaluate": lambda model, _: palm.load_model(model).evaluate(model.with_name("mine.tsv")),
     "export": lambda model, out: to_hugging_face(model, out),
+    "export as a graph": lambda model, out: to_onnx(model, out),
+    "merge": lambda model, out: palm.merge([model, model], out),
     "inspect": lambda model, _: inspect_directory(model),
     "convert": lambda model, out: palm.convert(model, out, to="palm"),
 }
@@ -206,6 +236,21 @@ def test_a_foreign_model_opens_nothing_that_its_description_names(foreign: Path,
         USES[use](model, foreign.parent / "new")
     assert str(canary) not in names
     assert any(str(model) in name for name in names)
+
+
+def test_a_card_that_is_a_link_is_not_told_to_a_tracker(foreign: Path) -> None:
+    summary = Summary()
+    summary(Saved(1, "target", foreign / "cls" / "infer_model", "cls"))
+    assert [name for name, _ in summary.texts()] == ["cls_model_card"]
+    linked(foreign, "cls/infer_model/README.md")
+    assert list(summary.texts()) == []
+
+
+@pytest.mark.parametrize("tracker", FOLDERS)
+def test_a_tracker_writes_into_no_folder_that_is_a_link(foreign: Path, tracker: str) -> None:
+    (foreign / tracker).symlink_to(foreign.parent)
+    with pytest.raises(StorageError, match=tracker):
+        RunDirectory(foreign, ["cls"], ["cls"], resume="auto").check()
 
 
 HEARD: list[set[str]] = []

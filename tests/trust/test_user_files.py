@@ -199,6 +199,20 @@ def test_modules_of_the_working_directory_are_not_imported(tmp_path: Path, name:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("python", sorted(Path(sys.base_prefix).parent.glob("3.1[0-9]*/bin/python")), ids=str)
+def test_no_python_takes_modules_of_the_working_directory(tmp_path: Path, python: Path) -> None:
+    """`-P` is new in 3.11; the start of a file puts the file's folder first, whatever the version."""
+    for name in ("palm", "yaml", "colorama", "argparse"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w')\nraise SystemExit(9)\n", encoding="utf-8")
+    libraries = {"PYTHONPATH": str(Path(pytest.__file__).parents[1])}
+    command = [str(python), *START[1:], "--version"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **libraries}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"palm {palm.__version__}\n", done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
 def test_modules_beside_a_configuration_are_for_those_that_it_names(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import beside\nclass Mine: pass\n", encoding="utf-8")
     (tmp_path / "beside.py").write_text("", encoding="utf-8")

@@ -96,6 +96,7 @@ class InferenceModel:
         self.head = head
         self.batch_size = batch_size
         self.precision = checked(precision)
+        head.adapt(backbone.head_layers)
         self._weight_cache = WeightCache()
         self.engine: OnnxEngine | None = None
         self.trained: dict[str, Any] = {}

@@ -47,6 +47,7 @@ class MultiTaskModel(nn.Module):
             # "@": a task may be called `train` or `type`, which a module attribute may not.
             # And one with a dot, which separates names there, is written as in an address.
             key = keys.setdefault(task.head, f"@{_escaped(task.name)}")
+            task.head.adapt(backbone.head_layers)
             self.heads[key] = task.head
             self._owners[task.name] = key
         self.private = nn.ModuleDict()

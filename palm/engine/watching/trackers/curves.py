@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from palm.core.files.door import is_plain
 from palm.engine.training.events import Evaluated, Event, Logged, Saved, Started
 from palm.engine.training.loop import Step
 
@@ -92,5 +93,5 @@ class Summary:
         if self.best:
             yield "results", self.table()
         for task, path in self.cards.items():
-            if path.is_file():
+            if is_plain(path):
                 yield f"{task}_model_card", path.read_text(encoding="utf-8")

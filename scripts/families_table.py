@@ -1,0 +1,37 @@
+"""Write the tables of the library's families into docs/backbones.md: `python scripts/families_table.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from palm.backbone.transformers_config import FAMILIES
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "backbones.md"
+BEGIN = "<!-- families, written by scripts/families_table.py -->\n"
+END = "<!-- end of families -->\n"
+
+
+def table() -> str:
+    """The families that run, then those that are refused and why."""
+    rows = [
+        f"| {title} | {', '.join(f'`{kind}`' for kind in kinds.split())} |"
+        for title, kinds in FAMILIES.items()
+    ]
+    others = "of the library's models for masked words; any other family is refused by its name, too"
+    parts = [
+        "| | `model_type` |\n|---|---|",
+        *rows[:2],
+        f"\nRefused, because … ({others}):\n\n| why | `model_type` |\n|---|---|",
+        *rows[2:],
+    ]
+    return "\n".join(parts)
+
+
+def page() -> str:
+    """The page with the tables as the encoders have them now."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    return f"{before}{BEGIN}\n{table()}\n\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
