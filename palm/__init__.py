@@ -5,7 +5,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
+from palm.core.threads import limit_spinning
 from palm.core.version import __version__
+
+limit_spinning()  # OpenMP reads it when torch is loaded
 
 if TYPE_CHECKING:
     from palm import (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from palm.controller.settings import RunSettings
 from palm.controller.stage_planning import steps_of
 from palm.controller.startup import configured
 from palm.core.checks import raise_any, type_problems
-from palm.core.errors import ConfigError, DataError, PalmError
+from palm.core.errors import ConfigError, DataError, PalmError, ResourceError
+from palm.core.limits import explain_limits
 from palm.core.logging import only_collected
 from palm.core.numerics.device import device_of
-from palm.core.numerics.precision import choice
 from palm.distributed.launch import count_devices
 from palm.engine.run.run_directory import RunDirectory
 from palm.engine.training.loop import Training
@@ -45,6 +46,7 @@ def check(
     *,
     tasks: Sequence[Task] = (),
     measure: bool = True,
+    find_batch_size: bool = False,
 ) -> Check:
     """Check a run: its data, its wiring, its plan, its cost, and where it would write.
 
@@ -57,6 +59,8 @@ def check(
         argv: settings of a command line, likewise.
         tasks: likewise.
         measure: whether to measure time and memory.
+        find_batch_size: where the fullest batches do not fit into memory, halve all batches until they do,
+            and accumulate twice as many; the finding names the settings.
     """
     raise_any(type_problems((str, Path, Mapping), "a file or a mapping", config=config))
     began = time.perf_counter()
@@ -65,13 +69,18 @@ def check(
         try:
             devices = _devices(config, task_dir, argv, needs_tasks=not tasks)
             # With several, a Controller would start this program again on each of them.
-            controller = Controller(config, task_dir, argv=[*argv, "--num_devices", "1"], tasks=tasks)
+            words = [*argv, "--num_devices", "1"]
+            controller = Controller(config, task_dir, argv=words, tasks=tasks)
         except PalmError as error:
             lines = error.problems if isinstance(error, ConfigError) else [str(error)]
             problems = [Problem("error", "configuration", "", line) for line in lines]
             return Check(name, problems, seconds=time.perf_counter() - began)
         # Before the data is looked at: what that takes of memory is not the run's.
         parts, of_run = _checked_run(controller, devices, measure)
+        if find_batch_size and _is_too_large(of_run):
+            parts, of_run = _fitting(
+                lambda more: Controller(config, task_dir, argv=[*words, *more], tasks=tasks), devices, of_run
+            )
         plans = [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]
         data = [data_of(plan) for plan in plans]
     problems = [problem for task in data for problem in task.problems]
@@ -127,15 +136,51 @@ def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[d
     return parts, problems
 
 
+def _is_too_large(problems: Sequence[Problem]) -> bool:
+    return any(problem.code == "memory" for problem in problems)
+
+
+def _fitting(
+    make: Callable[[Sequence[str]], Controller], devices: int, problems: list[Problem]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Check the run with smaller and smaller batches; `make` takes further settings."""
+    parts: dict[str, Any] = {}
+    smaller = _halved(make([]))
+    while smaller and _is_too_large(problems):
+        gc.collect()  # the model of the attempt before
+        torch.cuda.empty_cache()
+        controller = make(smaller)
+        parts, problems = _checked_run(controller, devices, measure=True)
+        settings = smaller
+        smaller = _halved(controller)
+    if not _is_too_large(problems):
+        finding = "the fullest batches do not fit into the memory of the device; smaller ones do"
+        problems.append(Problem("error", "memory", "", finding, f"set {' '.join(settings)}"))
+    return parts, problems
+
+
+def _halved(controller: Controller) -> list[str]:
+    """Batches of half the size, and twice as many of them in a step, as on a command line."""
+    words = []
+    for plan in controller.plan.tasks:
+        for name in ("batch_size", "max_tokens_per_batch"):
+            size = plan.task.get(name) or 1
+            if size > 1:
+                batches = 2 * plan.task.get("gradient_accumulation_steps", 1)
+                words += [f"--{plan.name}.{name}", str(size // 2)]
+                words += [f"--{plan.name}.gradient_accumulation_steps", str(batches)]
+    return words
+
+
 def _cost(
     training: Training, plan: RunPlan, saving: Saving, settings: RunSettings
 ) -> tuple[Cost | None, Problem | None]:
     try:
-        return measured(training, plan, saving, settings.eval_every_n_steps, settings.eval_every_epoch), None
-    except torch.cuda.OutOfMemoryError:
-        finding = "the fullest batches do not fit into the memory of the device"
-        remedy = "lower batch_size and set gradient_accumulation_steps, or set max_tokens_per_batch"
-        return None, Problem("error", "memory", "", finding, remedy)
+        with explain_limits():
+            every = settings.eval_every_n_steps
+            return measured(training, plan, saving, every, settings.eval_every_epoch), None
+    except ResourceError as error:
+        return None, Problem("error", "memory", "", str(error))
     except PalmError as error:
         return None, Problem("error", "run", "", str(error))
 
@@ -150,14 +195,14 @@ def _computing(training: Training, settings: RunSettings, devices: int) -> Compu
         name = f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
         why = "no GPU is visible" if settings.use_gpu else "use_gpu is off"
         why = "device: cpu" if settings.device == "cpu" else why
-    is_auto = settings.precision == "auto"
+    chosen = training.recipe.chosen
     return Computing(
         device=name,
         why=why,
         devices=devices,
         precision=training.model.precision,
-        why_precision=f"auto: {choice('auto', device).reason}"
-        if is_auto
+        why_precision=f"auto: {chosen.reason}"
+        if chosen is not None and settings.precision == "auto"
         else f"precision: {settings.precision}",
         parameters=sum(each.numel() for each in parameters),
         trained=sum(each.numel() for each in parameters if each.requires_grad),

@@ -85,7 +85,7 @@ def measured(training: Training, plan: RunPlan, saving: Saving, every: int, ever
     Raises:
         DataError: dev data that cannot be used, with its file and line.
         TrainingError: a loss that is not a number.
-        torch.cuda.OutOfMemoryError: the fullest batch does not fit.
+        ResourceError: the fullest batch does not fit.
     """
     device = training.recipe.device
     if device.type == "cuda":

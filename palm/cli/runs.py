@@ -16,6 +16,7 @@ CHECK_OPTIONS = (
     cli.option("--html", metavar="FILE", type=Path, help="write it as a page"),
     cli.flag("--strict", "let warnings, too, end with exit code 1"),
     cli.flag("--no_measure", "do not measure time and memory"),
+    cli.flag("--find_batch_size", "where batches do not fit into memory, halve them until they do"),
 )
 """Options of `palm check` and `palm train --dry_run`."""
 
@@ -38,7 +39,13 @@ def check_run(options: argparse.Namespace) -> None:
     from palm.core.files.untrusted import printable
 
     cli.find_components(options.config)
-    findings = check(options.config, options.task_dir, options.settings, measure=not options.no_measure)
+    findings = check(
+        options.config,
+        options.task_dir,
+        options.settings,
+        measure=not options.no_measure,
+        find_batch_size=options.find_batch_size,
+    )
     if options.json != "-":
         cli.write_line(printable(text_of_check(findings)))
     if options.json is not None:
@@ -74,7 +81,9 @@ def train(options: argparse.Namespace) -> None:
     if options.dry_run:
         check_run(options)
         return
-    if unused := [name for name in ("json", "html", "strict", "no_measure") if getattr(options, name)]:
+    if unused := [
+        name for name in ("json", "html", "strict", "no_measure", "find_batch_size") if getattr(options, name)
+    ]:
         raise PalmError(f"--{', --'.join(unused)}: goes with --dry_run, or with palm check")
     from palm.controller import Controller
 

@@ -89,6 +89,8 @@ def type_name(annotation: Any) -> str:
         return f"one of {', '.join(map(repr, args))}"
     if kind is tuple and args and args[-1] is not ...:
         return f"list of {len(args)} ({', '.join(map(type_name, args))})"
+    if kind in (dict, Mapping) and args and _NAMES.get(args[1]):
+        return f"mapping from names to {_NAMES[args[1]]}s"
     if kind not in (*_LISTS, tuple):
         return _NAMES.get(kind, "value")
     item = type_name(args[0]) if args else "value"

@@ -227,7 +227,7 @@ class _Sources:
         try:
             path = convert_value(setting, FilePath | None)
         except Mismatch as error:
-            return self.title, {}, complaint("backbone_config_path", setting, FilePath, error)
+            return self.title, {}, complaint("backbone_config_path", setting, Path, error)
         if path is None:
             return self.title, {}, None
         title = displayed(path)

@@ -94,9 +94,17 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
         known = {} if folder is None else {part: folder / f"{task.name}.{part}{ENDING}" for part in FILES}
         if not for_train and known and known["train"].is_file():
             _take(task, {part: path for part, path in known.items() if path.is_file()})
-        else:
-            key = json.dumps([str(task.task["train_file"]), task.rows.where, task.rows.split], default=str)
-            tables.setdefault(key, []).append(task)
+            continue
+        for part in task.rows.fractions:
+            if for_train and task.task.get(FILES[part]) is not None:
+                logger.warning(
+                    "%s: split has %s, and %s is set: the file counts, and the split's rows are left out",
+                    task.name,
+                    part,
+                    FILES[part],
+                )
+        key = json.dumps([str(task.task["train_file"]), task.rows.where, task.rows.split], default=str)
+        tables.setdefault(key, []).append(task)
     for sharing in tables.values():
         for task, rows, digest in _chosen(sharing):
             _enter(task, rows, digest, folder, records)

@@ -225,7 +225,7 @@ class Controller:
             evaluator, path, resolved, settings.early_stopping_patience, settings.early_stopping_by
         )
         with directory.explaining(), stop_request() as request:
-            stopping = StopOnSignal(training, request, saver, directory)
+            stopping = StopOnSignal(training, request, saver, directory.how_to_go_on)
             result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
         for line in aligned(result.models(path)):
             logger.info("%s", line)

@@ -171,9 +171,8 @@ class TaskParts:
 
     Args:
         reader: reads its data: cls, embedding, match, mlm, mrc, multi_label, multiple_choice, ranking,
-            seq_label, span, or a class's path.
-        paradigm: its head: cls, count, embedding, match, mlm, mrc, multi_label, multiple_choice, ordinal,
-            ranking, regression, seq_label, span, or a class's path.
+            relation, seq_label or span, or a class's path.
+        paradigm: its head: one of these, or count, ordinal or regression, or the dotted path of a class.
     """
 
     reader: str

@@ -73,7 +73,7 @@ def stop_request() -> Iterator[StopRequest]:
         request.number = number
         # Whatever was interrupted may be writing to the same stream; only this is safe here.
         name = signal.Signals(number).name
-        os.write(2, f"{name}: the step at hand is finished and saved; a second one ends at once\n".encode())
+        os.write(2, f"{name}: the step at hand is finished first; a second one ends at once\n".encode())
 
     with _handling(note, NAMES):
         yield request

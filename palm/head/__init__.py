@@ -15,6 +15,7 @@ from palm.paradigm import (
     Ordinal,
     Ranking,
     Regression,
+    Relation,
     Span,
 )
 
@@ -31,6 +32,7 @@ __all__ = [
     "Ordinal",
     "Ranking",
     "Regression",
+    "Relation",
     "SequenceLabel",
     "Span",
     "base_head",

@@ -10,7 +10,7 @@ from palm.metrics.multi_label import ExactMatch, LabelF1, RankingPrecision
 from palm.metrics.pairs import PairAccuracy
 from palm.metrics.ranking import RankingScores, RetrievalScores
 from palm.metrics.regression import MeanSquaredError, Pearson, PoissonDeviance, Spearman
-from palm.metrics.spans import SpanF1, SpanLabelF1
+from palm.metrics.spans import RelationBoundaryF1, RelationF1, SpanF1, SpanLabelF1
 from palm.metrics.tagging import Entity, EntityF1, TokenAccuracy, entities, entity_scores
 
 __all__ = [
@@ -36,6 +36,8 @@ __all__ = [
     "Question",
     "RankingPrecision",
     "RankingScores",
+    "RelationBoundaryF1",
+    "RelationF1",
     "RetrievalScores",
     "SpanF1",
     "SpanLabelF1",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from palm.core.checks import choice_problems, number_problems, positive_problems, raise_any
 from palm.core.constructor import constructor_of
+from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import imported
 from palm.distributed.shards import local_shard
 from palm.optimizer.base import GRAD_CLIP_TYPES, GradClipType, Optimizer
@@ -88,7 +89,10 @@ class MomentOptimizer(Optimizer):
             ]
         )
         rule = apply_decay_param_fun
-        self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
+        try:
+            self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
+        except PalmError as error:
+            raise ConfigError(f"apply_decay_param_fun: {error}") from None
         self.take(**own)
 
     def take(self) -> None:

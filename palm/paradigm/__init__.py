@@ -1,4 +1,4 @@
-"""Heads by name, see `HEADS`."""
+"""Heads by name, as `paradigm` takes them in a configuration."""
 
 from palm.paradigm.base import HEADS, Head
 from palm.paradigm.cls import Classify
@@ -12,6 +12,7 @@ from palm.paradigm.multiple_choice import MultipleChoice
 from palm.paradigm.ordinal import Ordinal
 from palm.paradigm.ranking import Ranking
 from palm.paradigm.regression import Regression
+from palm.paradigm.relation import Relation
 from palm.paradigm.seq_label import SequenceLabel
 from palm.paradigm.span import Span
 
@@ -29,6 +30,7 @@ __all__ = [
     "Ordinal",
     "Ranking",
     "Regression",
+    "Relation",
     "SequenceLabel",
     "Span",
 ]

@@ -11,6 +11,7 @@ from palm.reader.multi_label import MultiLabelReader
 from palm.reader.multiple_choice import MultipleChoiceReader
 from palm.reader.predictions import Predictions, Record
 from palm.reader.ranking import RankingReader
+from palm.reader.relation import RelationReader
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.seq_label import SequenceLabelReader
 from palm.reader.span import SpanReader
@@ -30,6 +31,7 @@ __all__ = [
     "RankingReader",
     "Reader",
     "Record",
+    "RelationReader",
     "Rows",
     "SequenceLabelReader",
     "SpanReader",

@@ -18,7 +18,7 @@ from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.record import Refuse, TableRow
+from palm.reader.tables.record import Refuse
 from palm.reader.text.bad_rows import BadRows
 
 Draw = Callable[[int], np.random.Generator]
@@ -138,14 +138,14 @@ class Reader(Methods2x, ABC):
         """
         return write_records(records, directory)
 
-    def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[TableRow] | None:  # noqa: ARG002
-        """The rows of a table with all columns; None of another file.
+    def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterable[Mapping[str, Any]]:  # noqa: ARG002
+        """The rows of a table with all columns; none of another file.
 
         Args:
             path: the table.
             examples: of which rows, as `read_true` gives them; None for one for each example to predict.
         """
-        return None
+        return ()
 
     @classmethod
     def table_format(cls, path: Path, named: TableFormat | None) -> TableFormat | None:  # noqa: ARG003

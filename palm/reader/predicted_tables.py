@@ -17,8 +17,7 @@ from palm.core.files.fs import write_atomically
 from palm.reader.base import Reader
 from palm.reader.predictions import Record, SavedRecords, write_records
 from palm.reader.rows.chunks import chunks_of
-from palm.reader.tables.reading import arrow_schema, raw_rows
-from palm.reader.tables.record import TableRow
+from palm.reader.tables.reading import arrow_schemas, raw_rows
 
 LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name")
 """Fields of a record that a table shows in other words, or not."""
@@ -90,9 +89,9 @@ def write_table(
     Raises:
         StorageError: the file cannot be written, or is not palm's to replace.
     """
-    names = list(dict.fromkeys(chain.from_iterable(_cells_of(reader.rows_of(source)))))
-    found = reader.rows_of(source, examples)
-    rows = map(task_cells, records) if found is None else joined_rows(_cells_of(found), records, names)
+    names = list(dict.fromkeys(chain.from_iterable(reader.rows_of(source))))
+    table = reader.rows_of(source, examples)
+    rows = joined_rows(table, records, names) if names else map(task_cells, records)
     make_folder(path.parent)
     write = _WRITE.get(path.suffix.lower())
     if write is None:
@@ -102,10 +101,6 @@ def write_table(
         columns = list(dict.fromkeys(chain(names, *first)))
         made = _uniform(chain(first, rows), columns, path)
         return SavedTable(path, write(file, made, columns, partial(_schemas, reader, source, first, names)))
-
-
-def _cells_of(rows: Iterable[TableRow] | None) -> Iterator[Mapping[str, Any]]:
-    return (row.cells for row in rows or ())
 
 
 def _uniform(
@@ -165,10 +160,9 @@ def _schemas(reader: Reader, source: Path, first: Sequence[Record], names: Seque
     """The types of the input's files, or of all its rows, and of the first predictions."""
     from pyarrow import Table
 
-    known = arrow_schema(source) if names else None
-    batches = chunks_of(_cells_of(reader.rows_of(source)) if known is None else (), BATCH)
-    yield from [] if known is None else [known]
-    for batch in batches:
+    known = arrow_schemas(source) if names else []
+    yield from known
+    for batch in chunks_of(() if known else reader.rows_of(source), BATCH):
         yield Table.from_pylist([{name: row.get(name) for name in names} for row in batch]).schema
     task = dict.fromkeys(name for row in first for name in row if name not in names)
     yield Table.from_pylist([{name: row.get(name) for name in task} for row in first]).schema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
 
@@ -20,7 +21,7 @@ from palm.reader.rows.rows import Rows
 from palm.reader.tables.columns import Columns, column_problems
 from palm.reader.tables.files import TableFormat
 from palm.reader.tables.reading import pass_over, raw_rows, read_table
-from palm.reader.tables.record import Refuse, TableRow
+from palm.reader.tables.record import TableRow
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.subwords import load_tokenizer
 
@@ -136,9 +137,11 @@ class TokenizingReader(Reader):
                 found[name] = torch.from_numpy(values).to(spec.dtype)
         return found
 
-    def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[TableRow] | None:
+    def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[Mapping[str, Any]]:
         rows = raw_rows(Path(path), refuse=pass_over, default=self.table_format(path, self.format))
-        return rows if examples is None else _rows_at(rows, (example.place for example in examples))
+        if examples is not None:
+            rows = _rows_at(rows, (example.place for example in examples))
+        return (row.cells for row in rows)
 
     def table_examples(
         self,
@@ -169,10 +172,7 @@ class TokenizingReader(Reader):
             return example
 
         found = Columns(columns, optional, self.columns, self.warn_once)
-
-        def rows(refuse: Refuse) -> Iterator[TableRow]:
-            return read_table(Path(path), found, refuse, self.table_format(path, self.format))
-
+        rows = partial(read_table, Path(path), found, default=self.table_format(path, self.format))
         yield from self.examples_of(path, with_targets, rows, counted)
         if unlabelled:
             self.warn_once(f"{path}: {unlabelled} rows have no label for this task and are no rows of it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,8 +13,10 @@ from palm.config.files import yaml_text
 from palm.core.checks import choice_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.door import make_folder
-from palm.core.files.fs import write_text
+from palm.core.files.fs import numbered, write_text
+from palm.core.invocation import is_notebook
 from palm.core.logging import logger
+from palm.core.signals import StopRequest, stop_request
 from palm.core.tensor_specs import Tensors
 from palm.distributed.group import is_first
 from palm.downloader import pretrained_directory
@@ -22,6 +25,7 @@ from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
 from palm.engine.run.run_directory import RECIPE
 from palm.engine.run.saving import PeriodicSaver, evaluation_observers
+from palm.engine.run.stopping import StopOnSignal
 from palm.engine.training.events import Event, Logged, Observer, Saved
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import described
@@ -160,6 +164,7 @@ class TrainerBase(Assembly):
 
         Raises:
             PalmError: a call is missing, or a setting, dev data or a loss cannot be used.
+            Stopped: a signal asked for it, and there is a saver; an interrupted cell ends with what there is.
         """
         raise_any(_watch_problems(print_steps, progress, callbacks))
         if self._is_training:
@@ -185,9 +190,17 @@ class TrainerBase(Assembly):
             )
         self._is_training = True
         try:
-            return run_training(run, observers, watch)
+            # A script without a saver ends at once: nothing of it would be left either way.
+            with stop_request() if is_notebook() or self._saver else nullcontext(StopRequest()) as request:
+                stopping = StopOnSignal(run, request, self._saver, self._how_to_go_on)
+                return run_training(run, [*observers, stopping], watch)
         finally:
             self._is_training = False
+
+    def _how_to_go_on(self) -> str:
+        saved = {} if self._save_path is None else numbered(self._save_path, f"{FOLDERS['ckpt']}.step")
+        again = "train() of this trainer goes on from there"
+        return f"{again}; another one after load_ckpt({str(saved[max(saved)])!r})" if saved else again
 
     def _evaluated(
         self, dev_file: DevFiles | None, metrics: Metrics | None

@@ -166,6 +166,17 @@ def test_a_check_tells_which_rows_are_chosen_and_where_they_are_found_again(fold
     assert {path.name for path in (folder / "out").glob("*.rows.json")} == listed.keys()
 
 
+@pytest.mark.parametrize(("part", "setting"), [("dev", "dev_file"), ("test", "pred_file")])
+def test_a_split_beside_a_file_of_the_same_part_is_told(
+    folder: Path, part: str, setting: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = config(folder, "intent", split={part: 0.2})
+    made["tasks"]["intent"][setting] = str(folder / "all.jsonl")
+    task = Controller(made, argv=[]).training().tasks[0]
+    assert getattr(task, setting) == folder / "all.jsonl"
+    assert f"intent: split has {part}, and {setting} is set" in caplog.text
+
+
 def test_a_squad_file_is_split_by_contexts(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     nested = json.loads((tmp_path / "mrc.json").read_text("utf-8"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from helpers import tiny
 from helpers.components import small, tensors
 from palm.controller import Controller
 from palm.core.errors import ConfigError, StorageError
-from palm.core.numerics.precision import choice, choice_of_cpu, computing, resolved
+from palm.core.numerics import precision as precision_module
+from palm.core.numerics.precision import choice, choice_of_cpu, computing, measured_speedup, resolved
 from palm.core.tensor_specs import TensorSpec
 from palm.engine.training.loop import Training
 from palm.engine.training.model import outputs_of
@@ -97,7 +99,9 @@ def test_auto_is_bf16_where_the_hardware_has_it(folder: Path) -> None:
     assert resolved("auto", torch.device("meta")) == "fp32"
     config = tiny.config(folder, "cls", use_gpu=False)
     del config["precision"]
-    assert Controller(config, argv=[]).training().model.precision == fast
+    run = Controller(config, argv=[]).training()
+    assert run.recipe.chosen is not None
+    assert run.model.precision == fast or run.recipe.chosen.is_timed
 
 
 def test_auto_decides_by_flags_and_measures_only_where_they_do_not_tell() -> None:
@@ -109,6 +113,53 @@ def test_auto_decides_by_flags_and_measures_only_where_they_do_not_tell() -> Non
         assert chosen.precision == precision
         assert str(speedup) in chosen.reason
     assert choice("fp32", CPU).precision == "fp32"
+
+
+def test_time_that_other_programs_take_does_not_count() -> None:
+    factor = {"fp32": 3, "bf16": 1}
+
+    def compute(precision: str) -> None:
+        time.sleep(0.02 if precision == "bf16" else 0)
+        until = time.process_time() + 0.01 * factor[precision]
+        while time.process_time() < until:
+            pass
+
+    assert measured_speedup(compute, repeats=2) == pytest.approx(3, rel=0.2)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A CPU where `auto` has to be timed: AVX512_BF16 and no AMX."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    precision_module._flags.cache_clear()
+    yield
+    precision_module._flags.cache_clear()
+
+
+@pytest.mark.usefixtures("timed")
+def test_auto_times_a_pass_over_the_rows_of_the_run_and_changes_no_loss(folder: Path) -> None:
+    run = training(folder, "cls", "mlm", precision="auto")
+    chosen = run.recipe.chosen
+    assert chosen is not None
+    assert chosen.is_timed
+    assert "4 rows of cls" in chosen.reason
+    assert all(parameter.grad is None for parameter in run.model.parameters())
+    other = training(folder, "cls", "mlm", precision=chosen.precision)
+    assert losses(run, 5) == losses(other, 5)
+
+
+@pytest.mark.usefixtures("timed")
+@pytest.mark.parametrize("saved", ["fp32", "bf16"])
+def test_auto_that_was_timed_continues_in_the_precision_of_the_checkpoint(folder: Path, saved: str) -> None:
+    settings = {"precision": saved, "save_every_n_steps": 7}
+    Controller(tiny.config(folder, "cls", **settings), argv=[]).train()
+    model = folder / "out" / "cls" / "infer_model" / "model.safetensors"
+    uninterrupted = model.read_bytes()
+    model.unlink()
+    settings |= {"precision": "auto", "resume": str(folder / "out" / "step_7")}
+    Controller(tiny.config(folder, "cls", **settings), argv=[]).train()
+    assert model.read_bytes() == uninterrupted
 
 
 def test_an_unknown_precision_is_told_wherever_it_is_given(folder: Path) -> None:

@@ -576,6 +576,30 @@ def shell() -> Iterator[Mistake]:
     yield said(["download", "nothing-of-this-name"], "nothing-of-this-name")
 
 
+def tried() -> Iterator[Mistake]:
+    """The lines of `mistakes.jsonl`: settings, options and small tables, one mistake a line."""
+
+    def run(folder: Path, kind: str, what: Any) -> int | None:
+        if kind == "shell":
+            controller(folder, {})
+            return main(what)
+        if kind == "data":
+            task, name, text, own = what
+            (folder / name).write_text(text, encoding="utf-8")
+            small = {"use_data_cache": False, "batch_size": 1}
+            controller(folder, small, task, train_file=name, **own).training()
+        elif kind == "config":
+            controller(folder, {"max_steps": 1, **what}).training()
+        else:
+            controller(folder, {"max_steps": 1}, kind.removeprefix("task:"), **what).training()
+        return None
+
+    for line in Path(__file__).with_name("mistakes.jsonl").read_text(encoding="utf-8").splitlines():
+        kind, what, told = json.loads(line)
+        act = lambda folder, k=kind, w=what: run(folder, k, w)  # noqa: E731
+        yield Mistake(f"tried, {kind}", json.dumps(what)[:80], act, tuple(told))
+
+
 def called(title: str, act: Callable[[Path], Any], *told: str) -> Mistake:
     return Mistake("a call from Python", title, act, told)
 
@@ -790,7 +814,7 @@ def _reader(folder: Path) -> Any:
 MISTAKES = [
     mistake
     for source in (
-        *(types, misspellings, ranges, owners, components, data, files, shell),
+        *(types, misspellings, ranges, owners, components, data, files, shell, tried),
         *(
             controllers,
             calls_of_controllers,

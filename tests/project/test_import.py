@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -141,3 +142,18 @@ def test_a_name_that_palm_does_not_have_is_an_attribute_error() -> None:
 def python(program: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-c", program]
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "2000 None"), ({"GOMP_SPINCOUNT": "7"}, "7 None"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None ACTIVE")],
+)
+def test_waiting_threads_sleep_soon_unless_the_environment_says_otherwise(
+    given: dict[str, str], expected: str
+) -> None:
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    others = {name: value for name, value in os.environ.items() if name not in names}
+    program = f"import os, palm; print(*[os.environ.get(name) for name in {names}])"
+    words = [sys.executable, "-c", program]
+    found = subprocess.run(words, env={**others, **given}, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == expected

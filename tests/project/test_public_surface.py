@@ -24,6 +24,7 @@ PACKAGES = {
         "MultiLabelReader",
         "SequenceLabelReader",
         "SpanReader",
+        "RelationReader",
         "MRCReader",
         "MaskLMReader",
     ],
@@ -64,14 +65,14 @@ REGISTERED = {
         READERS,
         [
             *("cls", "embedding", "match", "mlm", "mrc", "multi_label", "multiple_choice"),
-            *("ranking", "seq_label", "span"),
+            *("ranking", "relation", "seq_label", "span"),
         ],
     ),
     "paradigm": (
         HEADS,
         [
             *("cls", "count", "embedding", "match", "mlm", "mrc", "multi_label", "multiple_choice"),
-            *("ordinal", "ranking", "regression", "seq_label", "span"),
+            *("ordinal", "ranking", "regression", "relation", "seq_label", "span"),
         ],
     ),
     "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta", "transformers"]),

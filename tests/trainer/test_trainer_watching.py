@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -95,6 +99,32 @@ def test_a_trainer_goes_on_with_its_history_and_its_scores(folder: Path) -> None
     result = second.train(3, dev_file=folder / "cls.tsv")
     assert timeless(folder / "out" / "history.jsonl") == timeless(folder / "whole" / "history.jsonl")
     assert result.best == expected.best
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("saves", [True, False])
+def test_an_interrupted_cell_ends_with_a_partial_result_and_train_goes_on(
+    folder: Path, saves: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Step) and event.number == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer = single(folder, num_epochs=1)
+    if saves:
+        trainer.set_saver(folder / "out", -1)
+    result = trainer.train(callbacks=[interrupt])
+    assert (result.steps, result.is_interrupted) == ({"cls": 3}, True)
+    assert (folder / "out/ckpt.step3").exists() == saves
+    assert ("ckpt.step3" in caplog.text) == saves
+    result = trainer.train()
+    assert (result.steps, result.is_interrupted) == ({"cls": 10}, False)
+    if saves:
+        other = single(folder, num_epochs=1)
+        other.load_ckpt(folder / "out/ckpt.step3")
+        assert other.train().steps == {"cls": 10}
 
 
 def test_a_trainer_stops_early(folder: Path) -> None:

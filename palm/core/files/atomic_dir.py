@@ -25,6 +25,7 @@ from palm.core.files.door import (
 )
 from palm.core.files.fs import (
     UNFINISHED,
+    WRITTEN,
     aside_name,
     check_not_read,
     is_temporary,
@@ -148,6 +149,10 @@ def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = 
     if not path.exists() or not any(path.iterdir()):
         return
     check_not_read(path, reads)
+    if (path / WRITTEN).exists():
+        raise StorageError(
+            f"{path} is the folder of a run, and nothing of it is replaced; give the path of a new one"
+        )
     if foreign := foreign_files(path):
         count = len(foreign)
         names = ", ".join(foreign[:MAX_NAMED]) + (", …" if count > MAX_NAMED else "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -17,17 +17,19 @@ from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import move_foreign_aside, new_directory
 from palm.core.files.fs import numbered, write_json
 from palm.core.files.manifest import verified_object, verify
-from palm.core.files.serialization import describe, file_settings
-from palm.core.files.tensors import load_tensors, save_tensors, weights_under
+from palm.core.files.serialization import describe, file_settings, rebuild
+from palm.core.files.tensors import load_into, load_tensors, save_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
+from palm.core.numerics.precision import Choice, Precision
 from palm.distributed.group import is_first
 from palm.distributed.shards import full_tensors, shard_like
-from palm.engine.inference.inference import DESCRIPTION
+from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.run.training_metadata import data_of
 from palm.engine.training.finite import check_finite
 from palm.engine.training.loop import Training
 from palm.engine.training.model import PRIVATE
-from palm.engine.training.recipe import identity
+from palm.engine.training.recipe import Recipe, identity
 from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
 from palm.reader import READERS
@@ -89,6 +91,7 @@ def _write(
             "run_id": run_id,
             "heads": training.model.head_places,
             "components": _components(training, part),
+            "data": {task.name: data_of(task) for task in training.tasks},
             **training.state_dict(),
         }
         write_json(part / STATE, state)
@@ -117,6 +120,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     """
     state, steps_per_saved = _state_of(training, folder)
     # From here on nothing is refused, so a run that was is as it was.
+    _take_precision(training, state["run"]["precision"])
     parameters = dict(training.model.named_parameters())
     saved = load_tensors(folder / "model.safetensors")
     own = training.model.state_dict()
@@ -143,6 +147,8 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
         verify(folder, ("ema.safetensors",))
     state = _of_this_version(read_object(folder / STATE), folder)
     now = identity(training.recipe)
+    if _may_differ(training.recipe):
+        now |= {"precision": saved} if (saved := state["run"].get("precision")) in get_args(Precision) else {}
     with wrap_read_errors(folder / STATE):
         saved_run, steps_per_saved = on_devices_of(now, state["run"])
         found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
@@ -151,6 +157,19 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
         lines = "\n  ".join([f"{folder} is a checkpoint of another configuration:", *found])
         raise StorageError(f"{lines}\n{remedy}")
     return state, steps_per_saved
+
+
+def _may_differ(recipe: Recipe) -> bool:
+    """Return whether the precision was measured, which may come out otherwise on the same machine."""
+    # With fsdp, the shards have been made for it.
+    return recipe.chosen is not None and recipe.chosen.is_timed and recipe.parallel == "ddp"
+
+
+def _take_precision(training: Training, saved: Precision) -> None:
+    if training.model.precision != saved:
+        logger.info("Computing in %s, as before the checkpoint.", saved)
+        training.model.precision = saved
+        training.recipe = replace(training.recipe, chosen=Choice(saved, "as before the checkpoint"))
 
 
 def _verified(folder: Path) -> Collection[str]:
@@ -260,6 +279,28 @@ def trained_weights(folder: Path) -> TrainedWeights:
             for task, parts in state["components"]["tasks"].items()
         }
         return TrainedWeights(weights_under("backbone", weights), heads, readers)
+
+
+def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
+    """Load all tasks of a checkpoint to predict with them, in float32; `trust` as for `palm.load_model`.
+
+    Raises:
+        StorageError: damaged, of an earlier palm, or its tasks have layers of their own.
+    """
+    weights = trained_weights(folder)
+    components = read_object(folder / STATE).get("components")
+    if components is None:
+        raise StorageError(f"{folder} does not tell how its tasks are built: an earlier palm wrote it")
+    with wrap_read_errors(folder / STATE):
+        backbone = rebuild(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
+        load_into(backbone, weights.backbone, folder)
+        models = []
+        for task, parts in components["tasks"].items():
+            head = rebuild(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
+            reader = rebuild(READERS, parts["reader"], folder, trust=trust)
+            models.append(InferenceModel(task, reader, backbone, head, precision="fp32"))
+            load_into(head, weights.heads[task], folder)
+        return models
 
 
 def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None:

@@ -78,7 +78,7 @@ def save_model(
     A model of palm's at `path` is replaced. The new one keeps `run`, the resolved configuration without other
     tasks, and whether its `kind`, see `Saved`, is one that the evaluation at this step is the reason for.
     """
-    if run is not None:
+    if run:
         settings = {name: value for name, value in run["global"].items() if name != "task_instance"}
         run = {**run, "global": settings, "tasks": {task.name: run["tasks"].get(task.name, {})}}
     with training.averaged():

@@ -3,43 +3,47 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 from palm.core.logging import logger
 from palm.core.signals import Stopped, StopRequest
 from palm.distributed.group import barrier, is_first
-from palm.engine.run.run_directory import RunDirectory
 from palm.engine.run.saving import PeriodicSaver
 from palm.engine.training.events import Event, Saved
 from palm.engine.training.loop import Step, Training
 
 
 class StopOnSignal:
-    """The last observer of a run: on a signal, it saves a checkpoint after the current step and stops.
+    """The last observer of a run: on a signal, it saves after the current step and stops.
 
     Args:
         training: the run.
         request: the signal that came, if any.
-        saver: writes the checkpoint.
-        directory: for the command that resumes from it.
+        saver: writes the checkpoint; None where there is no folder for one.
+        how_to_go_on: says what is saved, and how the run resumes.
 
     Raises:
         Stopped: a signal asked for it; the checkpoint is written, and all observers know of it.
     """
 
     def __init__(
-        self, training: Training, request: StopRequest, saver: PeriodicSaver, directory: RunDirectory
+        self,
+        training: Training,
+        request: StopRequest,
+        saver: PeriodicSaver | None,
+        how_to_go_on: Callable[[], str],
     ) -> None:
         self.training = training
         self.request = request
         self.saver = saver
-        self.directory = directory
+        self.how_to_go_on = how_to_go_on
         self._is_saved = False
         training.stop_request = request
 
     def __call__(self, event: Event) -> list[Saved]:
         if isinstance(event, Step) and self.training.is_stopping:
             self._is_saved = True
-            if saved := self.saver.save(event.number):
+            if self.saver is not None and (saved := self.saver.save(event.number)):
                 return saved  # this observer is told of it last, and stops then
             self._stop()
         elif isinstance(event, Saved) and self._is_saved:
@@ -52,7 +56,7 @@ class StopOnSignal:
         if is_first():
             name = signal.Signals(number).name
             step = self.training.step
-            how = self.directory.how_to_go_on()
+            how = self.how_to_go_on()
             logger.warning("%s: stopped after global step %d; %s", name, step, how)
         barrier()
         raise Stopped(number)

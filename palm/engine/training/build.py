@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,11 +14,13 @@ from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
 from palm.core.numerics.malloc import keep_freed_memory
-from palm.core.numerics.precision import choice, resolved
+from palm.core.threads import waiting
+from palm.distributed.group import from_first
 from palm.distributed.replica import Replica
 from palm.engine.training.ema import ExponentialMovingAverage
 from palm.engine.training.loop import Training
 from palm.engine.training.model import PRIVATE, MultiTaskModel
+from palm.engine.training.pass_timing import chosen_precision
 from palm.engine.training.planning import step_problems
 from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
@@ -42,15 +45,15 @@ def start(recipe: Recipe) -> Training:
         for task in recipe.tasks:
             if task.stream is not None:
                 task.stream.group_by_length()
-    model = MultiTaskModel(recipe.backbone, recipe.tasks, resolved(recipe.precision, recipe.device))
+    model = MultiTaskModel(recipe.backbone, recipe.tasks)
     model.to(recipe.device)
     if recipe.device.type == "cpu":
         keep_freed_memory()
-    why = f" ({choice(recipe.precision, recipe.device).reason})" if recipe.precision == "auto" else ""
-    logger.info("Computing in %s on %s%s.", model.precision, recipe.device.type, why)
-    if recipe.device.type == "cpu":
-        policy = os.environ.get("OMP_WAIT_POLICY", "unset")
-        logger.info("CPU threads: %d, OMP_WAIT_POLICY %s.", torch.get_num_threads(), policy)
+        logger.info("CPU threads: %d; while they wait: %s.", torch.get_num_threads(), waiting())
+    chosen = from_first(partial(chosen_precision, recipe, model))
+    recipe = replace(recipe, chosen=chosen)
+    model.precision = chosen.precision
+    logger.info("Computing in %s on %s (%s).", chosen.precision, recipe.device.type, chosen.reason)
     if recipe.activation_checkpointing:
         recipe.backbone.checkpoint_activations()
     # fsdp replaces parameters, so the replica comes before everything that holds them.

@@ -25,6 +25,7 @@ from palm.engine.training.ema import ExponentialMovingAverage
 from palm.engine.training.events import Event
 from palm.engine.training.model import MultiTaskModel
 from palm.engine.training.nan_guard import Attempt, NanGuard, NotFinite, can_read_late
+from palm.engine.training.out_of_memory import out_of_memory
 from palm.engine.training.prefetch import Prefetcher, prefetches
 from palm.engine.training.recipe import Recipe, loss_scale
 from palm.engine.training.task import Task
@@ -229,6 +230,10 @@ class Training:
                 )
         except NotFinite as error:
             raise self._refused(error) from None
+        except torch.cuda.OutOfMemoryError as error:
+            where = f"{', '.join(map(repr, names))} at global step {self.step + 1}"
+            given = [batch for _, own in drawn for batch in own]
+            raise out_of_memory(where, given, self.optimizer, error) from error
         if self.ema is not None:
             self.ema.update(self._guard.refuses)
         self.rows += self._counts[0]

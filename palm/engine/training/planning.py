@@ -184,7 +184,9 @@ def expect(tasks: Sequence[Task], plan: StepPlan) -> None:
 
 def step_problems(tasks_per_step: TasksPerStep, balance: Balance | None, tasks: Sequence[Task]) -> list[str]:
     """Check `tasks_per_step` and `balance` against the tasks of a run."""
-    drawn = [task for task in tasks if task.share_rows_with is None]
+    names = {task.name for task in tasks}
+    # A task that shares its own rows, or nobody's, is reported elsewhere.
+    drawn = [task for task in tasks if task.share_rows_with not in names - {task.name}]
     if tasks_per_step == "all":
         together = len(tasks)
     elif isinstance(tasks_per_step, int) and 1 <= tasks_per_step <= len(drawn):

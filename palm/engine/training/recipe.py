@@ -13,7 +13,7 @@ import torch
 from palm.backbone import BACKBONES, Backbone
 from palm.balance import BALANCES, Balance
 from palm.core.component import Component
-from palm.core.numerics import precision
+from palm.core.numerics.precision import Choice, choice
 from palm.core.registry import Registry
 from palm.distributed.replica import Parallel
 from palm.engine.training.planning import StepPlan, TasksPerStep
@@ -47,6 +47,7 @@ class Recipe:
         seed: decides everything that is drawn.
         device: where the run computes.
         precision: compute in fp32 or bf16, or in what is fast on the device (auto).
+        chosen: the precision of a run that has started, with the reason.
         tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32; None leaves it as torch has it.
         deterministic: take kernels that add in a fixed order.
         parallel: what every device has of the parameters, see `Replica`.
@@ -69,6 +70,7 @@ class Recipe:
     seed: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "auto"
+    chosen: Choice | None = None
     tf32: bool | None = None
     deterministic: bool = False
     parallel: Parallel = "ddp"
@@ -112,7 +114,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         **_joint_identity(recipe),
         "ema_decay": recipe.ema_decay,
         "random_seed": recipe.seed,
-        "precision": precision.resolved(recipe.precision, recipe.device),
+        "precision": (recipe.chosen or choice(recipe.precision, recipe.device)).precision,
         **({"seeds": own_seeds} if own_seeds else {}),
         **({} if recipe.tf32 is None else {"tf32": recipe.tf32}),
         **_evaluation_identity(recipe),

@@ -129,9 +129,9 @@ class TaskStream:
         )
         return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
 
-    def batch(self, step: int) -> Tensors:
-        """This process's batch at `step`, counted from 0, on the CPU."""
-        picks = self.picks(step) * self._copies
+    def batch(self, step: int, at_most: int | None = None) -> Tensors:
+        """This process's batch at `step`, counted from 0, on the CPU; `at_most` so many of its rows."""
+        picks = self.picks(step)[:at_most] * self._copies
 
         def draw(k: int) -> np.random.Generator:
             return generator(self.seed, "mask", self.task, *picks[k])

@@ -124,7 +124,11 @@ class Task:
         if not given:
             yield NO_BATCH_SIZE
         yield from count_problems(**given, gradient_accumulation_steps=self.gradient_accumulation_steps)
-        yield from count_problems(least=0, private_layers=self.private_layers)
+        yield from count_problems(
+            least=0, private_layers=self.private_layers, print_first_n=self.print_first_n
+        )
+        if self.pred_batch_size is not None:
+            yield from count_problems(pred_batch_size=self.pred_batch_size)
         rates = {"loss_weight": self.loss_weight, "learning_rate_factor": self.learning_rate_factor}
         if self.head_learning_rate is not None:
             rates["head_learning_rate"] = self.head_learning_rate

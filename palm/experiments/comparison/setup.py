@@ -231,8 +231,6 @@ def setup_of(
     """
     planned = plan(config, for_train=True)
     settings = RunSettings(**planned.settings)
-    if len(config.tasks) == 1:
-        raise ConfigError("task_instance names one task; a comparison needs a second one to train it with")
     tags = settings.target_tag or [1] * len(config.tasks)
     targets = [name for name, tag in zip(config.tasks, tags, strict=True) if tag]
     tests = _test_files(planned, targets, test)
@@ -271,6 +269,8 @@ def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Pa
     """
     known = ", ".join(targets)
     problems = [f"test: {name!r} is no target; there are {known}" for name in given if name not in targets]
+    if len(plan.tasks) == 1:
+        problems.append("task_instance names one task; a comparison needs a second one to train it with")
     found = {}
     for name in targets:
         path = Path(given[name]) if name in given else dev_file_of(plan, name)

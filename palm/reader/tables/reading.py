@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from itertools import chain, compress, repeat
 from pathlib import Path
 from typing import Any
@@ -111,10 +110,8 @@ def raw_rows(
     yield from compress(rows, chain(chosen_of(path, files), repeat(False))) if is_selection(path) else rows
 
 
-def arrow_schema(path: Path) -> Any:
-    """The columns of a table of Parquet and Arrow files with their types; None where a file is another."""
+def arrow_schemas(path: Path) -> list[Any]:
+    """The columns and types of each file of a table of Parquet and Arrow files; none where one is another."""
     files = files_of(table_of(path))
-    if not {format_of(file) for file in files} <= {"parquet", "arrow"}:
-        return None
-    schemas = [file_schema(file) for file in files]
-    return import_module("pyarrow").unify_schemas(schemas, promote_options="permissive")
+    is_typed = {format_of(file) for file in files} <= {"parquet", "arrow"}
+    return [file_schema(file) for file in files] if is_typed else []

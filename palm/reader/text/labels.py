@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from palm.core.checks import choice_problems, raise_any
+from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.differences import shortened
 from palm.core.errors import ConfigError, DataError
 from palm.core.files.untrusted import parse_json, read_bytes, wrap_read_errors
@@ -63,7 +63,7 @@ class Labels:
 
     def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
         if n_classes is not None and n_classes < 1:
-            raise ConfigError(f"n_classes should be at least 1, not {n_classes!r}")
+            raise ConfigError(count_problems(least=2, n_classes=n_classes))
         self._ids = {} if label_map is None else _ids_of(label_map, n_classes)
         self.names = {number: name for name, number in self._ids.items()}
         self._n_classes = n_classes

@@ -81,17 +81,15 @@ class SquadFile:
         cells = {"id": number, **row.cells}
         name = str(field_of(cells, "id", (str, int), place))
         if name in self._seen:
-            raise DataError(f"{place}: a question of this id came before; ids must be unique")
+            raise DataError(f"{place}: a question of the id {name!r} came before; ids must be unique")
         self._seen.add(name)
-        context = field_of(cells, "context", str, place)
-        text = field_of(cells, "question", str, place)
-        if self.answers == "positions":
-            _check_not_empty(context, "context", place)
-            _check_not_empty(text, "question", place)
-        elif not text.strip() or not context.strip():
+        empty = [key for key in ("context", "question") if not field_of(cells, key, str, place).strip()]
+        if empty and self.answers == "positions":
+            raise DataError(f"{place}: the {empty[0]} is empty")
+        if empty:
             self.num_empty += 1
             self.empty += [name] if len(self.empty) < SHOWN_IDS else []
-        return SquadQuestion(name, text, context, self._answers(cells, place), place)
+        return SquadQuestion(name, cells["question"], cells["context"], self._answers(cells, place), place)
 
     def _answers(self, cells: Mapping[str, Any], place: str) -> tuple[Answer, ...]:
         listed = _answer_list(cells.get("answers"), cells.get("answer_start"))
@@ -129,7 +127,7 @@ def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
     Raises:
         DataError: a value of another form, an empty text, or an id twice.
     """
-    seen: set[str] = set()
+    file = SquadFile(Path(), "positions")  # which have to have text; there are no answers
     for number, text in enumerate(texts):
         place = f"text {number}"
         if isinstance(text, (tuple, list)) and len(text) == 2:
@@ -137,13 +135,7 @@ def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
         if not isinstance(text, dict) or not {"question", "context"} <= text.keys() <= _PARSED:
             form = "(question, context) or {'question': …, 'context': …} (and 'id')"
             raise DataError(f"{place}: expected {form}, not {cut(repr(text), 40)}")
-        name = str(text.get("id", number))
-        if name in seen:
-            raise DataError(f"{place}: a question of the id {name!r} came before; ids must be unique")
-        seen.add(name)
-        for key in ("question", "context"):
-            _check_not_empty(field_of(text, key, str, place), key, place)
-        yield SquadQuestion(name, text["question"], text["context"], (), place)
+        yield file.question(TableRow(text, place), number)
 
 
 def answerable(question: SquadQuestion) -> SquadQuestion:
@@ -188,8 +180,3 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
 def places_of(text: str, context: str) -> list[int]:
     """The positions of a text in a context, ascending; they may overlap."""
     return [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
-
-
-def _check_not_empty(text: str, name: str, place: str) -> None:
-    if not text.strip():
-        raise DataError(f"{place}: the {name} is empty")
