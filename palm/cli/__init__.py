@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run = partial(command.run, options)
             run_without_torch(run) if command.only_reads else run()
     except PalmError as error:
-        with suppress(OSError, MemoryError):  # where files or memory are what is missing
+        with suppress(OSError, MemoryError, ImportError):  # where files or memory are what is missing
             from palm.distributed.failures import record_failure
 
             record_failure(error)

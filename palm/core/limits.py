@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 from palm.core.errors import ResourceError
 
+_NO_MEMORY = ("DefaultCPUAllocator", "can't start new thread", "failed to map segment from shared object")
+"""Words of PyTorch, of Python and of the loader of libraries."""
+
 _LESS = "lower batch_size and set gradient_accumulation_steps, or set max_tokens_per_batch"
 LESS_OF_A_GPU = (
     f"To take less, {_LESS}, or activation_checkpointing; `palm check CONFIG --find_batch_size` finds "
@@ -37,8 +40,8 @@ def _limit(error: BaseException) -> str | None:
     text = str(error)
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be imported here
         return f"the memory of the GPU is used up ({text.splitlines()[0][:200]}). {LESS_OF_A_GPU}"
-    is_allocator = "DefaultCPUAllocator" in text or "can't start new thread" in text
-    if isinstance(error, MemoryError) or is_allocator or getattr(error, "errno", None) == errno.ENOMEM:
+    is_memory = isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
+    if is_memory or getattr(error, "errno", None) == errno.ENOMEM:
         return f"the memory is used up; {_LESS}, end other programs, or raise the limit (ulimit -v)"
     if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or "Too many open files" in text:
         return "too many open files; raise the limit of this process (ulimit -n)"

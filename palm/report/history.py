@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from palm.engine.training.events import (
     Event,
     Logged,
     Planned,
+    PlannedTask,
     Saved,
     StageStarted,
     Transferred,
@@ -55,7 +56,7 @@ class History:
     @property
     def tasks(self) -> list[str]:
         """The names of the tasks, in order."""
-        return list(self.start.tasks) or list(dict.fromkeys(step.task for step in self.steps))
+        return list(self.start.tasks)
 
 
 def read_history(run: str | Path) -> History:
@@ -76,11 +77,14 @@ def read_history(run: str | Path) -> History:
     def of_kind(kind: type[E]) -> list[E]:
         return [event for event in events if isinstance(event, kind)]
 
-    plans = of_kind(Planned)
+    steps = of_kind(Logged)
+    plan = (of_kind(Planned) or [Planned()])[-1]
+    if not plan.tasks:  # it is lost
+        plan = replace(plan, tasks={step.task: PlannedTask() for step in steps})
     ends = [event for event in events if isinstance(event, Ended | Logged)][-1:]
     return History(
-        plans[-1] if plans else Planned(),
-        of_kind(Logged),
+        plan,
+        steps,
         of_kind(Drawn),
         of_kind(Evaluated),
         of_kind(Transferred),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from palm.core.errors import ResourceError
+from palm.core.invocation import START
 from palm.core.limits import explain_limits
 
 HUGE = 1 << 55
@@ -34,6 +36,22 @@ def test_open_files_that_are_used_up_have_a_remedy(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for file in files:
             file.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is set as Linux does it")
+def test_a_command_for_which_there_is_no_memory_says_so(tmp_path: Path) -> None:
+    """PyTorch's library alone is larger; `benchmarks/faults/limits.py` does this with every command."""
+    limit = (250 << 20, 250 << 20)
+    done = subprocess.run(
+        [*START, "predict", "--model", str(tmp_path), "--input", "none", "--output", str(tmp_path / "new")],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert "ulimit -v" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_memory_of_a_gpu_has_a_remedy() -> None:

@@ -18,6 +18,7 @@ from palm.controller import Controller
 from palm.core.errors import StorageError
 from palm.core.files.fs import write_json
 from palm.core.files.manifest import seal
+from palm.engine.run.determinism import read_recording
 from palm.engine.run.run_directory import FOLDERS, RunDirectory
 from palm.engine.training.events import Saved
 from palm.engine.watching.trackers.curves import Summary
@@ -37,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with dev data beside its folder."""
     folder = tmp_path_factory.mktemp("trained")
     tiny.write_files(folder)
-    given = tiny.config(folder, "cls", num_hidden_layers=1, num_epochs=0.2)
+    given = tiny.config(folder, "cls", num_hidden_layers=1, num_epochs=0.2, print_every_n_steps=1)
     given["tasks"]["cls"]["dev_file"] = given["tasks"]["cls"]["train_file"]
     Controller(given, argv=[]).train()
     return folder
@@ -99,6 +100,23 @@ def test_a_configuration_of_other_sections_is_an_error_of_palm_or_shows_less(
     (foreign / "resolved_config.yaml").write_text(f"{text}\n", encoding="utf-8")
     with suppress(palm.PalmError):
         DOORS[door](foreign)
+
+
+@pytest.mark.parametrize("damage", [{"tasks": {}}, {"event": "unknown"}, {"tasks": {"other": {}}}])
+def test_a_history_whose_plan_lacks_its_tasks_is_shown(foreign: Path, damage: dict[str, object]) -> None:
+    history = foreign / "history.jsonl"
+    plan, *lines = map(json.loads, history.read_text(encoding="utf-8").splitlines())
+    history.write_text("".join(f"{json.dumps(line)}\n" for line in ({**plan, **damage}, *lines)))
+    for door in ("report", "plot", "diff"):
+        with suppress(palm.PalmError):
+            DOORS[door](foreign)
+
+
+@pytest.mark.parametrize("text", ['{"step": 1', "[]", '{"task": "cls"}'])
+def test_a_damaged_recording_is_an_error_of_palm(tmp_path: Path, text: str) -> None:
+    (tmp_path / "0.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(StorageError, match=r"0\.jsonl"):
+        read_recording(tmp_path / "0.jsonl")
 
 
 def linked(run: Path, name: str) -> None:

@@ -13,6 +13,7 @@ from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
 from palm.core.files.door import new_file, open_to_append
 from palm.core.files.tensors import tensor_digests
+from palm.core.files.untrusted import wrap_read_errors
 from palm.core.files.write_errors import wrap_write_errors
 from palm.distributed.group import is_first
 from palm.distributed.shards import full_tensors
@@ -81,12 +82,13 @@ def read_recording(path: Path) -> Recording:
     """The steps that a run recorded; a later line replaces an earlier one of the same step.
 
     Raises:
-        StorageError: no step was recorded.
+        StorageError: no step was recorded, or a line is damaged.
     """
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     if not lines:
         raise StorageError(f"{path}: the run came to no step")
-    return {line["step"]: line for line in map(json.loads, lines)}
+    with wrap_read_errors(path):
+        return {line["step"]: line for line in map(json.loads, lines)}
 
 
 def first_difference(one: Recording, other: Recording, steps: Iterable[int]) -> str | None:
