@@ -242,8 +242,12 @@ def main(folder: Path) -> None:
     for part, chosen in parts.items():
         spans = ({name: row[name] for name in ("text_a", "spans")} for row in rows[chosen])
         write_lines(folder / f"span/{part}.jsonl", spans)
+        write_lines(folder / f"relation/{part}.jsonl", rows[chosen])
     kinds = sorted({span["label"] for row in rows for span in row["spans"]})
-    write_json(folder / "span/label_map.json", {label: number for number, label in enumerate(kinds)})
+    of_pairs = sorted({each.split()[1] for part in SPANS.values() for each in part})
+    named = {"span/label_map": kinds, "relation/span_label_map": kinds, "relation/label_map": of_pairs}
+    for name, names in named.items():
+        write_json(folder / f"{name}.json", {label: number for number, label in enumerate(names)})
     labels = ["O", *(f"{kind}-{slot}" for slot in SLOTS for kind in "BI")]
     write_json(folder / "seq_label/label_map.json", {label: number for number, label in enumerate(labels)})
 

@@ -170,8 +170,8 @@ class TaskParts:
     """The components of one task.
 
     Args:
-        reader: reads its data: cls, match, multi_label, mrc, mlm, seq_label, span, or a class's path.
-        paradigm: its head: cls, match, multi_label, mrc, mlm, seq_label, span, regression, or a class's path.
+        reader: reads its data: cls, match, multi_label, mrc, mlm, seq_label, span or relation, or a path.
+        paradigm: its head: one of these, or regression, or the dotted path of a class.
     """
 
     reader: str

@@ -2,7 +2,7 @@
 
 from palm.head import base_head
 from palm.head.seq_label import SequenceLabel
-from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, Span
+from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, Relation, Span
 
 __all__ = [
     "MRC",
@@ -12,6 +12,7 @@ __all__ = [
     "Match",
     "MultiLabel",
     "Regression",
+    "Relation",
     "SequenceLabel",
     "Span",
     "base_head",

@@ -9,7 +9,7 @@ from palm.metrics.mlm import Perplexity, WordAccuracy
 from palm.metrics.multi_label import ExactMatch, LabelF1, RankingPrecision
 from palm.metrics.pairs import PairAccuracy
 from palm.metrics.regression import MeanSquaredError, Pearson, Spearman
-from palm.metrics.spans import SpanF1, SpanLabelF1
+from palm.metrics.spans import RelationBoundaryF1, RelationF1, SpanF1, SpanLabelF1
 from palm.metrics.tagging import Entity, EntityF1, TokenAccuracy, entities, entity_scores
 
 __all__ = [
@@ -32,6 +32,8 @@ __all__ = [
     "Perplexity",
     "Question",
     "RankingPrecision",
+    "RelationBoundaryF1",
+    "RelationF1",
     "SpanF1",
     "SpanLabelF1",
     "Spearman",

@@ -1,4 +1,4 @@
-"""Heads by name: `cls`, `match`, `mrc`, `mlm`, `multi_label`, `seq_label`, `span` and `regression`."""
+"""Heads by name, as `paradigm` takes them in a configuration."""
 
 from palm.paradigm.base import HEADS, Head
 from palm.paradigm.cls import Classify
@@ -7,6 +7,7 @@ from palm.paradigm.mlm import MaskLM
 from palm.paradigm.mrc import MRC
 from palm.paradigm.multi_label import MultiLabel
 from palm.paradigm.regression import Regression
+from palm.paradigm.relation import Relation
 from palm.paradigm.seq_label import SequenceLabel
 from palm.paradigm.span import Span
 
@@ -19,6 +20,7 @@ __all__ = [
     "Match",
     "MultiLabel",
     "Regression",
+    "Relation",
     "SequenceLabel",
     "Span",
 ]

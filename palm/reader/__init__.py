@@ -8,6 +8,7 @@ from palm.reader.match import MatchReader
 from palm.reader.mrc import MRCReader
 from palm.reader.multi_label import MultiLabelReader
 from palm.reader.predictions import Predictions, Record
+from palm.reader.relation import RelationReader
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.seq_label import SequenceLabelReader
 from palm.reader.span import SpanReader
@@ -24,6 +25,7 @@ __all__ = [
     "Predictions",
     "Reader",
     "Record",
+    "RelationReader",
     "Rows",
     "SequenceLabelReader",
     "SpanReader",

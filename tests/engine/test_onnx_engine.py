@@ -20,7 +20,18 @@ from palm.core.logging import logger
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.onnx.computing import _sources
-from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, SequenceLabel, Span
+from palm.paradigm import (
+    MRC,
+    Classify,
+    Head,
+    MaskLM,
+    Match,
+    MultiLabel,
+    Regression,
+    Relation,
+    SequenceLabel,
+    Span,
+)
 from palm.reader import (
     ClassifyReader,
     MaskLMReader,
@@ -28,6 +39,7 @@ from palm.reader import (
     MRCReader,
     MultiLabelReader,
     Reader,
+    RelationReader,
     SequenceLabelReader,
     SpanReader,
 )
@@ -74,6 +86,11 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
         lambda: BERT(**SIZES),
         lambda: Span(3, 16, initializer_range=0.3),
     ),
+    "relation": (
+        lambda vocab: RelationReader(vocab, 24, {"owns": 0, "is": 1}, span_label_map=tiny.SPANS),
+        lambda: BERT(**SIZES),
+        lambda: Relation(2, 16, initializer_range=0.3, n_span_classes=3),
+    ),
     "seq_label": (
         lambda vocab: SequenceLabelReader(vocab, 24, TAGS),
         lambda: BERT(**SIZES),
@@ -113,6 +130,8 @@ def saved(kind: str, folder: Path, **head: Any) -> Path:
 
 
 def data_of(kind: str, folder: Path) -> Path:
+    if kind == "relation":
+        return folder / "span.jsonl"
     return folder / f"{kind}.{ENDINGS.get(kind, 'tsv')}"
 
 
@@ -134,6 +153,16 @@ def test_records_and_scores_are_those_of_torch(kind: str, folder: Path) -> None:
     assert read[1] == numbers(read[0])
     scores, loss = ours.evaluate_with_loss(file)
     assert theirs.evaluate_with_loss(file) == (numbers(scores), pytest.approx(loss, rel=1e-5))
+
+
+def test_relations_of_given_spans_are_no_graph(folder: Path) -> None:
+    reader = RelationReader(
+        folder / "vocab.txt", 24, {"owns": 0, "is": 1}, span_label_map=tiny.SPANS, spans="given"
+    )
+    model = InferenceModel("given", reader, BERT(**SIZES), Relation(2, 16, spans="given"))
+    model.save(folder / "given" / "infer_model")
+    with pytest.raises(PalmError, match="'span_starts'"):
+        load_model(folder / "given" / "infer_model", engine="onnx")
 
 
 def test_the_score_of_a_pair_is_that_of_torch(folder: Path) -> None:

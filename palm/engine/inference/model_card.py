@@ -21,6 +21,7 @@ PIPELINES = {
     "regression": ("text-classification", "a number for a text"),
     "seq_label": ("token-classification", "a label for every word"),
     "span": ("token-classification", "labelled spans of a text, which may nest"),
+    "relation": ("token-classification", "relations between spans of a text"),
     "mrc": ("question-answering", "answers to questions about a text"),
     "mlm": ("fill-mask", "hidden words"),
 }
