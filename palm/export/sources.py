@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from palm.backbone import BACKBONES
 from palm.core.errors import PalmError, StorageError
-from palm.core.files.serialization import rebuild
-from palm.core.files.tensors import load_into
-from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.model_paths import LAST
-from palm.engine.run.checkpoint import STATE, newest_checkpoint, trained_weights
+from palm.engine.run.checkpoint import STATE, models_in, newest_checkpoint
 from palm.export.tokenizer_files import load_tokenizer
-from palm.paradigm import HEADS
-from palm.reader import READERS
 
 
 def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> InferenceModel:
@@ -46,7 +40,7 @@ def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[Inferenc
         newest = newest_checkpoint(folder)
         remedy = "train with save_every_n_steps to have one" if newest is None else f"give {newest}"
         raise StorageError(f"{folder} is not a checkpoint, where all heads sit on one encoder; {remedy}")
-    first, *others = models = _of_checkpoint(folder, trust)
+    first, *others = models = models_in(folder, trust)
     for other in others:
         check_alike(first, other)
     return models
@@ -66,23 +60,6 @@ def check_alike(first: InferenceModel, other: InferenceModel) -> None:
             f"{first.task!r} and {other.task!r} have the task_id {numbers[0]} and {numbers[1]}, so the "
             "encoder computes something else for each; export them one by one"
         )
-
-
-def _of_checkpoint(folder: Path, trust: str | Sequence[str]) -> list[InferenceModel]:
-    weights = trained_weights(folder)
-    components = read_object(folder / STATE).get("components")
-    if components is None:
-        raise StorageError(f"{folder} does not tell how its tasks are built: an earlier palm wrote it")
-    with wrap_read_errors(folder / STATE):
-        backbone = rebuild(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
-        load_into(backbone, weights.backbone, folder)
-        models = []
-        for task, parts in components["tasks"].items():
-            head = rebuild(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
-            reader = rebuild(READERS, parts["reader"], folder, trust=trust)
-            models.append(InferenceModel(task, reader, backbone, head, precision="fp32"))
-            load_into(head, weights.heads[task], folder)
-        return models
 
 
 def _targets(folder: Path) -> list[Path]:

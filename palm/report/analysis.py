@@ -23,6 +23,7 @@ from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.loading import load_model
+from palm.engine.run.checkpoint import STATE, models_in
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
 from palm.reader import Reader
@@ -39,7 +40,10 @@ from palm.report.counting import (
     LabelScore,
     NumberCounts,
     PairCounts,
+    RankingCounts,
+    RelationCounts,
     SetCounts,
+    SimilarityCounts,
     SpanCounts,
     TagCounts,
     WordCounts,
@@ -193,11 +197,11 @@ def _analysis(
     trust: str | Sequence[str],
     given: str | Path | None,
 ) -> Analysis | str:
-    model = run.model(task)
+    model = run.source(task)
     chosen = run.folder / f"{task}.dev{ENDING}"
     dev_file = given or (str(chosen) if chosen.is_file() else run.setting(task, "dev_file"))
     if model is None:
-        return "No model of this task is saved, so nothing was predicted."
+        return "No model of this task is saved, and no checkpoint, so nothing was predicted."
     if dev_file is None:
         why = "The task has no dev_file" if run.sections else "The run wrote down no dev_file"
         return f"{why}, so nothing was predicted."
@@ -230,9 +234,13 @@ def _is_of_run(run: Run, model: Model, setting: str, path: Path) -> bool:
     """
     if not path.name.endswith(ENDING) and path.resolve().is_relative_to(run.folder.resolve()):
         return True
-    description = verified_object(model.folder, DESCRIPTION)
-    with wrap_read_errors(model.folder / DESCRIPTION):
-        recorded = ((description.get("training") or {}).get("data") or {}).get(setting) or {}
+    file = DESCRIPTION if (model.folder / DESCRIPTION).is_file() else STATE
+    description = verified_object(model.folder, file)
+    with wrap_read_errors(model.folder / file):
+        data = (description.get("training") or {}).get("data") or {}
+        if file == STATE:
+            data = description.get("data", {}).get(model.task, {})
+        recorded = data.get(setting) or {}
         return bool(recorded) and recorded["sha256"] == data_checksum(path)
 
 
@@ -250,7 +258,7 @@ def analyse(
         StorageError: the model is damaged, or names code that nobody trusts.
         DataError: a row that cannot be used, with its file and line.
     """
-    loaded = load_model(model.folder, trust=trust).to(device_of(torch.cuda.is_available(), "auto"))
+    loaded = _loaded(model, trust).to(device_of(torch.cuda.is_available(), "auto"))
     reader = loaded.reader
     counts = counts_of(reader)
     metrics = metrics_of(metric_names or loaded.head.metrics)
@@ -284,6 +292,12 @@ def analyse(
     )
 
 
+def _loaded(model: Model, trust: str | Sequence[str]) -> InferenceModel:
+    if (model.folder / DESCRIPTION).is_file():
+        return load_model(model.folder, trust=trust)
+    return next(each for each in models_in(model.folder, trust) if each.task == model.task)
+
+
 def _judged_rows(
     model: InferenceModel, path: Path, counts: Counts, pairs: list[Pair], windows: list[int]
 ) -> Iterator[Row]:
@@ -313,11 +327,14 @@ def counts_of(reader: Reader) -> Counts:
         "label": lambda: LabelCounts(names),
         "label_set": lambda: SetCounts(names),
         "labels": TagCounts,
+        "relations": RelationCounts,
         "spans": SpanCounts,
         "answers": AnswerCounts,
         "words": WordCounts,
         "value": NumberCounts,
         "is_right": PairCounts,
+        "relevance": RankingCounts,
+        "pair": SimilarityCounts,
     }
     found = next((kinds[name] for name in reader.truth_names if name in kinds), None)
     if found is None:

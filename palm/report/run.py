@@ -37,13 +37,17 @@ class Value:
     origin: str = ""
 
 
+CHECKPOINT = "last checkpoint's"
+"""The kind of a model that only a checkpoint has."""
+
+
 @dataclass(frozen=True)
 class Model:
     """A model that a run saved.
 
     Args:
         task: whose.
-        kind: `best`, `last`, `best of the run`, or `after step N`.
+        kind: `best`, `last`, `best of the run`, `after step N`, or `last checkpoint's`.
         folder: where.
     """
 
@@ -89,6 +93,14 @@ class Run:
     def model(self, task: str) -> Model | None:
         """The best model of a task, or else its last."""
         return next((model for model in self.models if model.task == task), None)
+
+    def source(self, task: str) -> Model | None:
+        """The model that predicts a task's dev data: of a task that only helps, in the last checkpoint."""
+        model = self.model(task)
+        if model is not None or not self.checkpoints:
+            return model
+        path = self.folder / f"step_{self.checkpoints[-1]}"
+        return Model(task, CHECKPOINT, path) if is_sealed(path) and not has_link(path, self.folder) else None
 
 
 def read_run(folder: str | Path) -> Run:

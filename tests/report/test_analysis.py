@@ -15,6 +15,7 @@ from helpers import runs, tiny
 from helpers.saved import forge
 from palm.core.numerics.rng import generator
 from palm.engine.inference.inference import InferenceModel
+from palm.engine.run.checkpoint import models_in
 from palm.engine.training.model import outputs_of
 from palm.reader.seq_label import TaggedExample
 from palm.report.analysis import Analysis, analyse, analyses_of, counts_of
@@ -90,7 +91,7 @@ MODELS = ["cls/best_model", "cls/infer_model", "best/cls"]
         (["resolved_config.yaml"], "The run wrote down no dev_file, so nothing was predicted."),
         (
             [f"{model}/manifest.json" for model in MODELS],
-            "No model of this task is saved, so nothing was predicted.",
+            "No model of this task is saved, and no checkpoint, so nothing was predicted.",
         ),
     ],
 )
@@ -98,6 +99,23 @@ def test_it_is_told_why_nothing_was_predicted(run: Path, removed: list[str], mes
     for file in removed:
         (run / file).unlink()
     assert analyses_of(read_run(run), predict=False)["cls"] == message
+
+
+def test_a_task_that_only_helps_is_predicted_by_the_last_checkpoint(tmp_path: Path) -> None:
+    folder = runs.train(
+        tmp_path, "cls", "match", target_tag=[1, 0], max_steps=16, save_every_n_steps=8, eval_every_n_steps=8
+    )
+    found = analyses_of(read_run(folder))
+    helper = found["match"]
+    assert isinstance(helper, Analysis)
+    assert (helper.kind, Path(helper.model).name) == ("last checkpoint's", "step_16")
+    model = next(each for each in models_in(folder / "step_16") if each.task == "match")
+    [scores] = [dict(helper.scores)]
+    assert scores["accuracy"] == model.evaluate(tmp_path / "match.tsv")["accuracy"]
+    (tmp_path / "match.tsv").write_text("label\ttext_a\ttext_b\n0\tred\tred\n", encoding="utf-8")
+    told = analyses_of(read_run(folder))["match"]
+    assert isinstance(told, str)
+    assert "--dev_file match=" in told
 
 
 def test_dev_data_that_is_gone_is_named(run: Path) -> None:

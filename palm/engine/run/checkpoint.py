@@ -17,14 +17,15 @@ from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import move_foreign_aside, new_directory
 from palm.core.files.fs import numbered, write_json
 from palm.core.files.manifest import verified_object, verify
-from palm.core.files.serialization import describe, file_settings
-from palm.core.files.tensors import load_tensors, save_tensors, weights_under
+from palm.core.files.serialization import describe, file_settings, rebuild
+from palm.core.files.tensors import load_into, load_tensors, save_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.core.numerics.precision import Choice, Precision
 from palm.distributed.group import is_first
 from palm.distributed.shards import full_tensors, shard_like
-from palm.engine.inference.inference import DESCRIPTION
+from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.run.training_metadata import data_of
 from palm.engine.training.finite import check_finite
 from palm.engine.training.loop import Training
 from palm.engine.training.model import PRIVATE
@@ -90,6 +91,7 @@ def _write(
             "run_id": run_id,
             "heads": training.model.head_places,
             "components": _components(training, part),
+            "data": {task.name: data_of(task) for task in training.tasks},
             **training.state_dict(),
         }
         write_json(part / STATE, state)
@@ -277,6 +279,28 @@ def trained_weights(folder: Path) -> TrainedWeights:
             for task, parts in state["components"]["tasks"].items()
         }
         return TrainedWeights(weights_under("backbone", weights), heads, readers)
+
+
+def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
+    """Load all tasks of a checkpoint to predict with them, in float32; `trust` as for `palm.load_model`.
+
+    Raises:
+        StorageError: damaged, of an earlier palm, or its tasks have layers of their own.
+    """
+    weights = trained_weights(folder)
+    components = read_object(folder / STATE).get("components")
+    if components is None:
+        raise StorageError(f"{folder} does not tell how its tasks are built: an earlier palm wrote it")
+    with wrap_read_errors(folder / STATE):
+        backbone = rebuild(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
+        load_into(backbone, weights.backbone, folder)
+        models = []
+        for task, parts in components["tasks"].items():
+            head = rebuild(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
+            reader = rebuild(READERS, parts["reader"], folder, trust=trust)
+            models.append(InferenceModel(task, reader, backbone, head, precision="fp32"))
+            load_into(head, weights.heads[task], folder)
+        return models
 
 
 def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None:

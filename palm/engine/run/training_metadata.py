@@ -42,7 +42,7 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
         "epochs": round(task.step / task.steps_per_epoch, 2),
         "num_tasks": len(training.tasks),
         "tasks": {each.name: each.step for each in (*training.tasks[:MOST_TASKS], task)},
-        "data": _data(task),
+        "data": data_of(task),
         "evaluation": _evaluation(training, task),
         "best": best,
         "settings": {**settings, "tasks": {task.name: settings["tasks"][task.name]}},
@@ -50,7 +50,8 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
     }
 
 
-def _data(task: Task) -> dict[str, Any]:
+def data_of(task: Task) -> dict[str, Any]:
+    """Describe the files of a task: name, number of rows and SHA-256 of its training and its dev data."""
     assert task.stream is not None
     data: dict[str, Any] = {}
     if task.train_file is not None:
