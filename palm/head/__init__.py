@@ -2,15 +2,35 @@
 
 from palm.head import base_head
 from palm.head.seq_label import SequenceLabel
-from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, Relation, Span
+from palm.paradigm import (
+    MRC,
+    Classify,
+    Count,
+    Embedding,
+    Head,
+    MaskLM,
+    Match,
+    MultiLabel,
+    MultipleChoice,
+    Ordinal,
+    Ranking,
+    Regression,
+    Relation,
+    Span,
+)
 
 __all__ = [
     "MRC",
     "Classify",
+    "Count",
+    "Embedding",
     "Head",
     "MaskLM",
     "Match",
     "MultiLabel",
+    "MultipleChoice",
+    "Ordinal",
+    "Ranking",
     "Regression",
     "Relation",
     "SequenceLabel",

@@ -52,7 +52,8 @@ def named_texts(example: Any) -> list[tuple[str, str]]:
         return [("text_a", " ".join(words))]
     if isinstance(getattr(example, "text_a", None), str):
         texts = [(name, getattr(example, name, None)) for name in ("text_a", "text_b")]
-        return [(name, text) for name, text in texts if text is not None]
+        listed = [(f"text {k}", text) for k, text in enumerate(getattr(example, "texts", ()))]
+        return [(name, text) for name, text in texts if text is not None] + listed
     if dataclasses.is_dataclass(example):
         skipped = ("label", "labels", "place")
         names = [each.name for each in dataclasses.fields(example) if each.name not in skipped]

@@ -40,8 +40,10 @@ from palm.report.counting import (
     LabelScore,
     NumberCounts,
     PairCounts,
+    RankingCounts,
     RelationCounts,
     SetCounts,
+    SimilarityCounts,
     SpanCounts,
     TagCounts,
     WordCounts,
@@ -331,6 +333,8 @@ def counts_of(reader: Reader) -> Counts:
         "words": WordCounts,
         "value": NumberCounts,
         "is_right": PairCounts,
+        "relevance": RankingCounts,
+        "pair": SimilarityCounts,
     }
     found = next((kinds[name] for name in reader.truth_names if name in kinds), None)
     if found is None:

@@ -386,6 +386,56 @@ class PairCounts(Counts):
         return Judged(f"below the right pair's {self._score:.3f}", f"{record['probs']:.3f}", is_right)
 
 
+class RankingCounts(Counts):
+    """Rankings of candidates: the place of the first relevant one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: list[int] = []
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:
+        ranking = record["ranking"]
+        relevance = truth["relevance"]
+        best = max(relevance)
+        if not best:
+            return Judged("(none is relevant)", example.texts[ranking[0]], is_right=True)
+        self._places.append(next(place for place, k in enumerate(ranking, start=1) if relevance[k]))
+        is_right = relevance[ranking[0]] == best
+        return Judged(example.texts[relevance.index(best)], example.texts[ranking[0]], is_right)
+
+    def facts(self) -> list[tuple[str, str]]:
+        if not self._places:
+            return []
+        return [
+            (
+                f"a relevant candidate among the first {k}",
+                f"{100 * sum(place <= k for place in self._places) / len(self._places):.1f} %",
+            )
+            for k in (1, 3, 10)
+        ]
+
+
+class SimilarityCounts(Counts):
+    """Cosines of pairs that belong together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cosines: list[float] = []
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
+        self._cosines.append(record["value"])
+        return Judged(truth["pair"][1], f"cosine {record['value']:.3f}", is_right=False)
+
+    def facts(self) -> list[tuple[str, str]]:
+        cosines = sorted(self._cosines)
+        places = {"lowest": 0.0, "lower quarter": 0.25, "median": 0.5, "upper quarter": 0.75}
+        return [
+            (f"cosine of a pair, {name}", f"{cosines[int(share * (len(cosines) - 1))]:.3f}")
+            for name, share in places.items()
+            if cosines
+        ]
+
+
 class AnswerCounts(Counts):
     """Answers to questions: how much of them is right, and how long they are."""
 

@@ -29,6 +29,11 @@ KINDS = {
     "relation": "relations between spans of a request",
     "mrc": "answers to questions about a page",
     "match": "whether an answer fits a request",
+    "multiple_choice": "which of some answers fits a request",
+    "ranking": "answers in the order in which they fit a request",
+    "embedding": "vectors of requests and answers, near one another where they fit",
+    "ordinal": "the stars that a review gives",
+    "count": "how many things are ordered",
     "mlm": "words that are hidden and guessed",
 }
 """Kinds of tasks of a project."""

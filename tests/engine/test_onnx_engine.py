@@ -23,10 +23,15 @@ from palm.engine.inference.onnx.computing import _sources
 from palm.paradigm import (
     MRC,
     Classify,
+    Count,
+    Embedding,
     Head,
     MaskLM,
     Match,
     MultiLabel,
+    MultipleChoice,
+    Ordinal,
+    Ranking,
     Regression,
     Relation,
     SequenceLabel,
@@ -34,10 +39,13 @@ from palm.paradigm import (
 )
 from palm.reader import (
     ClassifyReader,
+    EmbeddingReader,
     MaskLMReader,
     MatchReader,
     MRCReader,
     MultiLabelReader,
+    MultipleChoiceReader,
+    RankingReader,
     Reader,
     RelationReader,
     SequenceLabelReader,
@@ -51,7 +59,9 @@ SIZES = {
     **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24},
     **{"vocab_size": 40, "max_position_embeddings": 40, "initializer_range": 0.3},
 }
-ENDINGS = {"mrc": "json", "span": "jsonl"}
+ENDINGS = {"mrc": "json"} | dict.fromkeys(
+    ("embedding", "multiple_choice", "ranking", "relation", "span"), "jsonl"
+)
 TAGS = {"O": 0, "B": 1, "I": 2}
 START = {"initializer_range": 1.0}
 KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callable[[], Head]]] = {
@@ -71,6 +81,27 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
         lambda: BERT(**SIZES),
         lambda: MultiLabel(4, 16, **START),
     ),
+    "ordinal": (
+        lambda vocab: ClassifyReader(vocab, 24, n_classes=4),
+        lambda: BERT(**SIZES),
+        lambda: Ordinal(4, 16, **START),
+    ),
+    "count": (
+        lambda vocab: ClassifyReader(vocab, 24, label_type="count"),
+        lambda: BERT(**SIZES),
+        lambda: Count(16),
+    ),
+    "multiple_choice": (
+        lambda vocab: MultipleChoiceReader(vocab, 24),
+        lambda: BERT(**SIZES),
+        lambda: MultipleChoice(16, **START),
+    ),
+    "ranking": (
+        lambda vocab: RankingReader(vocab, 24),
+        lambda: BERT(**SIZES, pooling="mean"),
+        lambda: Ranking(16, **START),
+    ),
+    "embedding": (lambda vocab: EmbeddingReader(vocab, 24), lambda: BERT(**SIZES), lambda: Embedding(16)),
     "mlm": (
         lambda vocab: MaskLMReader(vocab, 24),
         lambda: BERT(**SIZES),
@@ -99,6 +130,13 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
 }
 
 
+GROUPS: dict[str, Callable[[list[str]], dict[str, Any]]] = {
+    "multiple_choice": lambda others: {"choices": others, "label": 1},
+    "ranking": lambda others: {"candidates": others, "label": [1] + [0] * (len(others) - 1)},
+    "embedding": lambda others: {"text_b": others[0]},
+}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data of all tasks, and a model of each that nobody has trained."""
@@ -111,6 +149,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "multi_label.tsv").write_text("\n".join(["label\ttext_a", *sets]) + "\n", encoding="utf-8")
     real = [f"{len(text)}.5\t{text}" for text in texts]
     (folder / "regression.tsv").write_text("\n".join(["label\ttext_a", *real]) + "\n", encoding="utf-8")
+    (folder / "ordinal.tsv").write_bytes((folder / "cls.tsv").read_bytes())
+    (folder / "count.tsv").write_bytes((folder / "cls.tsv").read_bytes())
+    some = [texts[k : k + 2 + k % 2] for k in range(len(texts) - 2)] + [texts[:2]] * 2
+    for kind, of_row in GROUPS.items():
+        lines = [
+            json.dumps({"text_a": text} | of_row(others)) for text, others in zip(texts, some, strict=True)
+        ]
+        (folder / f"{kind}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for kind in KINDS:
         saved(kind, folder)
     return folder

@@ -24,7 +24,7 @@ ARGUMENTS = {
 """Small values for constructors' parameters, by name; what is not here has its default."""
 
 
-SIZES = {"batch": 8, "seq": 6, "masks": 8, "words": 4, "spans": 3}
+SIZES = {"batch": 8, "seq": 6, "masks": 8, "examples": 4, "texts": 2, "words": 4, "spans": 3}
 """Sizes of the contract's free dimensions."""
 
 
@@ -46,6 +46,10 @@ def tensors(specs: Specs) -> Tensors:
             made[name] = torch.arange(shape[1]) < torch.arange(shape[0])[:, None] % 4 + 3
         elif name == "mask_pos":
             made[name] = torch.arange(shape[0]) * SIZES["seq"]
+        elif name == "group_rows":
+            made[name] = torch.arange(8).view(shape)
+        elif name == "relevance":
+            made[name] = 9.0 * (torch.arange(2) == torch.arange(4)[:, None] % 2)
         elif name in ("word_starts", "span_starts", "span_ends"):
             made[name] = torch.arange(shape[1]).expand(shape) + (name != "span_starts")
         elif spec.dtype == torch.long:

@@ -61,10 +61,19 @@ PACKAGES = {
 }
 
 REGISTERED = {
-    "reader": (READERS, ["cls", "match", "mlm", "mrc", "multi_label", "relation", "seq_label", "span"]),
+    "reader": (
+        READERS,
+        [
+            *("cls", "embedding", "match", "mlm", "mrc", "multi_label", "multiple_choice"),
+            *("ranking", "relation", "seq_label", "span"),
+        ],
+    ),
     "paradigm": (
         HEADS,
-        ["cls", "match", "mlm", "mrc", "multi_label", "regression", "relation", "seq_label", "span"],
+        [
+            *("cls", "count", "embedding", "match", "mlm", "mrc", "multi_label", "multiple_choice"),
+            *("ordinal", "ranking", "regression", "relation", "seq_label", "span"),
+        ],
     ),
     "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta", "transformers"]),
     "optimizer": (OPTIMIZERS, ["adam", "adamw", "adamwdl", "lamb"]),
