@@ -159,10 +159,11 @@ class SpanReader(WordReader):
 
     def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> SpanExample | None:
         text = row.cells["text_a"]
-        example = SpanExample(words_of(self._cut(text), row.place), row.place)
-        if isinstance(text, str) and self.span_unit != "word":
-            offsets = [match.span() for match in _WORD.finditer(text)]
-            example = replace(example, text=text, offsets=offsets)
+        counts_characters = isinstance(text, str) and self.span_unit != "word"
+        words = _WORD.findall(text) if counts_characters else text
+        example = SpanExample(words_of(words, row.place), row.place)
+        if counts_characters:
+            example = replace(example, text=text, offsets=[match.span() for match in _WORD.finditer(text)])
         elif self.span_unit == "char":
             raise DataError(f"{row.place}: text_a should be a string with span_unit: char, not {text!r}")
         if not with_targets:
@@ -170,9 +171,6 @@ class SpanReader(WordReader):
         if (cell := row.cells.get("spans")) is None:
             return example if missing_labels else None
         return replace(example, spans=self._spans(cell, example))
-
-    def _cut(self, text: Any) -> Any:
-        return _WORD.findall(text) if isinstance(text, str) and self.span_unit != "word" else text
 
     def _spans(self, cell: Any, example: SpanExample) -> list[Span]:
         if not isinstance(cell, list | tuple):
