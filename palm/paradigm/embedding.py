@@ -69,7 +69,8 @@ class Embedding(Head):
             return F.mse_loss((vectors[:, 0] * vectors[:, 1]).sum(-1), targets["label_values"])
         is_text = outputs["group_rows"] >= 0
         if self.training:
-            vectors, is_text = all_rows(vectors), all_rows(is_text)
+            vectors = all_rows(vectors)
+            is_text = all_rows(is_text)
         # First the text that belongs to each example, and behind all of these the negatives.
         others = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
         is_other = is_text[:, 1:].transpose(0, 1).flatten()

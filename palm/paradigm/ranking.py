@@ -87,7 +87,7 @@ class Ranking(Head):
 
 
 def _is_above(relevance: Tensor) -> Tensor:
-    """Which candidate of an example belongs above which, bool[examples, candidates, candidates]."""
+    """Compare the candidates of each example, bool[examples, candidates, candidates]."""
     one = relevance[:, :, None]
     other = relevance[:, None, :]
     return (one > other) & (other != NO_LABEL)

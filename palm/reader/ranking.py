@@ -18,7 +18,7 @@ from palm.reader.text.labels import Label, Labels, RealLabels, parsed_list
 
 
 class Relevance(RealLabels):
-    """How relevant each candidate is: a number from 0 on, larger for what belongs higher."""
+    """The relevance of each candidate: a number from 0 on, larger for what belongs higher."""
 
     target = "relevance"
     shape = ("examples", "texts")
