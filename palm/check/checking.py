@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +72,7 @@ def check(
             words = [*argv, "--num_devices", "1"]
             controller = Controller(config, task_dir, argv=words, tasks=tasks)
         except PalmError as error:
-            lines = error.problems if isinstance(error, ConfigError) else [str(error)]
-            problems = [Problem("error", "configuration", "", line) for line in lines]
-            return Check(name, problems, seconds=time.perf_counter() - began)
+            return Check(name, _refusals(error), seconds=time.perf_counter() - began)
         # Before the data is looked at: what that takes of memory is not the run's.
         parts, of_run = _checked_run(controller, devices, measure)
         if find_batch_size and _is_too_large(of_run):
@@ -87,10 +85,21 @@ def check(
     # The run stops at the first task whose data cannot be used; here, all of them are told.
     codes = {problem.code for problem in problems if problem.severity == "error"}
     problems += [problem for problem in of_run if problem.code not in codes]
-    files = tuple(f"{plan.task.get('train_file')}: " for plan in plans)  # their warnings are told above
-    rest = (line for line in dict.fromkeys(warned) if not line.startswith(files))
-    problems += [Problem("warning", "warning", "", line) for line in rest]
+    problems += _other_warnings(plans, warned)
     return Check(name, problems, data, **parts, seconds=time.perf_counter() - began)
+
+
+def _refusals(error: PalmError) -> list[Problem]:
+    """The problems of a configuration that cannot be read."""
+    lines = error.problems if isinstance(error, ConfigError) else [str(error)]
+    return [Problem("error", "configuration", "", line) for line in lines]
+
+
+def _other_warnings(plans: Sequence[TaskPlan], warned: Iterable[str]) -> list[Problem]:
+    """The warnings that are not about training files, whose own problems are listed with their data."""
+    files = tuple(f"{plan.task.get('train_file')}: " for plan in plans)
+    rest = (line for line in dict.fromkeys(warned) if not line.startswith(files))
+    return [Problem("warning", "warning", "", line) for line in rest]
 
 
 def _devices(
