@@ -6,7 +6,7 @@ Rows have lengths spread evenly on a logarithmic scale. palm gets them in batche
 file; the library once in these (`padded`) and once in batches of rows of like lengths (`grouped`), with its
 `sdpa` attention. In bf16, both train under torch's autocast; to predict, the library has its weights in bf16,
 and palm computes under autocast with its weight cache, as its predictions do. A turn is every batch once by
-everybody; ratios are those of the turns' seconds, as median and range.
+everybody; ratios are those of the turns' seconds of CPU time, as median and range.
 """
 
 from __future__ import annotations
@@ -163,10 +163,10 @@ def report(title: str, runs: dict[str, Callable[[], None]], tokens: int, turns: 
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(turns + 1):
         for name, turn in runs.items():
-            started = time.perf_counter()
+            started = time.process_time()
             turn()
             if number:  # the first prepares kernels
-                seconds[name].append(time.perf_counter() - started)
+                seconds[name].append(time.process_time() - started)
     pace = {name: f"{tokens / statistics.median(kept):.0f}" for name, kept in seconds.items()}
     ratios = []
     for name, kept in seconds.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -185,6 +185,58 @@ def squad(rng: random.Random) -> list[dict[str, Any]]:
     return pages
 
 
+def groups(
+    requested: list[tuple[str, str]], rng: random.Random
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Each request with a fitting answer, one of another request, and all labels of a choice among them."""
+    for intent, text in requested:
+        others = rng.sample([each for each in REQUESTS if each != intent], 2)
+        yield text, rng.choice(ANSWERS[intent]), [rng.choice(ANSWERS[each]) for each in others]
+
+
+def write_groups(folder: Path, part: str, requested: list[tuple[str, str]]) -> None:
+    """The rows of multiple_choice, ranking and embedding."""
+    rng = random.Random(part)
+    choices, rankings, pairs = [], [], []
+    for text, right, wrong in groups(requested, rng):
+        answers = rng.sample([right, *wrong], 3)
+        label = answers.index(right)
+        choices.append((str(label), text, json.dumps(answers)))
+        rankings.append((json.dumps([int(k == label) for k in range(3)]), text, json.dumps(answers)))
+        pairs.append((text, right, wrong[0]))
+    write_table(folder / f"multiple_choice/{part}.tsv", "label\ttext_a\tchoices", choices)
+    write_table(folder / f"ranking/{part}.tsv", "label\ttext_a\tcandidates", rankings)
+    write_table(folder / f"embedding/{part}.tsv", "text_a\ttext_b\tnegative", pairs)
+
+
+WORDS = ["bad", "poor", "fair", "good", "superb"]
+ORDERS = ["please send me {things}", "i would like {things}", "can i have {things}"]
+REVIEWS = ["the {product} is {word}", "a {word} {product} from {city}", "i find my {product} {word}"]
+
+
+def review(stars: int, rng: random.Random) -> str:
+    """A text that means so many stars, from 0."""
+    values = {name: rng.choice(words) for name, words in SLOTS.items()}
+    return rng.choice(REVIEWS).format(word=WORDS[stars], **values)
+
+
+def order(number: int, rng: random.Random) -> str:
+    """A text that orders one thing more than `number`."""
+    things = " and ".join(f"a {thing}" for thing in rng.sample(SLOTS["product"], number + 1))
+    return rng.choice(ORDERS).format(things=things)
+
+
+def numbered(make: Callable[[int, random.Random], str], first: int) -> dict[str, list[tuple[str, str]]]:
+    """Different texts of five kinds, labelled from `first` on, for training and evaluation."""
+    rng = random.Random(2)
+    labels: dict[str, str] = {}
+    while len(labels) < 80:
+        number = len(labels) % 5
+        labels.setdefault(make(number, rng), str(number + first))
+    rows = [(label, text) for text, label in labels.items()]
+    return {"train": rows[:60], "dev": rows[60:]}
+
+
 def write_table(path: Path, head: str, rows: Iterable[Iterable[str]]) -> None:
     """A TSV file."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -235,6 +287,9 @@ def main(folder: Path) -> None:
         write_json(folder / f"mrc/{part}.json", {"version": "1.1", "data": chosen})
         contexts = [page["paragraphs"][0]["context"] for page in chosen]
         write_table(folder / f"mlm/{part}.tsv", "text_a", ([text] for text in [*texts[rows], *contexts]))
+        write_groups(folder, part, [*zip(intents[rows], texts[rows], strict=True)])
+        write_table(folder / f"ordinal/{part}.tsv", "label\ttext_a", numbered(review, 0)[part])
+        write_table(folder / f"count/{part}.tsv", "label\ttext_a", numbered(order, 1)[part])
     for kind in ("cls", "multi_label"):
         numbers = {intent: number for number, intent in enumerate(REQUESTS)}
         write_json(folder / kind / "label_map.json", numbers)
@@ -242,8 +297,12 @@ def main(folder: Path) -> None:
     for part, chosen in parts.items():
         spans = ({name: row[name] for name in ("text_a", "spans")} for row in rows[chosen])
         write_lines(folder / f"span/{part}.jsonl", spans)
+        write_lines(folder / f"relation/{part}.jsonl", rows[chosen])
     kinds = sorted({span["label"] for row in rows for span in row["spans"]})
-    write_json(folder / "span/label_map.json", {label: number for number, label in enumerate(kinds)})
+    of_pairs = sorted({each.split()[1] for part in SPANS.values() for each in part})
+    named = {"span/label_map": kinds, "relation/span_label_map": kinds, "relation/label_map": of_pairs}
+    for name, names in named.items():
+        write_json(folder / f"{name}.json", {label: number for number, label in enumerate(names)})
     labels = ["O", *(f"{kind}-{slot}" for slot in SLOTS for kind in "BI")]
     write_json(folder / "seq_label/label_map.json", {label: number for number, label in enumerate(labels)})
 

@@ -73,15 +73,19 @@ def _data(check: Check) -> Iterator[str]:
     yield from aligned(rows)
     for task in check.data:
         for file in task.files:
-            if file.chosen_by:
-                yield f"{task.task} {file.role}: chosen of {file.path} by {', '.join(file.chosen_by)}"
-            if counted := labels_of(file):
-                yield f"{task.task} {file.role}: {counted}"
+            yield from (
+                f"{task.task} {file.role}: {line}" for line in filter(None, (chosen(file), labels_of(file)))
+            )
         for file in task.files[:1]:
             if file.histogram:
                 bars = sparks([count for _, count in file.histogram])
                 span = f"{file.histogram[0][0]} to {file.histogram[-1][0]} tokens"
                 yield f"{task.task} {file.role}: {bars} {span}"
+
+
+def chosen(file: FileCheck) -> str:
+    """The settings that chose the rows; nothing where all of a file are used."""
+    return f"chosen of {file.path} by {', '.join(file.chosen_by)}" if file.chosen_by else ""
 
 
 def labels_of(file: FileCheck) -> str:

@@ -32,7 +32,8 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
 def init(options: argparse.Namespace) -> None:
     """Write a configuration, a file for each task, a few rows of data and a script into a new folder; `palm
     train config.yaml` trains them within two minutes on a CPU, without network. Kinds of tasks: cls,
-    multi_label, seq_label, span, mrc, match, mlm. On a terminal, what is missing is asked for.
+    multi_label, seq_label, span, relation, mrc, match, multiple_choice, ranking, embedding, ordinal, count,
+    mlm. On a terminal, what is missing is asked for.
     """
     from palm.starter.project import KINDS, tasks_of, write_project
     from palm.starter.table_tasks import tasks_in

@@ -89,12 +89,19 @@ def type_name(annotation: Any) -> str:
         return f"one of {', '.join(map(repr, args))}"
     if kind is tuple and args and args[-1] is not ...:
         return f"list of {len(args)} ({', '.join(map(type_name, args))})"
-    if kind in (dict, Mapping) and args and _NAMES.get(args[1]):
-        return f"mapping from names to {_NAMES[args[1]]}s"
     if kind not in (*_LISTS, tuple):
-        return _NAMES.get(kind, "value")
+        return _NAMES.get(kind, "value") + _values_of(kind, args)
     item = type_name(args[0]) if args else "value"
     return f"list of {item if ' ' in item and item != 'whole number' else item + 's'}"
+
+
+def _values_of(kind: Any, args: Sequence[Any]) -> str:
+    """Name the values of a mapping, where they have a name."""
+    return (
+        f" from names to {_NAMES[args[1]]}s"
+        if kind in (dict, Mapping) and args[1:] and args[1] in _NAMES
+        else ""
+    )
 
 
 def _marked(value: Any, kind: Any, marks: Sequence[object], base: Path) -> Any:

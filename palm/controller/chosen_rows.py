@@ -60,6 +60,16 @@ class RowSettings:
             for name, value in (self.where or {}).items()
         )
 
+    def check_columns(self, names: Sequence[str], place: str) -> None:
+        """Refuse a file without a column that `where` names.
+
+        Raises:
+            DataError: it lacks one.
+        """
+        for name in (name for name in self.where or {} if name not in names):
+            hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+            raise DataError(f"{place}: where names {name!r}, which is no column of the file{hint}")
+
     def problems(self) -> Iterator[tuple[str, str]]:
         """Each setting with a wrong value, and what is wrong with it."""
         if strange := sorted(self.fractions.keys() - {"dev", "test"}):
@@ -95,14 +105,8 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
         if not for_train and known and known["train"].is_file():
             _take(task, {part: path for part, path in known.items() if path.is_file()})
             continue
-        for part in task.rows.fractions:
-            if for_train and task.task.get(FILES[part]) is not None:
-                logger.warning(
-                    "%s: split has %s, and %s is set: the file counts, and the split's rows are left out",
-                    task.name,
-                    part,
-                    FILES[part],
-                )
+        if for_train:
+            _warn_of_files(task)
         key = json.dumps([str(task.task["train_file"]), task.rows.where, task.rows.split], default=str)
         tables.setdefault(key, []).append(task)
     for sharing in tables.values():
@@ -111,10 +115,26 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
     return records
 
 
+def _warn_of_files(task: Any) -> None:
+    for part in task.rows.fractions:
+        if task.task.get(FILES[part]) is not None:
+            message = "%s: split has %s, and %s is set: the file counts, and the split's rows are left out"
+            logger.warning(message, task.name, part, FILES[part])
+
+
 def _chosen(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Numbers], str]]:
-    """Read a table once, for all tasks that choose of it alike; yields each with its rows by part."""
+    """Yield each of the tasks that choose of a table alike with its rows by part and the checksum."""
     path = tasks[0].task["train_file"]
-    settings = tasks[0].rows
+    numbers, keys = _keys_of(tasks, path, tasks[0].rows)
+    parts = split(keys, tasks[0].rows.fractions)
+    digest = data_checksum(path)
+    for task, of_task in zip(tasks, keys, strict=True):
+        train = sample(of_task, parts["train"], task.rows.sample, task.rows.sample_per_label)
+        yield task, {part: numbers[rows] for part, rows in {**parts, "train": train}.items()}, digest
+
+
+def _keys_of(tasks: Sequence[Any], path: Path, settings: RowSettings) -> tuple[Numbers, list[RowKeys]]:
+    """Read a table once, for all its tasks: the numbers of the wanted rows, and the keys of each task."""
     kind, arguments = tasks[0].reader
     columns = [Columns((), task.reader[0].known_columns, task.reader[1].get("columns")) for task in tasks]
     keys = [RowKeys(settings.seed) for _ in tasks]
@@ -122,10 +142,8 @@ def _chosen(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Numbers], str
     def look_up(names: Sequence[str], place: str, varies: bool) -> None:
         for own in columns:
             own.head(names, place, varies)
-        for name in settings.where or {}:
-            if name not in names and not varies:
-                hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
-                raise DataError(f"{place}: where names {name!r}, which is no column of the file{hint}")
+        if not varies:
+            settings.check_columns(names, place)
 
     numbers = []
     rows = raw_rows(path, look_up, pass_over, kind.table_format(path, arguments.get("format")))
@@ -136,12 +154,7 @@ def _chosen(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Numbers], str
                 cells = own.row(row).cells
                 label = next((cells[name] for name in TARGETS if name in cells), None)
                 of_task.add([cells.get(name) for name in task.reader[0].split_by], label)
-    parts = split(keys, settings.fractions)
-    digest = data_checksum(path)
-    for task, of_task in zip(tasks, keys, strict=True):
-        train = sample(of_task, parts["train"], task.rows.sample, task.rows.sample_per_label)
-        places = {**parts, "train": train}
-        yield task, {part: np.asarray(numbers, dtype=np.int64)[places[part]] for part in places}, digest
+    return np.asarray(numbers, dtype=np.int64), keys
 
 
 def _enter(

@@ -220,18 +220,20 @@ def _keep_shared_rows(tasks: Sequence[TaskPlan]) -> None:
 
 
 def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:
-    """`n_classes`, where the configuration does not tell it but the reader's labels do."""
-    if reader is None or "n_classes" in reader[1]:
-        return {}
-    if columns := reader[1].get("label_columns"):
-        return {"n_classes": len(columns)}
-    if reader[1].get("label_map") is None:
-        return {}
-    try:
-        return {"n_classes": max(Labels(None, reader[1]["label_map"]).names) + 1}
-    except PalmError as error:
-        config.problem(f"task {task!r}: {error}")
-        return {"n_classes": 2}  # so that its absence is not reported too
+    """Numbers of labels that the configuration does not tell but the reader's labels do."""
+    settings = {} if reader is None else reader[1]
+    counted = {}
+    if columns := settings.get("label_columns"):
+        counted["n_classes"] = len(columns)
+    for number, names in (("n_classes", "label_map"), ("n_span_classes", "span_label_map")):
+        if number in settings or settings.get(names) is None:
+            continue
+        try:
+            counted[number] = max(Labels(None, settings[names]).names) + 1
+        except PalmError as error:
+            config.problem(f"task {task!r}: {error}")
+            counted[number] = 2  # so that its absence is not reported too
+    return counted
 
 
 def _as_wanted(reader: Any, head: Any, counted: Mapping[str, int]) -> Any:

@@ -170,8 +170,9 @@ class TaskParts:
     """The components of one task.
 
     Args:
-        reader: reads its data: cls, match, multi_label, mrc, mlm, seq_label, span, or a class's path.
-        paradigm: its head: cls, match, multi_label, mrc, mlm, seq_label, span, regression, or a class's path.
+        reader: reads its data: cls, embedding, match, mlm, mrc, multi_label, multiple_choice, ranking,
+            relation, seq_label or span, or a class's path.
+        paradigm: its head: one of these, or count, ordinal or regression, or the dotted path of a class.
     """
 
     reader: str

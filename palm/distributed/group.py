@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
+from torch.nn import functional as F
 
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
@@ -172,6 +173,29 @@ def gather_objects(value: T) -> list[T]:
     values: list[T] | None = [value] * num_ranks() if is_first() else None
     dist.gather_object(value, values, dst=0)
     return values or []
+
+
+def all_rows(value: Tensor) -> Tensor:
+    """The rows of all ranks, in their order, with zeros where a rank has fewer columns.
+
+    The gradient is that of the mean over all ranks' rows of a loss that every rank computes: each keeps its
+    own rows in the graph, with the factor by which they count less there.
+    """
+    if num_ranks() == 1:
+        return value
+    own = torch.tensor(value.shape, device=value.device)
+    gathered = [torch.empty_like(own) for _ in range(num_ranks())]
+    dist.all_gather(gathered, own)
+    shapes = torch.stack(gathered).tolist()
+    largest = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    missing = [(0, whole - size) for whole, size in zip(largest, value.shape, strict=True)]
+    padded = F.pad(value, [side for pair in reversed(missing) for side in pair])
+    parts = [torch.empty_like(padded) for _ in shapes]
+    dist.all_gather(parts, padded.detach())
+    if value.requires_grad:
+        counted = sum(shape[0] for shape in shapes) / len(value) * padded
+        parts[rank()] = padded.detach() + counted - counted.detach()
+    return torch.cat([part[: shape[0]] for part, shape in zip(parts, shapes, strict=True)])
 
 
 def split_among_ranks(things: Sequence[T]) -> list[T]:

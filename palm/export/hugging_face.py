@@ -21,8 +21,10 @@ from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.export.description import describe_export
 from palm.export.library_model import library_model, save_library_model
+from palm.export.sentence_encoder import save_sentence_encoder
 from palm.export.sources import saved_model
 from palm.export.tokenizer_files import load_tokenizer, save_reader
+from palm.paradigm import Embedding
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
 from palm.pretrained.heads import PROBLEM_TYPES, HeadLayout, layout_of_head, renamed
@@ -40,18 +42,7 @@ def to_hugging_face(
     folder = Path(folder)
     check_target(folder, overwrite, [model_dir])
     model = saved_model(Path(model_dir), trust)
-    name, head = layout_of_head(model.head)
-    family = None if isinstance(model.backbone, Transformers) else family_of(model.backbone)
-    architecture = f"{family.classes if family else ''}{head.model}"
-    if problem := _problem(name, model, head):
-        raise PalmError(f"{model_dir} cannot become a {architecture}: {problem}")
-    write: Callable[[Path], object]
-    if family is not None:
-        write = partial(_write, model, name, family, head)
-    else:
-        built = library_model(model, head)
-        architecture = type(built).__name__
-        write = partial(save_library_model, built)
+    name, architecture, write = _parts(model, model_dir)
     description = Path(model_dir) / DESCRIPTION
     with wrap_read_errors(description):
         card = model_card(read_object(description), label_names(model.reader, model.head), architecture)
@@ -61,6 +52,21 @@ def to_hugging_face(
         describe_export(part, "hf", [model], architecture=architecture)
         write_text(part / CARD, card)
     logger.info("%s: %s written to %s", model.task, architecture, folder)
+
+
+def _parts(model: InferenceModel, model_dir: str | Path) -> tuple[str, str, Callable[[Path], None]]:
+    """Return our name of the head, the library's class, and what writes its weights and settings."""
+    if isinstance(model.head, Embedding):
+        return "embedding", "SentenceTransformer", partial(save_sentence_encoder, model)
+    name, head = layout_of_head(model.head)
+    family = None if isinstance(model.backbone, Transformers) else family_of(model.backbone)
+    architecture = f"{family.classes if family else ''}{head.model}"
+    if problem := _problem(name, model, head):
+        raise PalmError(f"{model_dir} cannot become a {architecture}: {problem}")
+    if family is not None:
+        return name, architecture, partial(_write, model, name, family, head)
+    built = library_model(model, head)
+    return name, type(built).__name__, partial(save_library_model, built)
 
 
 def _write(model: InferenceModel, name: str, family: Family, head: HeadLayout, part: Path) -> None:

@@ -30,7 +30,7 @@ def library_model(model: InferenceModel, head: HeadLayout) -> Any:
     if built is None or names is None:
         raise PalmError(
             f"transformers has no {head.model[3:]} of {backbone.config.model_type} that computes the same; "
-            "if its encoder runs packed, export it to ONNX"
+            "export it to ONNX"
         )
     prefix = f"{built.base_model_prefix}."
     weights = {prefix + name: value for name, value in backbone.model.state_dict().items()}

@@ -3,13 +3,14 @@
 from palm.metrics.answers import Cmrc, Squad, Squad2
 from palm.metrics.base import METRICS, Metric, metric_problems, metrics_of, scores_of
 from palm.metrics.calibration import CalibrationError, LabelCalibrationError, calibration_error
-from palm.metrics.classification import Accuracy, MacroF1, MatthewsCorrelation, MicroF1
+from palm.metrics.classification import Accuracy, MacroF1, MatthewsCorrelation, MicroF1, QuadraticKappa
 from palm.metrics.files import Question, cmrc_scores, squad2_scores, squad_questions, squad_scores
 from palm.metrics.mlm import Perplexity, WordAccuracy
 from palm.metrics.multi_label import ExactMatch, LabelF1, RankingPrecision
 from palm.metrics.pairs import PairAccuracy
-from palm.metrics.regression import MeanSquaredError, Pearson, Spearman
-from palm.metrics.spans import SpanF1, SpanLabelF1
+from palm.metrics.ranking import RankingScores, RetrievalScores
+from palm.metrics.regression import MeanSquaredError, Pearson, PoissonDeviance, Spearman
+from palm.metrics.spans import RelationBoundaryF1, RelationF1, SpanF1, SpanLabelF1
 from palm.metrics.tagging import Entity, EntityF1, TokenAccuracy, entities, entity_scores
 
 __all__ = [
@@ -30,8 +31,14 @@ __all__ = [
     "PairAccuracy",
     "Pearson",
     "Perplexity",
+    "PoissonDeviance",
+    "QuadraticKappa",
     "Question",
     "RankingPrecision",
+    "RankingScores",
+    "RelationBoundaryF1",
+    "RelationF1",
+    "RetrievalScores",
     "SpanF1",
     "SpanLabelF1",
     "Spearman",

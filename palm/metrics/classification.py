@@ -1,4 +1,4 @@
-"""Metrics of labels: accuracy, F1 of the classes, Matthews' correlation."""
+"""Metrics of labels: accuracy, F1 of the classes, Matthews' correlation, weighted kappa."""
 
 from __future__ import annotations
 
@@ -82,3 +82,30 @@ class MatthewsCorrelation(LabelCounts):
             return {"mcc": 0.0}
         covariance = self.right.total() * self.total - by_chance
         return {"mcc": covariance / math.sqrt(spread_predicted * spread_true)}
+
+
+@METRICS.register("qwk")
+class QuadraticKappa(LabelCounts):
+    """Agreement on ordered labels beyond chance, from -1 to 1; differences of ids count squared.
+
+    Source: Cohen, 1968, "Weighted kappa"; 1 where all labels, predicted and true, are the same.
+    """
+
+    main = "qwk"
+    worst = -1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._squares = 0
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        super().update(prediction, truth)
+        self._squares += (prediction["label"] - truth["label"]) ** 2
+
+    def compute(self) -> dict[str, float]:
+        by_chance = sum(
+            ours * theirs * (label - other) ** 2
+            for label, ours in self.predicted.items()
+            for other, theirs in self.true.items()
+        )
+        return {"qwk": 1 - self.total * self._squares / by_chance if by_chance else 1.0}

@@ -1,4 +1,4 @@
-"""Metrics of predicted numbers: two correlations, and the mean squared error."""
+"""Metrics of predicted numbers: two correlations, the mean squared error, and the deviance of counts."""
 
 from __future__ import annotations
 
@@ -64,6 +64,18 @@ class MeanSquaredError(OfNumbers):
 
     def number(self, predicted: Floats, true: Floats) -> float:
         return float(np.mean((predicted - true) ** 2))
+
+
+@METRICS.register("poisson_deviance")
+class PoissonDeviance(OfNumbers):
+    """The mean deviance of counts from predicted means: twice y * log(y / mean) - y + mean; 0 is perfect."""
+
+    main = "poisson_deviance"
+    higher_is_better = False
+
+    def number(self, predicted: Floats, true: Floats) -> float:
+        logarithms = np.log(np.where(true > 0, true / predicted, 1.0))
+        return float(2 * np.mean(true * logarithms - true + predicted))
 
 
 def correlation(one: Floats, other: Floats) -> float:

@@ -1,4 +1,4 @@
-"""Metrics of spans that may nest: each is right if its start, its end and its label are."""
+"""Metrics of spans that may nest, and of relations between them, which are found exactly or not."""
 
 from __future__ import annotations
 
@@ -45,3 +45,27 @@ class SpanLabelF1(Metric):
         macro = sum(each["span_f1"] for each in scores.values()) / max(1, len(scores))
         named = {f"{name}:{label}": value for label, each in scores.items() for name, value in each.items()}
         return {"span_macro_f1": macro, **named}
+
+
+@METRICS.register("relation_strict_f1")
+class RelationF1(SetF1):
+    """Precision, recall and F1 of relations; one is right if its label and both spans with theirs are."""
+
+    needs = ("relations", "spans")
+    main = "relation_strict_f1"
+    name = "relation_strict"
+
+    def things(self, record: Mapping[str, Any]) -> set[Any]:
+        spans = [(span["start"], span["end"], span["label"]) for span in record["spans"]]
+        return {(spans[each["head"]], spans[each["tail"]], each["label"]) for each in record["relations"]}
+
+
+@METRICS.register("relation_boundary_f1")
+class RelationBoundaryF1(RelationF1):
+    """The same, where the labels of spans do not count."""
+
+    main = "relation_boundary_f1"
+    name = "relation_boundary"
+
+    def things(self, record: Mapping[str, Any]) -> set[Any]:
+        return {(head[:2], tail[:2], label) for head, tail, label in super().things(record)}

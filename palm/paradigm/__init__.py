@@ -1,12 +1,18 @@
-"""Heads by name: `cls`, `match`, `mrc`, `mlm`, `multi_label`, `seq_label`, `span` and `regression`."""
+"""Heads by name, as `paradigm` takes them in a configuration."""
 
 from palm.paradigm.base import HEADS, Head
 from palm.paradigm.cls import Classify
+from palm.paradigm.count import Count
+from palm.paradigm.embedding import Embedding
 from palm.paradigm.match import Match
 from palm.paradigm.mlm import MaskLM
 from palm.paradigm.mrc import MRC
 from palm.paradigm.multi_label import MultiLabel
+from palm.paradigm.multiple_choice import MultipleChoice
+from palm.paradigm.ordinal import Ordinal
+from palm.paradigm.ranking import Ranking
 from palm.paradigm.regression import Regression
+from palm.paradigm.relation import Relation
 from palm.paradigm.seq_label import SequenceLabel
 from palm.paradigm.span import Span
 
@@ -14,11 +20,17 @@ __all__ = [
     "HEADS",
     "MRC",
     "Classify",
+    "Count",
+    "Embedding",
     "Head",
     "MaskLM",
     "Match",
     "MultiLabel",
+    "MultipleChoice",
+    "Ordinal",
+    "Ranking",
     "Regression",
+    "Relation",
     "SequenceLabel",
     "Span",
 ]

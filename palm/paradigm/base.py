@@ -41,6 +41,8 @@ class Head(Component, Results, nn.Module):
         inputs_attr: tensors that `forward` reads, from the backbone or, where it lacks them, from the batch.
         targets_attr: tensors that `loss` reads, from the batch.
         outputs_attr: tensors that `forward` gives.
+        copies: how often a training batch has all of its rows, one after another, each time with dropout of
+            its own.
         metrics: names of the metrics of a task with this head that names none;
             the first one decides which model is best.
         rate_factors: parameter's name -> factor of the learning rate that it would have.
@@ -56,6 +58,7 @@ class Head(Component, Results, nn.Module):
     }
     reader_settings: ClassVar[Mapping[str, Any]] = {}
     computes_in_bf16: ClassVar[bool] = False
+    copies: int = 1
     metrics: Sequence[str] = ()
     rate_factors: Mapping[str, float] = MappingProxyType({})
     l2_decays: Mapping[str, float] = MappingProxyType({})

@@ -24,11 +24,14 @@ class ClassLoss(nn.Module):
         class_weights: factor of the loss of each label; `balanced` for rows / (labels * rows of the label).
         label_smoothing: the part of the true label's probability that is divided among all labels.
         focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
+        r_drop: factor of the divergence between the two passes of each row while training; the second half of
+            the rows is one of them.
 
     Raises:
         ConfigError: with every setting that is wrong.
 
-    Source: Lin et al., 2017, "Focal loss for dense object detection", without their factor alpha.
+    Source: Lin et al., 2017, "Focal loss for dense object detection", without their factor alpha; Liang et
+    al., 2021, "R-Drop: regularized dropout for neural networks", equation 4 with half of its first term.
     """
 
     weights: Tensor | None
@@ -39,19 +42,23 @@ class ClassLoss(nn.Module):
         class_weights: str | list[float] | None = None,
         label_smoothing: float = 0.0,
         focal_gamma: float = 0.0,
+        r_drop: float = 0.0,
     ) -> None:
         super().__init__()
         problems = dropout_problems(label_smoothing=label_smoothing)
-        problems += number_problems("a number, 0 or more", lambda value: value >= 0, focal_gamma=focal_gamma)
+        problems += number_problems(
+            "a number, 0 or more", lambda value: value >= 0, focal_gamma=focal_gamma, r_drop=r_drop
+        )
         given = class_weights if isinstance(class_weights, list) else [1.0] * n_classes
         if class_weights not in (None, BALANCED, given) or len(given) != n_classes or min(given) < 0:
             expected = f"{BALANCED} or {n_classes} numbers from 0 on"
             problems.append(f"class_weights: {class_weights!r} should be {expected}")
         raise_any(problems)
         self.is_balanced = class_weights == BALANCED
-        self.is_plain = class_weights is None and not label_smoothing and not focal_gamma
+        self.is_plain = class_weights is None and not (label_smoothing or focal_gamma or r_drop)
         self.label_smoothing = label_smoothing
         self.focal_gamma = focal_gamma
+        self.r_drop = r_drop
         self.counts = torch.zeros(n_classes)
         self.register_buffer(
             "weights", None if class_weights is None else torch.tensor(given), persistent=False
@@ -61,7 +68,14 @@ class ClassLoss(nn.Module):
         """Take the labels of training rows, or of their words, for balanced weights."""
         if self.is_balanced:
             assert self.weights is not None
-            self.counts += torch.from_numpy(np.bincount(labels[labels >= 0], minlength=len(self.counts)))
+            number = len(self.counts)
+            is_soft = np.issubdtype(labels.dtype, np.floating)
+            counts = (
+                labels.reshape(-1, number).sum(0)
+                if is_soft
+                else np.bincount(labels[labels >= 0], minlength=number)
+            )
+            self.counts += torch.from_numpy(counts)
             balanced = self.counts.sum() / (len(self.counts) * self.counts.clamp(min=1))
             self.weights.copy_(balanced)
 
@@ -77,10 +91,21 @@ class ClassLoss(nn.Module):
         losses = F.cross_entropy(
             logits, labels, self.weights, reduction="none", label_smoothing=self.label_smoothing
         )
-        if labels.ndim > 1:
-            return losses.mean()
-        known = labels != NO_LABEL
+        known = labels != NO_LABEL if labels.ndim == 1 else losses.new_ones(len(losses))
         if self.focal_gamma:
             probs = logits.float().softmax(-1).gather(-1, labels.clamp(min=0)[:, None])[:, 0]
             losses = losses * (1 - probs) ** self.focal_gamma
+        if self.r_drop and self.training:
+            losses = losses + self.r_drop * known * divergence(logits)
         return losses.sum() / known.sum()
+
+
+def divergence(logits: Tensor) -> Tensor:
+    """Compute the mean of both Kullback-Leibler divergences between a row and its copy, [2 * rows].
+
+    Args:
+        logits: [2 * rows, n_classes], all rows and then their copies.
+    """
+    one, other = logits.float().log_softmax(-1).chunk(2)
+    between = ((one.exp() - other.exp()) * (one - other)).sum(-1) / 2
+    return torch.cat([between, between])

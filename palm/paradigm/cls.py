@@ -31,6 +31,8 @@ class Classify(Head):
         class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label).
         label_smoothing: the part of the true label's probability that is divided among all labels.
         focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
+        r_drop: factor of the divergence between two passes with dropout of their own; every training row then
+            goes through the encoder twice. 0 for one pass.
         soft_labels: whether rows have a probability of every label (label_type: soft), not one label.
         calibrate: fit a temperature to the dev data, by which logits are divided for their probabilities.
         abstain_below: the precision that is wanted: a prediction abstains where its probability is below the
@@ -57,12 +59,15 @@ class Classify(Head):
         class_weights: str | list[float] | None = None,
         label_smoothing: float = 0.0,
         focal_gamma: float = 0.0,
+        r_drop: float = 0.0,
         soft_labels: bool = False,
         calibrate: bool = False,
         abstain_below: float | None = None,
     ) -> None:
         super().__init__()
         problems = count_problems(least=2, n_classes=n_classes)
+        if soft_labels and focal_gamma:
+            problems.append("focal_gamma: soft_labels have no one true label; leave one of them out")
         raise_any(problems + head_problems(hidden_size, initializer_range, dropout_prob))
         self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float)}
         per_class = TensorSpec(("batch", n_classes), torch.float)
@@ -80,7 +85,8 @@ class Classify(Head):
         if abstain_below is not None:
             raise_any(dropout_problems(abstain_below=abstain_below))
             self.register_buffer("abstain_threshold", torch.tensor(float(abstain_below)))
-        self.class_loss = ClassLoss(n_classes, class_weights, label_smoothing, focal_gamma)
+        self.class_loss = ClassLoss(n_classes, class_weights, label_smoothing, focal_gamma, r_drop)
+        self.copies = 2 if r_drop else 1
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` and `probs`, both [batch, n_classes]."""
@@ -135,7 +141,7 @@ class Classify(Head):
         if not self.is_calibrated and self.abstains_below is None:
             return pairs
         pairs = list(pairs)
-        logits = np.asarray([record["logits"] for record, _ in pairs], dtype=np.float32)
+        logits = self.logits_of(pairs).numpy()
         labels = np.asarray([truth["label"] for _, truth in pairs])
         if self.is_calibrated:
             self.temperature.fill_(best_temperature(logits, labels))
@@ -145,9 +151,13 @@ class Classify(Head):
             self.abstain_threshold.fill_(lowest_threshold(confidence, right, self.abstains_below))
         return self.decoded_again(pairs)
 
+    def logits_of(self, pairs: Sequence[Judged]) -> Tensor:
+        """The logits of the records, [examples, n_classes]."""
+        return torch.tensor([record["logits"] for record, _ in pairs])
+
     def decoded_again(self, pairs: Sequence[Judged]) -> list[Judged]:
         """The records that follow from their logits now."""
-        logits = torch.tensor([record["logits"] for record, _ in pairs])
+        logits = self.logits_of(pairs)
         decoded = self.decode({"logits": logits, "probs": self.probabilities(logits)})
         return [(record | again, truth) for again, (record, truth) in zip(decoded, pairs, strict=True)]
 

@@ -15,7 +15,7 @@ from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS
 from palm.paradigm.cls import Classify
 
-OF_LABELS = "class_weights, label_smoothing, focal_gamma, calibrate and abstain_below"
+OF_LABELS = "class_weights, label_smoothing, focal_gamma, r_drop, calibrate and abstain_below"
 
 
 @HEADS.register("match")
@@ -35,6 +35,8 @@ class Match(Classify):
         class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label).
         label_smoothing: the part of the true label's probability that is divided among all labels.
         focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
+        r_drop: factor of the divergence between two passes with dropout of their own; every training row then
+            goes through the encoder twice. 0 for one pass.
         calibrate: fit a temperature to the dev data, by which logits are divided for their probabilities.
         abstain_below: the precision that is wanted: a prediction abstains where its probability is below the
             lowest one from which on so many are right on the dev data; without dev data, below this value.
@@ -59,6 +61,7 @@ class Match(Classify):
         class_weights: str | list[float] | None = None,
         label_smoothing: float = 0.0,
         focal_gamma: float = 0.0,
+        r_drop: float = 0.0,
         calibrate: bool = False,
         abstain_below: float | None = None,
     ) -> None:
@@ -70,6 +73,7 @@ class Match(Classify):
             class_weights=class_weights,
             label_smoothing=label_smoothing,
             focal_gamma=focal_gamma,
+            r_drop=r_drop,
             calibrate=calibrate,
             abstain_below=abstain_below,
         )

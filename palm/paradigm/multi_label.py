@@ -111,7 +111,7 @@ class MultiLabel(Classify):
     def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
         """Fit the temperatures, if they are wanted, and set the thresholds to those with the highest F1."""
         pairs = list(pairs)
-        logits = np.asarray([record["logits"] for record, _ in pairs], dtype=np.float32)
+        logits = self.logits_of(pairs).numpy()
         true = np.zeros(logits.shape, dtype=bool)
         for row, (_, truth) in enumerate(pairs):
             true[row, truth["label_set"]] = True

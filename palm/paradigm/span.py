@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import WiringError
 from palm.core.numerics.layers import init_weights
-from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
+from palm.core.tensor_specs import NO_LABEL, Specs, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, head_problems
 
 ScoredSpan = tuple[int, int, int, float]
@@ -93,10 +93,7 @@ class Span(Head):
                 *head_problems(hidden_size, initializer_range, dropout_prob),
             ]
         )
-        self.inputs_attr = {
-            "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
-            "word_starts": TensorSpec(("batch", "words"), torch.long),
-        }
+        self.inputs_attr = word_inputs(hidden_size)
         self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
         self.outputs_attr = {
             "logits": TensorSpec(("batch", "words", "words", n_classes + 1), torch.float),
@@ -143,6 +140,14 @@ class Span(Head):
         """
         rows = zip(outputs["logits"], outputs["word_counts"].tolist(), strict=True)
         return [{"spans": sorted(best_spans(logits[:count, :count]))} for logits, count in rows]
+
+
+def word_inputs(hidden_size: int) -> Specs:
+    """The inputs of heads of words."""
+    return {
+        "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
+        "word_starts": TensorSpec(("batch", "words"), torch.long),
+    }
 
 
 def words_of(features: Tensors) -> Tensor:

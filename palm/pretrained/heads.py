@@ -47,6 +47,7 @@ HEAD_LAYOUTS = {
     "match": _SENTENCE,
     "multi_label": _SENTENCE,
     "regression": _SENTENCE,
+    "multiple_choice": HeadLayout("ForMultipleChoice", {"": {"out": "classifier"}}, reads_pooler=True),
     "mrc": HeadLayout("ForQuestionAnswering", {"": {"out": "qa_outputs"}}),
     "seq_label": HeadLayout("ForTokenClassification", {"": {"out": "classifier"}}),
     "mlm": HeadLayout(

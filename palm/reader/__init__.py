@@ -3,11 +3,15 @@
 from palm.reader import base_reader
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.classify import ClassifyReader
+from palm.reader.embedding import EmbeddingReader
 from palm.reader.mask_lm import MaskLMReader
 from palm.reader.match import MatchReader
 from palm.reader.mrc import MRCReader
 from palm.reader.multi_label import MultiLabelReader
+from palm.reader.multiple_choice import MultipleChoiceReader
 from palm.reader.predictions import Predictions, Record
+from palm.reader.ranking import RankingReader
+from palm.reader.relation import RelationReader
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.seq_label import SequenceLabelReader
 from palm.reader.span import SpanReader
@@ -17,13 +21,17 @@ __all__ = [
     "ClassifyReader",
     "Column",
     "Draw",
+    "EmbeddingReader",
     "MRCReader",
     "MaskLMReader",
     "MatchReader",
     "MultiLabelReader",
+    "MultipleChoiceReader",
     "Predictions",
+    "RankingReader",
     "Reader",
     "Record",
+    "RelationReader",
     "Rows",
     "SequenceLabelReader",
     "SpanReader",

@@ -22,7 +22,8 @@ class ClassifyReader(TextReader):
     Args:
         n_classes: number of labels, against which the file's labels are checked; not used for real ones.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
-        label_type: 'class', 'soft' for a probability of each, or 'real' for labels that are real numbers.
+        label_type: 'class', 'soft' for a probability of each, 'real' for labels that are real numbers, or
+            'count' for whole ones from 0 on.
         missing_labels: whether a training row's label, of a class, may be left empty; the row then trains
             only tasks that share it.
 

@@ -17,6 +17,7 @@ from palm.core.tensor_specs import Tensors
 from palm.reader.base import Reader
 from palm.reader.match import RankedExample
 from palm.reader.rows.rows import Rows
+from palm.reader.span import SpanReader
 from palm.reader.tables.record import cut
 from palm.reader.text.labels import Labels
 from palm.reader.text.squad import SquadQuestion
@@ -51,7 +52,8 @@ def named_texts(example: Any) -> list[tuple[str, str]]:
         return [("text_a", " ".join(words))]
     if isinstance(getattr(example, "text_a", None), str):
         texts = [(name, getattr(example, name, None)) for name in ("text_a", "text_b")]
-        return [(name, text) for name, text in texts if text is not None]
+        listed = [(f"text {k}", text) for k, text in enumerate(getattr(example, "texts", ()))]
+        return [(name, text) for name, text in texts if text is not None] + listed
     if dataclasses.is_dataclass(example):
         skipped = ("label", "labels", "place")
         names = [each.name for each in dataclasses.fields(example) if each.name not in skipped]
@@ -131,8 +133,8 @@ class FileStatistics:
                 self.labels[self.names.get(truth["label"], str(truth["label"]))] += 1
             elif "label_set" in truth:
                 self.labels.update(self.names.get(label, str(label)) for label in truth["label_set"])
-            elif "spans" in truth:
-                self.labels.update(span["label"] for span in truth["spans"])
+            elif found := truth.get("relations", truth.get("spans")):
+                self.labels.update(each["label"] for each in found)
             elif "labels" in truth:
                 self.labels.update(truth["labels"])
             elif isinstance(value := truth.get("value"), float):
@@ -205,15 +207,16 @@ def _targets(reader: Reader, batch: Tensors, row: int, tokenizer: Tokenizer) -> 
     if {"mask_pos", "mask_label"} <= batch.keys():
         here = batch["mask_pos"] // batch["token_ids"].shape[1] == row
         return {"masked": " ".join(tokenizer.tokens(batch["mask_label"][here].tolist()))}
-    names = label_names(reader)
     targets = {}
     for name in reader.targets_attr:
+        names = label_names(reader) if "label" in name else {}
         if name in batch and batch[name].ndim and len(batch[name]) == len(batch["token_ids"]):
             value = batch[name][row]
-            if name == "label_set":
-                value = value.eq(1).nonzero()[:, 0]
-            elif value.ndim > 1:
-                value = value[value > 0] - 1  # of spans, those that have a label
+            if name in ("label_set", "relation_labels"):
+                value = value.eq(1).nonzero()[:, -1]
+            elif name == "span_labels" and isinstance(reader, SpanReader):
+                value = value[value > 0] - 1
+                names = reader.span_labels.names
             # Of labels of tokens, those of the tokens that have one.
             labels = [n for n in value[: len(tokens)].tolist() if n >= 0] if value.ndim else [value.item()]
             text = " ".join(names.get(int(label), f"{label}") for label in labels)

@@ -52,7 +52,8 @@ class MatchReader(TextReader):
         n_classes: number of labels; 0 for no match and 1 for a match. Not used for real ones.
         label_map: label name -> id, or a JSON file with it, where labels are written as names.
         learning_strategy: 'pointwise' or 'pairwise'.
-        label_type: 'class', or 'real' for labels that are real numbers, such as similarities.
+        label_type: 'class', 'real' for labels that are real numbers, such as similarities, or 'count' for
+            whole ones from 0 on.
 
     Raises:
         ConfigError: a setting out of its range, real labels in pairwise training, or a
@@ -86,7 +87,7 @@ class MatchReader(TextReader):
         if not self.is_pairwise:
             self.use_labels(labels)
             return
-        if label_type == "real":
+        if label_type != "class":
             raise ConfigError("label_type: pairwise training has no labels; leave it out, or set pointwise")
         self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
         self.truth_names = ("is_right",)

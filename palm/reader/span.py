@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -132,7 +132,7 @@ class SpanReader(WordReader):
     """
 
     cacheable = True
-    known_columns = ("spans", "text_a")
+    known_columns: ClassVar[tuple[str, ...]] = ("spans", "text_a")
 
     def setup(
         self,
@@ -159,10 +159,11 @@ class SpanReader(WordReader):
 
     def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> SpanExample | None:
         text = row.cells["text_a"]
-        example = SpanExample(words_of(self._cut(text), row.place), row.place)
-        if isinstance(text, str) and self.span_unit != "word":
-            offsets = [match.span() for match in _WORD.finditer(text)]
-            example = replace(example, text=text, offsets=offsets)
+        counts_characters = isinstance(text, str) and self.span_unit != "word"
+        words = _WORD.findall(text) if counts_characters else text
+        example = SpanExample(words_of(words, row.place), row.place)
+        if counts_characters:
+            example = replace(example, text=text, offsets=[match.span() for match in _WORD.finditer(text)])
         elif self.span_unit == "char":
             raise DataError(f"{row.place}: text_a should be a string with span_unit: char, not {text!r}")
         if not with_targets:
@@ -170,9 +171,6 @@ class SpanReader(WordReader):
         if (cell := row.cells.get("spans")) is None:
             return example if missing_labels else None
         return replace(example, spans=self._spans(cell, example))
-
-    def _cut(self, text: Any) -> Any:
-        return _WORD.findall(text) if isinstance(text, str) and self.span_unit != "word" else text
 
     def _spans(self, cell: Any, example: SpanExample) -> list[Span]:
         if not isinstance(cell, list | tuple):
@@ -196,11 +194,11 @@ class SpanReader(WordReader):
 
     def encode(self, examples: Sequence[SpanExample], with_targets: bool) -> Rows:
         rows = super().encode(examples, with_targets)
-        if self.facts is not None and "spans" in rows:
-            known = [example.spans for example in examples if example.spans is not None]
-            total = sum(map(len, known))
-            kept = int((rows["spans"].values[::3] >= 0).sum())
-            self.facts.shortened("spans", total - kept, total, f"max_seq_len (now {self.max_seq_len})")
+        for name in ("spans", "relations"):
+            if self.facts is not None and name in rows:
+                total = sum(len(getattr(example, name) or ()) for example in examples)
+                kept = int((rows[name].values[::3] >= 0).sum())
+                self.facts.shortened(name, total - kept, total, f"max_seq_len (now {self.max_seq_len})")
         return rows
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
@@ -236,8 +234,12 @@ class SpanReader(WordReader):
     def truths(self, examples: Iterable[SpanExample]) -> Iterator[Record]:
         for example in examples:
             check_labelled(NO_LABEL if example.spans is None else 0, example.place)
-            spans = [example.record(*span[:2], self._name(span.label)) for span in example.spans or ()]
-            yield {"spans": spans}
+            yield {"spans": self.listed(example)}
+
+    def listed(self, example: SpanExample) -> list[Record]:
+        """The spans of an example as its file has them."""
+        spans = example.spans or ()
+        return [example.record(span.first, span.beyond, self._name(span.label)) for span in spans]
 
     def _name(self, label: int) -> str:
         return self.span_labels.names.get(label, str(label))

@@ -71,14 +71,19 @@ class TextReader(TokenizingReader):
         self.truth_names = (labels.field,)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[TextExample]:
-        return self._labelled(path, self.labels if with_targets else None, self.missing_labels)
+        return self._labelled(path, with_targets, self.missing_labels)
 
     def read_true(self, path: Path) -> Iterator[TextExample]:
-        return self._labelled(path, self.labels, missing_labels=False)
+        return self._labelled(path, with_targets=True, missing_labels=False)
 
-    def _labelled(
-        self, path: Path, labels: Labels | RealLabels | None, missing_labels: bool
-    ) -> Iterator[TextExample]:
+    def columns_of(self, with_targets: bool) -> tuple[str, ...]:
+        """The columns that a file must have."""
+        is_labelled = with_targets and self.labels is not None
+        return (*self.label_columns, *self.text_columns) if is_labelled else self.text_columns
+
+    def _labelled(self, path: Path, with_targets: bool, missing_labels: bool) -> Iterator[TextExample]:
+        labels = self.labels if with_targets else None
+
         def example(row: TableRow) -> TextExample | None:
             if labels is None:
                 return self._example(row, None)
@@ -87,8 +92,8 @@ class TextReader(TokenizingReader):
                 label = labels.unknown
             return None if label is None else self._example(row, label)
 
-        columns = self.text_columns if labels is None else (*self.label_columns, *self.text_columns)
-        return self.table_examples(path, labels is not None, columns, example, self.optional_columns)
+        columns = self.columns_of(with_targets)
+        return self.table_examples(path, with_targets, columns, example, self.optional_columns)
 
     def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
         """The label of a row; None where it has none.

@@ -122,8 +122,11 @@ class TokenizingReader(Reader):
             super().write_file(setting, target)
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
-        """The batch of these rows, with every target that is as many numbers for each row."""
-        batch = padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id)
+        return padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id) | self.targets(rows, indices)
+
+    def targets(self, rows: Rows, indices: Sequence[int]) -> Tensors:
+        """The targets of these rows, as far as the rows have them and they are as many numbers for each."""
+        found = {}
         for name, spec in self.targets_attr.items():
             if name in rows and spec.shape[-1] != "seq":
                 column = rows[name]
@@ -131,8 +134,8 @@ class TokenizingReader(Reader):
                     values = column.values[np.asarray(indices)]
                 else:
                     values = np.stack([column[index] for index in indices])
-                batch[name] = torch.from_numpy(values).to(spec.dtype)
-        return batch
+                found[name] = torch.from_numpy(values).to(spec.dtype)
+        return found
 
     def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[Mapping[str, Any]]:
         rows = raw_rows(Path(path), refuse=pass_over, default=self.table_format(path, self.format))

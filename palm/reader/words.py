@@ -42,7 +42,7 @@ class WordReader(TokenizingReader):
         "dev_count",
         "print_prefix",
     )
-    input_columns: ClassVar[tuple[str, ...]] = ("text_a",)
+    input_columns: tuple[str, ...] = ("text_a",)
     missing_labels: bool = False
 
     def check_length(self) -> None:

@@ -40,7 +40,10 @@ from palm.report.counting import (
     LabelScore,
     NumberCounts,
     PairCounts,
+    RankingCounts,
+    RelationCounts,
     SetCounts,
+    SimilarityCounts,
     SpanCounts,
     TagCounts,
     WordCounts,
@@ -324,11 +327,14 @@ def counts_of(reader: Reader) -> Counts:
         "label": lambda: LabelCounts(names),
         "label_set": lambda: SetCounts(names),
         "labels": TagCounts,
+        "relations": RelationCounts,
         "spans": SpanCounts,
         "answers": AnswerCounts,
         "words": WordCounts,
         "value": NumberCounts,
         "is_right": PairCounts,
+        "relevance": RankingCounts,
+        "pair": SimilarityCounts,
     }
     found = next((kinds[name] for name in reader.truth_names if name in kinds), None)
     if found is None:

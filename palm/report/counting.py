@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from palm.metrics import CalibrationError, LabelCalibrationError
 from palm.metrics.answers import best, counted_words, exact, word_f1
@@ -227,12 +227,30 @@ class TagCounts(Counts):
         return Judged(missed, invented, predicted == gold)
 
 
-class SpanCounts(Counts):
-    """Any number of labelled spans: those that are missed, invented, or have another label or other ends."""
+class KindCounts(Counts):
+    """Base of counts of things that are found or not, each time for a reason.
+
+    Attributes:
+        things: their name.
+        kinds: outcome -> how often; of true things, and of those that are invented.
+    """
+
+    things: ClassVar[str]
 
     def __init__(self) -> None:
         super().__init__()
-        self._kinds: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
+
+    def facts(self) -> list[tuple[str, str]]:
+        total = max(1, self.true.total())
+        shares = {kind: f"{n} ({100 * n / total:.1f} %)" for kind, n in self.kinds.most_common()}
+        return [(f"{self.things}: {kind}", share) for kind, share in shares.items()]
+
+
+class SpanCounts(KindCounts):
+    """Any number of labelled spans: those that are missed, invented, or have another label or other ends."""
+
+    things = "spans"
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
         found, gold = ({(s["start"], s["end"]): s for s in each["spans"]} for each in (record, truth))
@@ -240,8 +258,10 @@ class SpanCounts(Counts):
         self.pairs.update(both)
         given, true = ([span["label"] for span in each.values()] for each in (found, gold))
         self.count([label for label, other in both if label == other], given, true)
-        self._kinds.update(_span_kind(place, span["label"], found) for place, span in gold.items())
-        self._kinds["invented"] += sum(not any(map(partial(_overlap, one), gold)) for one in found)
+        self.kinds.update(_span_kind(place, span["label"], found) for place, span in gold.items())
+        lost = gold.keys() - found.keys()
+        strange = found.keys() - gold.keys()
+        self.kinds["invented"] += sum(not any(map(partial(_overlap, one), lost)) for one in strange)
         wrong = [
             [span for place, span in mine.items() if other.get(place, {}).get("label") != span["label"]]
             for mine, other in ((gold, found), (found, gold))
@@ -249,12 +269,56 @@ class SpanCounts(Counts):
         missed, invented = (", ".join(f"{s['label']}: {s['text']}" for s in spans) for spans in wrong)
         return Judged(missed, invented, not any(wrong))
 
-    def facts(self) -> list[tuple[str, str]]:
-        total = max(1, self.true.total())
-        return [(f"spans: {kind}", f"{n} ({100 * n / total:.1f} %)") for kind, n in self._kinds.most_common()]
+
+class RelationCounts(KindCounts):
+    """Relations between spans: those whose spans are found, the right way round, with the right label."""
+
+    things = "relations"
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
+        found, gold = (_relations(each) for each in (record, truth))
+        right, given, true = ([label for *_, label in each] for each in (found.keys() & gold, found, gold))
+        self.count(right, given, true)
+        wrong = [each for each in found if each not in gold]
+        missed = [each for each in gold if each not in found]
+        self.pairs.update((one[2], other[2]) for one in missed for other in wrong if one[:2] == other[:2])
+        spans = {(span["start"], span["end"]) for span in record["spans"]}
+        self.kinds.update(_relation_kind(each, found, spans) for each in gold)
+        pairs = {frozenset(each[:2]) for each in gold}
+        self.kinds["invented"] += sum(frozenset(each[:2]) not in pairs for each in wrong)
+        listed = [", ".join(map(each.__getitem__, own)) for each, own in ((gold, missed), (found, wrong))]
+        return Judged(listed[0], listed[1], not missed + wrong)
 
 
-def _span_kind(place: tuple[int, int], label: str, found: Mapping[tuple[int, int], Any]) -> str:
+Place = tuple[int, int]
+
+
+def _relations(record: Record) -> dict[tuple[Place, Place, str], str]:
+    """Head, tail and label of each relation, and how a person reads it."""
+    spans = record["spans"]
+    found = {}
+    for each in record["relations"]:
+        head, tail = (spans[each[end]] for end in ("head", "tail"))
+        places = [(span["start"], span["end"]) for span in (head, tail)]
+        found[places[0], places[1], each["label"]] = f"{head['text']} → {each['label']} → {tail['text']}"
+    return found
+
+
+def _relation_kind(
+    relation: tuple[Place, Place, str], found: Collection[tuple[Place, Place, str]], spans: set[Place]
+) -> str:
+    """Name the outcome for a true relation, given the relations and the spans that were found."""
+    head, tail, label = relation
+    if relation in found:
+        return "right"
+    if not {head, tail} <= spans:
+        return "a span was not found"
+    if (tail, head, label) in found:
+        return "the other way round"
+    return "another label" if (head, tail) in {each[:2] for each in found} else "missed"
+
+
+def _span_kind(place: Place, label: str, found: Mapping[Place, Any]) -> str:
     """Name the outcome for a true span, given the spans that were found."""
     if place in found:
         return "right" if found[place]["label"] == label else "another label"
@@ -262,7 +326,7 @@ def _span_kind(place: tuple[int, int], label: str, found: Mapping[tuple[int, int
     return "other ends" if label in overlapping else "missed"
 
 
-def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+def _overlap(one: Place, other: Place) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
@@ -320,6 +384,56 @@ class PairCounts(Counts):
             return Judged("the right pair", f"{self._score:.3f}", is_right=True)
         is_right = self._score > record["probs"]
         return Judged(f"below the right pair's {self._score:.3f}", f"{record['probs']:.3f}", is_right)
+
+
+class RankingCounts(Counts):
+    """Rankings of candidates: the place of the first relevant one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._places: list[int] = []
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:
+        ranking = record["ranking"]
+        relevance = truth["relevance"]
+        best = max(relevance)
+        if not best:
+            return Judged("(none is relevant)", example.texts[ranking[0]], is_right=True)
+        self._places.append(next(place for place, k in enumerate(ranking, start=1) if relevance[k]))
+        is_right = relevance[ranking[0]] == best
+        return Judged(example.texts[relevance.index(best)], example.texts[ranking[0]], is_right)
+
+    def facts(self) -> list[tuple[str, str]]:
+        if not self._places:
+            return []
+        return [
+            (
+                f"a relevant candidate among the first {k}",
+                f"{100 * sum(place <= k for place in self._places) / len(self._places):.1f} %",
+            )
+            for k in (1, 3, 10)
+        ]
+
+
+class SimilarityCounts(Counts):
+    """Cosines of pairs that belong together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cosines: list[float] = []
+
+    def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
+        self._cosines.append(record["value"])
+        return Judged(truth["pair"][1], f"cosine {record['value']:.3f}", is_right=False)
+
+    def facts(self) -> list[tuple[str, str]]:
+        cosines = sorted(self._cosines)
+        places = {"lowest": 0.0, "lower quarter": 0.25, "median": 0.5, "upper quarter": 0.75}
+        return [
+            (f"cosine of a pair, {name}", f"{cosines[int(share * (len(cosines) - 1))]:.3f}")
+            for name, share in places.items()
+            if cosines
+        ]
 
 
 class AnswerCounts(Counts):

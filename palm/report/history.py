@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from palm.core.errors import StorageError
 from palm.core.files.records import check_plain
 from palm.engine.training.events import (
     Drawn,
@@ -72,6 +73,8 @@ def read_history(run: str | Path) -> History:
     if path.is_dir():
         path = path / HISTORY_FILE
         check_plain(path)
+    elif path.suffix != Path(HISTORY_FILE).suffix and path.is_file():
+        raise StorageError(f"{path} is no history; name the save_path of a run that this palm trained")
     events = read_events(path)
 
     def of_kind(kind: type[E]) -> list[E]:

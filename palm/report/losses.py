@@ -51,14 +51,16 @@ def example_losses(model: InferenceModel, examples: Iterable[Any]) -> Iterator[f
 
 def has_row_losses(model: InferenceModel) -> bool:
     """Return True if outputs and targets of the head can be cut into rows."""
-    specs = [*model.head.outputs_attr.values(), *model.head.targets_attr.values()]
-    return (
-        all(spec.shape[:1] == ("batch",) for spec in specs) and "is_negative" not in model.head.targets_attr
-    )
+    targets = model.head.targets_attr
+    specs = [*model.head.outputs_attr.values(), *targets.values()]
+    of_rows = all(spec.shape[:1] in (("batch",), ("examples",)) for spec in specs)
+    return of_rows and bool(targets) and "is_negative" not in targets
 
 
 def record_loss(record: Record) -> float | None:
-    """The mean loss of a record's hidden words, where they say how likely the true ones were."""
+    """The mean loss of a record's hidden words, or the distance of a pair of embeddings."""
+    if "embedding_b" in record:
+        return 1 - float(record["value"])
     words = [word["log_prob"] for word in record.get("words", ()) if "log_prob" in word]
     return -math.fsum(words) / len(words) if words else None
 

@@ -26,8 +26,14 @@ KINDS = {
     "multi_label": "all labels of a request that has several",
     "seq_label": "a label for every word of a request",
     "span": "labelled spans of a request, some within others",
+    "relation": "relations between spans of a request",
     "mrc": "answers to questions about a page",
     "match": "whether an answer fits a request",
+    "multiple_choice": "which of some answers fits a request",
+    "ranking": "answers in the order in which they fit a request",
+    "embedding": "vectors of requests and answers, near one another where they fit",
+    "ordinal": "the stars that a review gives",
+    "count": "how many things are ordered",
     "mlm": "words that are hidden and guessed",
 }
 """Kinds of tasks of a project."""
@@ -210,7 +216,7 @@ def _texts(file: Path) -> Iterator[str]:
     elif file.suffix == ".jsonl":
         for line in file.read_text(encoding="utf-8").splitlines():
             yield " ".join(json.loads(line)["text_a"])
-    elif file.suffix == ".json" and file.stem != "label_map":
+    elif file.suffix == ".json" and not file.stem.endswith("label_map"):
         for page in json.loads(file.read_text(encoding="utf-8"))["data"]:
             for paragraph in page["paragraphs"]:
                 yield paragraph["context"]

@@ -46,14 +46,11 @@ def tasks_in(path: Path) -> TableTasks:
         DataError: it cannot be read.
         ConfigError: it has no column of texts, or none that looks like labels.
     """
-    values: dict[str, list[Any]] = {}
-    for row in islice(raw_rows(path), ROWS):
-        for name, cell in row.cells.items():
-            values.setdefault(name, []).extend([] if is_missing(cell) else [cell])
+    values = _values(path)
     texts = [name for name in values if _is_text(values[name])]
     words = [name for name in values if _is_words(name, values[name])]
     found = TableTasks()
-    for name in (name for name in values if name not in {*texts, *words}):
+    for name in [name for name in values if name not in {*texts, *words}]:
         settings = _settings(values[name], bool(words))
         sources = words if settings.get("reader") == "seq_label" else texts or words
         if settings and sources:
@@ -64,9 +61,21 @@ def tasks_in(path: Path) -> TableTasks:
     if not found.files:
         there = ", ".join(values)
         raise ConfigError(f"--from {path}: no column of texts with one of labels beside it among {there}")
-    for cell in chain.from_iterable(values[name] for name in (*texts, *words)):
-        found.texts.append(" ".join(cell) if isinstance(cell, list) else cell)
+    found.texts.extend(map(_joined, chain.from_iterable(values[name] for name in (*texts, *words))))
     return found
+
+
+def _joined(cell: str | list[str]) -> str:
+    return " ".join(cell) if isinstance(cell, list) else cell
+
+
+def _values(path: Path) -> dict[str, list[Any]]:
+    """The values of each column in the first rows."""
+    values: dict[str, list[Any]] = {}
+    for row in islice(raw_rows(path), ROWS):
+        for name, cell in row.cells.items():
+            values.setdefault(name, []).extend([] if is_missing(cell) else [cell])
+    return values
 
 
 def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
@@ -78,22 +87,30 @@ def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
 def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
     """The settings of a task with these labels; nothing where they do not look like labels."""
     labels = _labels(values)
-    label_map = {label: number for number, label in enumerate(labels)}
-    if values and all(isinstance(value, list) for value in values):
+    kinds = {isinstance(value, list) for value in values}
+    if kinds == {True}:
         kind = "seq_label" if has_words else "multi_label"
-        is_list = has_words or len(labels) <= MOST_LABELS
-        return {"reader": kind, "paradigm": kind, "label_map": label_map} if is_list else {}
-    if not values or any(isinstance(value, (list, Mapping)) for value in values):
+        few = has_words or len(labels) <= MOST_LABELS
+        return {"reader": kind, "paradigm": kind, "label_map": _numbered(labels)} if few else {}
+    if kinds != {False} or any(isinstance(value, Mapping) for value in values):
         return {}
+    return _settings_of_classes(labels, len(values))
+
+
+def _settings_of_classes(labels: Sequence[str], count: int) -> dict[str, Any]:
     is_number = [_NUMBER.fullmatch(label) for label in labels]
     if all(is_number) and any("." in label for label in labels):
         return {"reader": "cls", "paradigm": "regression"}
-    few = 2 <= len(labels) <= min(MOST_LABELS, max(2, len(values) // 2))
+    few = 2 <= len(labels) <= min(MOST_LABELS, max(2, count // 2))
     if not few or max(map(len, labels)) > LONGEST_LABEL:
         return {}
     is_id = {*labels} == {*map(str, range(len(labels)))}
-    names = {"n_classes": len(labels)} if is_id else {"label_map": label_map}
+    names = {"n_classes": len(labels)} if is_id else {"label_map": _numbered(labels)}
     return {"reader": "cls", "paradigm": "cls", "metrics": "accuracy, macro_f1", **names}
+
+
+def _numbered(labels: Sequence[str]) -> dict[str, int]:
+    return {label: number for number, label in enumerate(labels)}
 
 
 def _labels(values: Sequence[Any]) -> list[str]:

@@ -13,8 +13,7 @@ import torch
 
 import palm
 import palm.export
-from helpers import tiny
-from helpers.library_encoders import config_of
+from helpers.library_encoders import model_directory, refuse_connections, run_of
 from palm import Controller
 from palm.backbone.transformers import Transformers
 from palm.core.errors import ConfigError, PalmError
@@ -22,38 +21,6 @@ from palm.export.onnx_model import to_onnx
 from palm.pretrained import load_backbone
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
-
-
-def model_directory(folder: Path, family: str, head: str = "ForMaskedLM", **settings: Any) -> Path:
-    """Weights, `config.json` and `tokenizer.json` as the library saves them, with the tiny vocabulary."""
-    words = (
-        tiny.write_files(folder / "data").joinpath("vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    )
-    tokenizer = transformers.BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
-    special = {
-        name: words.index(token) for name, token in (("pad_token_id", "[PAD]"), ("sep_token_id", "[SEP]"))
-    }
-    content = config_of(family, vocab_size=len(words), **special, **settings)
-    torch.manual_seed(1)
-    config = transformers.AutoConfig.for_model(**content)
-    model = getattr(transformers, f"AutoModel{head}").from_config(config)
-    model.save_pretrained(folder / family)
-    tokenizer.save_pretrained(folder / family)
-    return folder / family
-
-
-def refuse_connections(patch: pytest.MonkeyPatch) -> None:
-    def connect(*_: object) -> None:
-        raise AssertionError("a connection was tried")
-
-    patch.setattr("socket.socket.connect", connect)
-
-
-def run_of(folder: Path, model: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
-    config = tiny.config(folder / "data", *tasks, backbone="auto", pretrain_path=str(model), **settings)
-    for name in ("backbone_config_path", "vocab_path"):
-        del config[name]
-    return config | {"save_path": str(folder / "out")}
 
 
 @pytest.mark.parametrize("family", ["modernbert", "deberta-v2", "eurobert"])
@@ -375,10 +342,7 @@ def test_a_head_of_other_labels_is_left(tmp_path: Path) -> None:
 
 
 FEATURES: dict[str, dict[str, Any]] = {
-    "rates by layer": {"optimizer": "adamwdl", "layerwise_decay": 0.8},
-    "frozen layers": {"freeze": "embeddings"},
     "checkpointing": {"activation_checkpointing": True},
-    "averages": {"use_ema": True, "ema_decay": 0.9},
     "two tasks a step": {"tasks_per_step": 2},
 }
 
@@ -409,7 +373,7 @@ def test_stages_hand_on_the_librarys_encoder(tmp_path: Path) -> None:
     assert any(not torch.equal(value, before[name]) for name, value in after.items())
 
 
-@pytest.mark.parametrize("family", ["modernbert", "eurobert"])
+@pytest.mark.parametrize("family", ["modernbert", "eurobert", "deberta-v2"])
 def test_engine_onnx_predicts_as_torch_does(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,7 +405,9 @@ def test_a_hostile_setting_within_another_is_refused_too(
     assert setting in str(caught.value)
 
 
-def test_a_pickle_beside_the_configuration_does_not_run(tmp_path: Path) -> None:
+def test_a_pickle_beside_the_configuration_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import pickle
 
     class Evil:
@@ -451,6 +417,7 @@ def test_a_pickle_beside_the_configuration_does_not_run(tmp_path: Path) -> None:
     directory = model_directory(tmp_path, "modernbert")
     (directory / "model.safetensors").unlink()
     (directory / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Evil()}))
+    refuse_connections(monkeypatch)
     with pytest.raises(PalmError) as caught:
         load_backbone(directory)
     assert "pytorch_model.bin" in str(caught.value)

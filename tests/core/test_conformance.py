@@ -67,7 +67,7 @@ def test_its_settings_build_it_again_after_json(cls: type[Any]) -> None:
 def test_a_seed_decides_how_it_starts(cls: type[Any]) -> None:
     one, same, other = (small(cls, seed).state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(one[name], same[name]) for name in one)
-    assert any(not torch.equal(one[name], other[name]) for name in one)
+    assert not one or any(not torch.equal(one[name], other[name]) for name in one)
 
 
 @every_backbone
@@ -110,6 +110,8 @@ def test_a_backbone_learns_eight_rows(cls: type[Backbone]) -> None:
 @every_head
 def test_an_output_layer_learns_eight_rows(name: str) -> None:
     head = small(HEADS[name]).train()
+    if not list(head.parameters()):
+        pytest.skip("it has no layer")
     features, targets = tensors(head.inputs_attr), tensors(head.targets_attr)
 
     def loss() -> Tensor:
@@ -148,5 +150,5 @@ def of_evaluation(module: nn.Module, loss: Callable[[], Tensor]) -> float:
 def test_an_output_layer_decodes_one_plain_value_per_row(name: str) -> None:
     head = small(HEADS[name])
     decoded = head.decode(run(head))
-    assert len(decoded) == SIZES["batch"]
+    assert len(decoded) == SIZES["examples" if "group_rows" in head.inputs_attr else "batch"]
     assert json.loads(json.dumps(decoded))

@@ -20,14 +20,34 @@ from palm.core.logging import logger
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.onnx.computing import _sources
-from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, SequenceLabel, Span
+from palm.paradigm import (
+    MRC,
+    Classify,
+    Count,
+    Embedding,
+    Head,
+    MaskLM,
+    Match,
+    MultiLabel,
+    MultipleChoice,
+    Ordinal,
+    Ranking,
+    Regression,
+    Relation,
+    SequenceLabel,
+    Span,
+)
 from palm.reader import (
     ClassifyReader,
+    EmbeddingReader,
     MaskLMReader,
     MatchReader,
     MRCReader,
     MultiLabelReader,
+    MultipleChoiceReader,
+    RankingReader,
     Reader,
+    RelationReader,
     SequenceLabelReader,
     SpanReader,
 )
@@ -39,7 +59,9 @@ SIZES = {
     **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24},
     **{"vocab_size": 40, "max_position_embeddings": 40, "initializer_range": 0.3},
 }
-ENDINGS = {"mrc": "json", "span": "jsonl"}
+ENDINGS = {"mrc": "json"} | dict.fromkeys(
+    ("embedding", "multiple_choice", "ranking", "relation", "span"), "jsonl"
+)
 TAGS = {"O": 0, "B": 1, "I": 2}
 START = {"initializer_range": 1.0}
 KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callable[[], Head]]] = {
@@ -59,6 +81,27 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
         lambda: BERT(**SIZES),
         lambda: MultiLabel(4, 16, **START),
     ),
+    "ordinal": (
+        lambda vocab: ClassifyReader(vocab, 24, n_classes=4),
+        lambda: BERT(**SIZES),
+        lambda: Ordinal(4, 16, **START),
+    ),
+    "count": (
+        lambda vocab: ClassifyReader(vocab, 24, label_type="count"),
+        lambda: BERT(**SIZES),
+        lambda: Count(16),
+    ),
+    "multiple_choice": (
+        lambda vocab: MultipleChoiceReader(vocab, 24),
+        lambda: BERT(**SIZES),
+        lambda: MultipleChoice(16, **START),
+    ),
+    "ranking": (
+        lambda vocab: RankingReader(vocab, 24),
+        lambda: BERT(**SIZES, pooling="mean"),
+        lambda: Ranking(16, **START),
+    ),
+    "embedding": (lambda vocab: EmbeddingReader(vocab, 24), lambda: BERT(**SIZES), lambda: Embedding(16)),
     "mlm": (
         lambda vocab: MaskLMReader(vocab, 24),
         lambda: BERT(**SIZES),
@@ -74,11 +117,23 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
         lambda: BERT(**SIZES),
         lambda: Span(3, 16, initializer_range=0.3),
     ),
+    "relation": (
+        lambda vocab: RelationReader(vocab, 24, {"owns": 0, "is": 1}, span_label_map=tiny.SPANS),
+        lambda: BERT(**SIZES),
+        lambda: Relation(2, 16, initializer_range=0.3, n_span_classes=3),
+    ),
     "seq_label": (
         lambda vocab: SequenceLabelReader(vocab, 24, TAGS),
         lambda: BERT(**SIZES),
         lambda: SequenceLabel(3, 16, use_crf=True, **START),
     ),
+}
+
+
+GROUPS: dict[str, Callable[[list[str]], dict[str, Any]]] = {
+    "multiple_choice": lambda others: {"choices": others, "label": 1},
+    "ranking": lambda others: {"candidates": others, "label": [1] + [0] * (len(others) - 1)},
+    "embedding": lambda others: {"text_b": others[0]},
 }
 
 
@@ -94,6 +149,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "multi_label.tsv").write_text("\n".join(["label\ttext_a", *sets]) + "\n", encoding="utf-8")
     real = [f"{len(text)}.5\t{text}" for text in texts]
     (folder / "regression.tsv").write_text("\n".join(["label\ttext_a", *real]) + "\n", encoding="utf-8")
+    (folder / "ordinal.tsv").write_bytes((folder / "cls.tsv").read_bytes())
+    (folder / "count.tsv").write_bytes((folder / "cls.tsv").read_bytes())
+    some = [texts[k : k + 2 + k % 2] for k in range(len(texts) - 2)] + [texts[:2]] * 2
+    for kind, of_row in GROUPS.items():
+        lines = [
+            json.dumps({"text_a": text} | of_row(others)) for text, others in zip(texts, some, strict=True)
+        ]
+        (folder / f"{kind}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for kind in KINDS:
         saved(kind, folder)
     return folder
@@ -113,6 +176,8 @@ def saved(kind: str, folder: Path, **head: Any) -> Path:
 
 
 def data_of(kind: str, folder: Path) -> Path:
+    if kind == "relation":
+        return folder / "span.jsonl"
     return folder / f"{kind}.{ENDINGS.get(kind, 'tsv')}"
 
 
@@ -134,6 +199,16 @@ def test_records_and_scores_are_those_of_torch(kind: str, folder: Path) -> None:
     assert read[1] == numbers(read[0])
     scores, loss = ours.evaluate_with_loss(file)
     assert theirs.evaluate_with_loss(file) == (numbers(scores), pytest.approx(loss, rel=1e-5))
+
+
+def test_relations_of_given_spans_are_no_graph(folder: Path) -> None:
+    reader = RelationReader(
+        folder / "vocab.txt", 24, {"owns": 0, "is": 1}, span_label_map=tiny.SPANS, spans="given"
+    )
+    model = InferenceModel("given", reader, BERT(**SIZES), Relation(2, 16, spans="given"))
+    model.save(folder / "given" / "infer_model")
+    with pytest.raises(PalmError, match="'span_starts'"):
+        load_model(folder / "given" / "infer_model", engine="onnx")
 
 
 def test_the_score_of_a_pair_is_that_of_torch(folder: Path) -> None:

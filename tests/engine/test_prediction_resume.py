@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,35 @@ def test_data_that_must_be_mended_leave_nothing_to_continue(
     with pytest.raises(DataError):
         model.predict_file(trained / "cls.tsv", tmp_path)
     assert contents(tmp_path) == {}
+
+
+def test_a_second_prediction_into_one_folder_is_refused_while_the_first_lasts(
+    trained: Path, tmp_path: Path
+) -> None:
+    model = palm.load_model(trained / "out" / "cls" / "infer_model")
+    with PredictionLog(tmp_path / "new", dict):
+        with pytest.raises(StorageError) as caught:
+            model.predict_file(trained / "cls.tsv", tmp_path / "new")
+        assert str(tmp_path / "new") in str(caught.value)
+        assert list(contents(tmp_path / "new")) == []
+    model.predict_file(trained / "cls.tsv", tmp_path / "new")
+    assert list(contents(tmp_path / "new")) == ["predictions.json"]
+
+
+def test_of_a_journal_with_a_flipped_bit_only_whole_lines_are_taken_over(tmp_path: Path) -> None:
+    chunks = [[{"label": k}, {"label": k + 1}] for k in range(3)]
+    with suppress(KeyboardInterrupt), PredictionLog(tmp_path, dict) as log:
+        for chunk in chunks:
+            log.append(chunk)
+        raise KeyboardInterrupt
+    journal = tmp_path / PREDICTION_LOG
+    whole = journal.read_bytes()
+    for number in range(0, 8 * len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[number // 8] ^= 1 << number % 8
+        journal.write_bytes(damaged)
+        again = PredictionLog(tmp_path, dict)
+        again.resume()
+        found = list(again.chunks())
+        assert found == chunks[: len(found)]
+        assert len(found) < len(chunks) or number // 8 == len(whole) - 1, number

@@ -81,7 +81,7 @@ def test_a_layer_takes_no_more_operators_than_it_did(seen: dict[str, Any]) -> No
     assert seen["layer operators"] == {"one device": 58, "several ranks": 60}
 
 
-@pytest.mark.parametrize("task", ["cls", "match", "mlm", "mrc", "span", "tags"])
+@pytest.mark.parametrize("task", ["cls", "match", "mlm", "mrc", "span", "relation", "tags"])
 def test_evaluations_are_those_of_the_cpu_without_a_wait(seen: dict[str, Any], task: str) -> None:
     cpu = seen["predictions"][task]["cpu"]
     cuda = seen["predictions"][task]["cuda"]

@@ -18,12 +18,13 @@ ARGUMENTS = {
     "vocab_size": 20,
     "max_position_embeddings": 8,
     "n_classes": 3,
+    "n_span_classes": 2,
     "encoder_config_path": Path(__file__).with_name("tiny_modernbert.json"),
 }
 """Small values for constructors' parameters, by name; what is not here has its default."""
 
 
-SIZES = {"batch": 8, "seq": 6, "masks": 8, "words": 4}
+SIZES = {"batch": 8, "seq": 6, "masks": 8, "examples": 4, "texts": 2, "words": 4, "spans": 3}
 """Sizes of the contract's free dimensions."""
 
 
@@ -45,8 +46,12 @@ def tensors(specs: Specs) -> Tensors:
             made[name] = torch.arange(shape[1]) < torch.arange(shape[0])[:, None] % 4 + 3
         elif name == "mask_pos":
             made[name] = torch.arange(shape[0]) * SIZES["seq"]
-        elif name == "word_starts":
-            made[name] = torch.arange(1, shape[1] + 1).expand(shape)
+        elif name == "group_rows":
+            made[name] = torch.arange(8).view(shape)
+        elif name == "relevance":
+            made[name] = 9.0 * (torch.arange(2) == torch.arange(4)[:, None] % 2)
+        elif name in ("word_starts", "span_starts", "span_ends"):
+            made[name] = torch.arange(shape[1]).expand(shape) + (name != "span_starts")
         elif spec.dtype == torch.long:
             made[name] = torch.randint(2, shape, generator=generator)
         else:

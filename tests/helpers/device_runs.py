@@ -50,8 +50,8 @@ SEQ_LABEL = {"reader": "seq_label", "paradigm": "seq_label", "n_classes": 2, "la
 
 
 def config(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Six tasks without dropout, whose draws would differ from a CPU's."""
-    tasks = ("cls", "match", "mlm", "mrc", "span")
+    """Seven tasks without dropout, whose draws would differ from a CPU's."""
+    tasks = ("cls", "match", "mlm", "mrc", "span", "relation")
     own = {"learning_rate": 5e-3, "dropout_prob": 0.0, "precision": "fp32", **settings}
     crf = own.pop("crf", False)
     shared_rows = own.pop("shared_rows", False)
@@ -257,7 +257,9 @@ def try_all() -> None:
         name: {device: train(folder, device, settings) for device in ("cpu", "cuda")}
         for name, settings in MODES.items()
     }
-    predictions = {task: predict(folder, task) for task in ("cls", "match", "mlm", "mrc", "span", "tags")}
+    predictions = {
+        task: predict(folder, task) for task in ("cls", "match", "mlm", "mrc", "span", "relation", "tags")
+    }
     found: dict[str, Any] = {"modes": modes, "predictions": predictions}
     found["layer operators"] = layer_operators(folder)
     found["logged waits"] = logged_waits(folder)

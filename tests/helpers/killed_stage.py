@@ -24,13 +24,13 @@ STAGES = [
 
 
 def config(folder: Path, out: str, **settings: Any) -> dict[str, Any]:
-    """Four tasks with dropout, checkpoints every third step and averages of the weights."""
+    """Five tasks with dropout, checkpoints every third step and averages of the weights."""
     made = tiny.config(
         folder,
         "cls",
         "match",
         "mlm",
-        "span",
+        *("span", "relation"),
         **{"save_path": str(folder / out), "num_epochs": 1, "overwrite": False, "stages": STAGES},
         **{"save_every_n_steps": 3, "print_every_n_steps": 1, "use_ema": True, "ema_decay": 0.9},
         **settings,

@@ -6,6 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
+from helpers import tiny
+
 SIZES: dict[str, Any] = {
     "vocab_size": 60,
     "hidden_size": 32,
@@ -50,3 +55,37 @@ def write_config(folder: Path, family: str, **settings: Any) -> Path:
     file = folder / "config.json"
     file.write_text(json.dumps(config_of(family, **settings)), encoding="utf-8")
     return file
+
+
+def model_directory(folder: Path, family: str, head: str = "ForMaskedLM", **settings: Any) -> Path:
+    """Weights, `config.json` and `tokenizer.json` as the library saves them, with the tiny vocabulary."""
+    import transformers
+
+    words = (
+        tiny.write_files(folder / "data").joinpath("vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    )
+    tokenizer = transformers.BertTokenizerFast(vocab={word: number for number, word in enumerate(words)})
+    special = {
+        name: words.index(token) for name, token in (("pad_token_id", "[PAD]"), ("sep_token_id", "[SEP]"))
+    }
+    content = config_of(family, vocab_size=len(words), **special, **settings)
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.for_model(**content)
+    model = getattr(transformers, f"AutoModel{head}").from_config(config)
+    model.save_pretrained(folder / family)
+    tokenizer.save_pretrained(folder / family)
+    return folder / family
+
+
+def refuse_connections(patch: pytest.MonkeyPatch) -> None:
+    def connect(*_: object) -> None:
+        raise AssertionError("a connection was tried")
+
+    patch.setattr("socket.socket.connect", connect)
+
+
+def run_of(folder: Path, model: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
+    config = tiny.config(folder / "data", *tasks, backbone="auto", pretrain_path=str(model), **settings)
+    for name in ("backbone_config_path", "vocab_path"):
+        del config[name]
+    return config | {"save_path": str(folder / "out")}

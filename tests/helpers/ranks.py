@@ -43,6 +43,14 @@ def write_files(folder: Path) -> None:
     sizes = {"vocab_size": tiny.BACKBONE["vocab_size"], "max_position_embeddings": 40}
     (folder / "modernbert.json").write_text(json.dumps({**modernbert, **sizes}), encoding="utf-8")
     lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
+    texts = [line.split("\t")[1] for line in lines[1:]]
+    others = [
+        json.dumps(texts[: k % 3]) for k in range(len(texts))
+    ]  # ranks have different counts of negatives
+    pairs = [f"{text}\t{text[: len(text) // 2]}\t{own}" for text, own in zip(texts, others, strict=True)]
+    (folder / "pairs.tsv").write_text(
+        "\n".join(["text_a\ttext_b\tnegatives", *pairs]) + "\n", encoding="utf-8"
+    )
     (folder / "one.tsv").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
 
 
@@ -64,14 +72,21 @@ def config(folder: Path, out: str, processes: int, **settings: Any) -> dict[str,
 def record(path: Path, training: Training) -> None:
     """Train to the end and keep what came out: losses, scores, weights and averages."""
     evaluator = Evaluator(training, every=4)
-    losses = []
+    losses, norms = [], []
     for step in training.steps():
+        norms.append(step.grad_norm.item())
         losses += [(part.task.name, part.loss.item()) for part in step.parts]
         evaluator(step)
     weights = full_tensors(training.model.state_dict())
     averages = {} if training.ema is None else full_tensors(training.ema.state_dict())
     if is_first():
-        found = {"losses": losses, "weights": weights, "averages": averages, **evaluator.state_dict()}
+        found = {
+            "losses": losses,
+            "norms": norms,
+            "weights": weights,
+            "averages": averages,
+            **evaluator.state_dict(),
+        }
         torch.save(found, path)
 
 
@@ -162,9 +177,13 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
         if settings.get("backbone") == "transformers":
             settings["backbone_config_path"] = str(folder / "modernbert.json")
         rows = 8 // processes // settings.get("gradient_accumulation_steps", 1)
-        training = Controller(
-            config(folder, name, processes, batch_size=rows, **settings), argv=[]
-        ).training()
+        made = config(folder, name, processes, batch_size=rows, **settings)
+        if name == "pairs":
+            file = str(folder / "pairs.tsv")
+            made["tasks"] = {"pairs": {"reader": "embedding", "paradigm": "embedding", "train_file": file}}
+            made["tasks"]["pairs"]["dev_file"] = file
+            del made["dropout_prob"]  # the head has none
+        training = Controller(made, argv=[]).training()
         record(folder / f"{name}.pt", training)
         if name in ("together", "together_fsdp"):
             found = TransferProbe(training, 1).measure()
@@ -195,6 +214,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "together_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "parallel": "fsdp"},
     "private": {"tasks_per_step": "all", "num_epochs": 1, "cls.private_layers": 1},
     "private_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "cls.private_layers": 1, "parallel": "fsdp"},
+    "pairs": {"task_instance": ["pairs"], "num_epochs": 2, "epsilon": 1e-3},
     "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": EQUAL_NORMS},
     "balanced_fsdp": {
         "tasks_per_step": 2,

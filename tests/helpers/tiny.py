@@ -11,6 +11,7 @@ COLOURS = ["red", "green", "blue", "grey"]
 THINGS = ["door", "boat", "lamp", "coat", "ball", "wall"]
 NAMES = ["anna", "bert", "carl", "dora", "emil", "fred"]
 FILLERS = ["the", "a", "is", "has", "of", "near", "what", "colour", "who", "owns", "and", "old", "new", "."]
+SPANS = {"owner": 0, "thing": 1, "colour": 2}
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 BACKBONE = {
@@ -53,7 +54,8 @@ def write_files(folder: Path, rows: int = 40) -> Path:
     _write(folder / "mlm.tsv", ["text_a"], texts)
     spans = [(0, 1, "owner"), (3, 6, "thing"), (4, 5, "colour")]
     named = [dict(zip(("start", "end", "label"), span, strict=True)) for span in spans]
-    rows_of_spans = ({"text_a": text.split(), "spans": named} for text in texts)
+    pairs = [{"head": 0, "tail": 1, "label": "owns"}, {"head": 1, "tail": 2, "label": "is"}]
+    rows_of_spans = ({"text_a": text.split(), "spans": named, "relations": pairs} for text in texts)
     _write(folder / "span.jsonl", [], list(map(json.dumps, rows_of_spans)))
     (folder / "mrc.json").write_text(json.dumps(squad(facts, texts)), encoding="utf-8")
     return folder
@@ -86,10 +88,12 @@ def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
         "mlm": "mlm.tsv",
         "mrc": "mrc.json",
         "span": "span.jsonl",
+        "relation": "span.jsonl",
     }
     special: dict[str, dict[str, Any]] = {
         "cls": {"n_classes": 4},
-        "span": {"label_map": {"owner": 0, "thing": 1, "colour": 2}},
+        "span": {"label_map": SPANS},
+        "relation": {"label_map": {"owns": 0, "is": 1}, "span_label_map": SPANS},
         "mrc": {"max_query_len": 8, "doc_stride": 8, "max_answer_len": 4, "n_best_size": 5},
     }
     return {

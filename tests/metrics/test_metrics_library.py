@@ -127,7 +127,7 @@ def test_names_of_metrics_are_checked() -> None:
     [line] = metric_problems(["accuracy", "pearson"], ["label"])
     assert "'pearson'" in line
     assert "'value'" in line
-    assert line.endswith("accuracy, ece, macro_f1, mcc, micro_f1")
+    assert line.endswith("accuracy, ece, macro_f1, mcc, micro_f1, qwk")
 
 
 def test_a_metric_of_ones_own_is_named_by_its_path() -> None:

@@ -24,6 +24,7 @@ PACKAGES = {
         "MultiLabelReader",
         "SequenceLabelReader",
         "SpanReader",
+        "RelationReader",
         "MRCReader",
         "MaskLMReader",
     ],
@@ -60,8 +61,20 @@ PACKAGES = {
 }
 
 REGISTERED = {
-    "reader": (READERS, ["cls", "match", "mlm", "mrc", "multi_label", "seq_label", "span"]),
-    "paradigm": (HEADS, ["cls", "match", "mlm", "mrc", "multi_label", "regression", "seq_label", "span"]),
+    "reader": (
+        READERS,
+        [
+            *("cls", "embedding", "match", "mlm", "mrc", "multi_label", "multiple_choice"),
+            *("ranking", "relation", "seq_label", "span"),
+        ],
+    ),
+    "paradigm": (
+        HEADS,
+        [
+            *("cls", "count", "embedding", "match", "mlm", "mrc", "multi_label", "multiple_choice"),
+            *("ordinal", "ranking", "regression", "relation", "seq_label", "span"),
+        ],
+    ),
     "backbone": (BACKBONES, ["bert", "distilbert", "electra", "ernie", "roberta", "transformers"]),
     "optimizer": (OPTIMIZERS, ["adam", "adamw", "adamwdl", "lamb"]),
     "mixing": (

@@ -29,6 +29,7 @@ from palm.reader import (
     MatchReader,
     MRCReader,
     Reader,
+    RelationReader,
     Rows,
     SequenceLabelReader,
     SpanReader,
@@ -63,6 +64,10 @@ READERS: dict[str, Callable[[Path], tuple[Reader, str]]] = {
     "mrc": lambda folder: (MRCReader(folder / "vocab.txt", 16, 8, 2), "mrc.json"),
     "span": lambda folder: (
         SpanReader(folder / "vocab.txt", 24, {"owner": 0, "thing": 1, "colour": 2}),
+        "span.jsonl",
+    ),
+    "relation": lambda folder: (
+        RelationReader(folder / "vocab.txt", 24, {"owns": 0, "is": 1}, span_label_map=tiny.SPANS),
         "span.jsonl",
     ),
     "seq_label": lambda folder: (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from helpers.reader_files import asked, encoded, rng_of_row, write_squad
 from palm.core.errors import DataError
+from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, SequenceLabelReader
 from palm.reader.text.sequence import sequence_of
 from palm.reader.text.subwords import JsonTokenizer, load_tokenizer
+from palm.reader.text.tokenizer import Tokenizer
 
 CORPUS = [
     "the red door is open",
@@ -54,6 +59,13 @@ def spaces_as_text(special: list[str], single: str, pair: str) -> tokenizers.Tok
     return around(made, special, single, pair)
 
 
+def word_pieces(special: list[str], single: str, pair: str) -> tokenizers.Tokenizer:
+    made = tokenizers.Tokenizer(models.WordPiece(unk_token=special[1]))
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=70, special_tokens=special))
+    return around(made, special, single, pair)
+
+
 def around(made: tokenizers.Tokenizer, special: list[str], single: str, pair: str) -> tokenizers.Tokenizer:
     known = [(token, made.token_to_id(token)) for token in special if token in f"{single} {pair}".split()]
     made.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=known)
@@ -72,6 +84,7 @@ KINDS = {
     "eurobert": (byte_level, LLAMA_LIKE),
     "deberta-v3": (sentence_pieces, BERT_LIKE),
     "mmbert": (spaces_as_text, GEMMA_LIKE),
+    "bert": (word_pieces, BERT_LIKE),
 }
 
 
@@ -115,6 +128,63 @@ def test_offsets_are_those_of_the_words_without_the_blank_before_them(written: P
     spans = zip(pieces.starts.tolist(), pieces.ends.tolist(), strict=True)
     covered = {place for start, end in spans for place in range(start, end)}
     assert covered == {place for place, character in enumerate(text) if character != " "}
+
+
+def texts_in(tokenizer: Tokenizer, ids: list[int]) -> str:
+    return re.sub("##|[▁Ġ ]", "", "".join(tokenizer.tokens(ids)))
+
+
+def test_readers_of_texts_have_the_files_ids_and_types(written: Path) -> None:
+    library = tokenizers.Tokenizer.from_file(str(written))
+    single = ClassifyReader(written, 40)
+    batch = single.collate(single.encode([*single.parse(["the red door"])], False), [0], rng_of_row)
+    assert batch["token_ids"][0].tolist() == library.encode("the red door").ids
+    both = MatchReader(written, 40)
+    batch = both.collate(both.encode([*both.parse([("the red door", "a blue one")])], False), [0], rng_of_row)
+    expected = library.encode("the red door", "a blue one")
+    assert batch["token_ids"][0].tolist() == expected.ids
+    assert batch["segment_ids"][0].tolist() == expected.type_ids
+
+
+def test_windows_of_a_context_contain_the_answers_own_tokens(written: Path, tmp_path: Path) -> None:
+    context = "the red door is open and " * 6 + "a blue door"
+    answer = ("blue door", context.index("blue door"))
+    reader = MRCReader(written, 40, 16, 8)
+    file = write_squad(tmp_path, (context, [asked("q", "is the door open", answer)]))
+    all_windows = MRCReader(written, 40, 16, 8, remove_noanswer=False)
+    assert len(encoded(all_windows, file, True)) > 1
+    rows = encoded(reader, file, True)
+    for row in range(len(rows)):
+        batch = reader.collate(rows, [row], rng_of_row)
+        place = slice(int(batch["start_positions"][0]), int(batch["end_positions"][0]) + 1)
+        assert texts_in(reader.tokenizer, batch["token_ids"][0, place].tolist()) == "bluedoor"
+
+
+def test_every_word_has_one_place_for_its_label(written: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tags.tsv"
+    file.write_text("label\ttext_a\nO B O O\tthe red, door open\n", encoding="utf-8")
+    reader = SequenceLabelReader(written, 40, label_map={"O": 0, "B": 1})
+    batch = reader.collate(encoded(reader, file, True), [0], rng_of_row)
+    places = batch["word_mask"][0].nonzero()[:, 0].tolist()
+    assert batch["label_ids"][0, places].tolist() == [0, 1, 0, 0]
+    ids = batch["token_ids"][0].tolist()
+    words = [texts_in(reader.tokenizer, ids[a:b]) for a, b in pairwise([*places, len(ids) - 1])]
+    assert words == ["the", "red,", "door", "open"]
+
+
+def test_masked_words_are_hidden_by_the_models_own_mask_token(written: Path) -> None:
+    library = tokenizers.Tokenizer.from_file(str(written))
+    reader = MaskLMReader(written, 60)
+    text = "the red door is open and the blue one"
+    rows = reader.encode([*reader.parse([text] * 40)], True)
+    batch = reader.collate(rows, range(40), rng_of_row)
+    mask_id = library.token_to_id(KINDS[written.parent.name[:-1]][1][0][-1])
+    hidden = batch["token_ids"].flatten()[batch["mask_pos"]]
+    assert 0.6 < (hidden == mask_id).float().mean() < 0.95  # 80 %
+    restored = batch["token_ids"].flatten().scatter(0, batch["mask_pos"], batch["mask_label"])
+    expected = library.encode(text).ids
+    for row in restored.view(40, -1).tolist():
+        assert row[: len(expected)] == expected
 
 
 def test_a_vocabulary_without_a_mask_token_serves_all_but_masked_words(tmp_path: Path) -> None:

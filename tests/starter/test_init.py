@@ -100,7 +100,7 @@ def test_a_folder_with_anything_in_it_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tasks", "named"),
     [
-        ("", ["cls, multi_label, seq_label, span, mrc, match, mlm"]),
+        ("", [", ".join(KINDS)]),
         ("seq_lable", ["'seq_lable'", "'seq_label'"]),
         ("cls,cls", ["'cls'", "cls2="]),
         ("a/b=cls", ["'a/b'"]),

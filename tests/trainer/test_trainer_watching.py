@@ -127,6 +127,24 @@ def test_an_interrupted_cell_ends_with_a_partial_result_and_train_goes_on(
         assert other.train().steps == {"cls": 10}
 
 
+def test_a_training_that_is_done_or_under_way_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer = single(folder, num_epochs=1)
+    problems: list[str] = []
+
+    def train_again(event: Event) -> None:
+        if isinstance(event, Step) and event.number == 2:
+            with pytest.raises(palm.PalmError) as caught:
+                trainer.train()
+            problems.append(str(caught.value))
+
+    result = trainer.train(callbacks=[train_again])
+    assert (result.steps, len(problems)) == ({"cls": 10}, 1)
+    assert all(word in problems[0] for word in ("'cls'", "under way"))
+    caplog.clear()
+    assert trainer.train().steps == {"cls": 10}
+    assert "cls: had all its steps" in caplog.text
+
+
 def test_a_trainer_stops_early(folder: Path) -> None:
     result = single(folder, num_epochs=50).train(
         dev_file=folder / "cls.tsv", metrics=["accuracy"], eval_every_n_steps=1, early_stopping_patience=2

@@ -61,6 +61,7 @@ NEITHER = {
         "--weights",
         "--strict",
         "--no_measure",
+        "--find_batch_size",
         "--dry_run",
     ),
     *("--steps", "--more", "--killed", "--seeds", "--budget", "--also", "--workers", "--keep_models"),

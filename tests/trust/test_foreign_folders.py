@@ -112,9 +112,9 @@ def test_a_history_whose_plan_lacks_its_tasks_is_shown(foreign: Path, damage: di
             DOORS[door](foreign)
 
 
-@pytest.mark.parametrize("text", ['{"step": 1', "[]", '{"task": "cls"}'])
-def test_a_damaged_recording_is_an_error_of_palm(tmp_path: Path, text: str) -> None:
-    (tmp_path / "0.jsonl").write_text(text, encoding="utf-8")
+@pytest.mark.parametrize("text", [b'{"step": 1', b"[]", b'{"task": "cls"}', b"\xff"])
+def test_a_damaged_recording_is_an_error_of_palm(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "0.jsonl").write_bytes(text)
     with pytest.raises(StorageError, match=r"0\.jsonl"):
         read_recording(tmp_path / "0.jsonl")
 

@@ -84,11 +84,12 @@ def read_recording(path: Path) -> Recording:
     Raises:
         StorageError: no step was recorded, or a line is damaged.
     """
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    if not lines:
-        raise StorageError(f"{path}: the run came to no step")
     with wrap_read_errors(path):
-        return {line["step"]: line for line in map(json.loads, lines)}
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        found = {line["step"]: line for line in map(json.loads, lines)}
+    if not found:
+        raise StorageError(f"{path}: the run came to no step")
+    return found
 
 
 def first_difference(one: Recording, other: Recording, steps: Iterable[int]) -> str | None:

@@ -35,6 +35,8 @@ def sharing_problems(tasks: Sequence[Task]) -> list[str]:
         for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
             if (own := getattr(task, name)) != (its := getattr(primary, name)):
                 problems.append(f"{about} {named!r}, but {name} is {own!r}, not {its!r}; give both the same")
+        if task.head.copies != primary.head.copies:
+            problems.append(f"{about} {named!r}, but only one of them has r_drop; give it to both or to none")
     return problems
 
 

@@ -38,6 +38,7 @@ class TaskStream:
         shuffle: draw a new order for every epoch; otherwise the order of the file.
         rank: which of every `num_ranks` consecutive batches is this process's.
         num_ranks: how many processes train, each on a batch of its own.
+        copies: how often a batch has all of its rows, one after another.
 
     Attributes:
         steps_per_epoch: PALM's accounting: how often all processes get a full batch in one pass over the
@@ -59,8 +60,10 @@ class TaskStream:
         shuffle: bool = True,
         rank: int = 0,
         num_ranks: int = 1,
+        copies: int = 1,
     ) -> None:
         self.task = task
+        self._copies = copies
         self.reader = reader
         self.rows = rows
         self.seed = seed
@@ -100,7 +103,7 @@ class TaskStream:
         return RowBatches(num_rows, batch_size)
 
     def _of_tokens(self, max_tokens: int) -> TokenBatches:
-        row_tokens = self.reader.row_tokens(self.rows)
+        row_tokens = self.reader.row_tokens(self.rows) * self._copies
         longest = int(np.argmax(row_tokens))
         total = int(row_tokens.sum())
         if row_tokens[longest] > max_tokens:
@@ -128,7 +131,7 @@ class TaskStream:
 
     def batch(self, step: int, at_most: int | None = None) -> Tensors:
         """This process's batch at `step`, counted from 0, on the CPU; `at_most` so many of its rows."""
-        picks = self.picks(step)[:at_most]
+        picks = self.picks(step)[:at_most] * self._copies
 
         def draw(k: int) -> np.random.Generator:
             return generator(self.seed, "mask", self.task, *picks[k])

@@ -178,6 +178,7 @@ class Task:
             shuffle=self.shuffle,
             rank=rank(),
             num_ranks=devices,
+            copies=self.head.copies,
         )
         batches = stream.steps_per_epoch
         if batches < self.gradient_accumulation_steps:

@@ -214,8 +214,6 @@ def read_events(path: Path) -> list[Event]:
 
 
 def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
-    if path.suffix != Path(HISTORY_FILE).suffix and path.is_file():
-        raise StorageError(f"{path} is no history; name the save_path of a run that this palm trained")
     try:
         written = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
     except OSError as error:

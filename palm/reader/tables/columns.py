@@ -70,15 +70,24 @@ class Columns:
         missing = [name for name, source in found.items() if source is None and name in needed]
         if missing and not varies:
             raise DataError(f"{place}: {self._lacking(missing, names, found)}")
-        said = {name: self.named.get(name, name) for name in found}
-        guessed = [f"{name}: {source}" for name, source in found.items() if source not in (None, said[name])]
-        if guessed and self._tell is not None:
-            self._tell(f"{place}: taken as columns: {{{', '.join(guessed)}}}; set columns if they are others")
+        self._tell_guesses(found, place)
         if varies and not self.names:
             self._unseen = {*TARGETS} & {*self.required}
-        self._sources = {name: source or said[name] for name, source in found.items() if source or varies}
+        self._sources = {
+            name: source or self._said(name) for name, source in found.items() if source or varies
+        }
         self.names = names
         return list(dict.fromkeys(_outermost(source, names) for source in self._sources.values()))
+
+    def _said(self, name: str) -> str:
+        """The name of a reader's column in the files, as far as the settings say."""
+        return self.named.get(name, name)
+
+    def _tell_guesses(self, found: Mapping[str, str | None], place: str) -> None:
+        others = [(name, source) for name, source in found.items() if source not in (None, self._said(name))]
+        guessed = [f"{name}: {source}" for name, source in others]
+        if guessed and self._tell is not None:
+            self._tell(f"{place}: taken as columns: {{{', '.join(guessed)}}}; set columns if they are others")
 
     def row(self, row: TableRow) -> TableRow:
         """The row with the reader's columns: an optional one may be absent, a target None.
@@ -113,7 +122,7 @@ class Columns:
 
     def _found(self, name: str, names: Sequence[str]) -> str | None:
         """The file's column for one of the reader's; None where it has none."""
-        source = self.named.get(name, name)
+        source = self._said(name)
         if _outermost(source, names) in names:
             return source
         usual = [each for each in USUAL.get(name, ()) if each in names and each not in self.named.values()]
@@ -121,7 +130,7 @@ class Columns:
 
     def _lacking(self, missing: Sequence[str], names: Sequence[str], found: Mapping[str, str | None]) -> str:
         # The name in the file is the mistake, so it is the one to be changed; in `columns`, that one.
-        first = self.named.get(missing[0], missing[0])
+        first = self._said(missing[0])
         spare = [name for name in names if name not in found.values()]
         close = cut(next((name for name in spare if did_you_mean(first, [name])), ""))
         hint = ""
@@ -133,7 +142,7 @@ class Columns:
             hint = "; a file with a JSON object a line is named .jsonl"
         elif len(names) == 1 and any(separator in names[0] for separator in ",;\t"):
             hint = "; columns are separated by tabs, or by commas in a file that is named .csv"
-        lacks = ", ".join(repr(self.named.get(name, name)) for name in missing)
+        lacks = ", ".join(repr(self._said(name)) for name in missing)
         return f"the header lacks {lacks}; it names {cut(', '.join(names))}{hint}"
 
 

@@ -149,7 +149,7 @@ def class_count(n_classes: int | None, names: Mapping[int, str]) -> int:
     return n_classes or max(names) + 1
 
 
-def parsed_list(cell: str, place: str) -> Any:
+def parsed_list(cell: str, place: str, column: str = "label") -> Any:
     """The value of a cell with JSON.
 
     Raises:
@@ -158,7 +158,7 @@ def parsed_list(cell: str, place: str) -> Any:
     try:
         return parse_json(cell.encode())
     except ValueError as error:
-        raise DataError(f"{place}: label is no list in JSON ({error}): {cut(cell)!r}") from None
+        raise DataError(f"{place}: {column} is no list in JSON ({error}): {cut(cell)!r}") from None
 
 
 class RealLabels:
@@ -194,6 +194,16 @@ class RealLabels:
         return value
 
 
+class CountLabels(RealLabels):
+    """The labels of a task that predicts how often something happens."""
+
+    def value_of(self, cell: Any, place: str) -> float:
+        value = super().value_of(cell, place)
+        if value < 0 or not value.is_integer():
+            raise DataError(f"{place}: the label {cell_text(cell)!r} should be a whole number from 0 on")
+        return value
+
+
 def check_labelled(label: Label, place: str) -> None:
     """Refuse a row to evaluate on that has no label.
 
@@ -210,19 +220,19 @@ def labels_of(
     """The labels that a reader's settings describe.
 
     Args:
-        label_type: 'class', 'soft' or 'real'.
-        n_classes: number of classes; not used for real labels.
+        label_type: 'class', 'soft', 'real' or 'count'.
+        n_classes: number of classes; not used for numbers.
         label_map: the classes' names, as `Labels` takes them.
 
     Raises:
-        ConfigError: another `label_type`, names for real labels, or what `Labels` finds.
+        ConfigError: another `label_type`, names for numbers, or what `Labels` finds.
     """
-    raise_any(choice_problems(("class", "soft", "real"), label_type=label_type))
-    if label_type != "real":
+    raise_any(choice_problems(("class", "soft", "real", "count"), label_type=label_type))
+    if label_type in ("class", "soft"):
         return (Labels if label_type == "class" else SoftLabels)(n_classes, label_map)
     if label_map is not None:
         raise ConfigError("label_map: real labels are numbers and have no names; leave it out")
-    return RealLabels()
+    return RealLabels() if label_type == "real" else CountLabels()
 
 
 def _ids_of(label_map: Path | str | Mapping[str, int], n_classes: int | None) -> dict[str, int]:

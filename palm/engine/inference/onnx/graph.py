@@ -167,4 +167,5 @@ def made_up_batch(reader: Reader, num_rows: int) -> Tensors:
         "word_mask": mask,
         "word_starts": torch.arange(1, shape[1] // 2 + 1) * mask[:, 1 : shape[1] // 2 + 1],
         "mask_pos": torch.arange(num_rows) * shape[1],
+        "group_rows": torch.arange(num_rows)[:, None],
     }

@@ -1,0 +1,101 @@
+"""A trained embedding as a directory of sentence-transformers: the encoder, its pooling, and lengths of 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from palm.backbone.encoder import Encoder
+from palm.backbone.transformers import Transformers
+from palm.core.errors import PalmError
+from palm.core.files.door import make_folder
+from palm.core.files.fs import write_json
+from palm.core.files.tensors import save_tensors
+from palm.core.numerics.layers import ACTIVATIONS
+from palm.engine.inference.inference import InferenceModel
+from palm.export.tokenizer_files import load_tokenizer
+from palm.pretrained import from_ours
+from palm.pretrained.families import config_of, family_of
+from palm.pretrained.library import POOLING_FILE
+
+MODULES = "sentence_transformers.models"
+
+MODULE_NAMES = {"tanh": "Tanh", "relu": "ReLU", "gelu": "GELU"}
+"""A pooler's activation -> its module in torch."""
+
+
+def save_sentence_encoder(model: InferenceModel, part: Path) -> None:
+    """Write all but the tokenizer into a new directory.
+
+    Raises:
+        PalmError: the library makes other sentence embeddings of the encoder.
+    """
+    backbone = model.backbone
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    if isinstance(backbone, Transformers):
+        has_layers = backbone.sentence is not None or getattr(backbone.model, "pooler", None) is not None
+        if backbone.pooling == "cls" and has_layers:
+            raise PalmError(
+                f"{model.task} passes the first token through further layers, and sentence-transformers does "
+                "not; train with pooling: mean or max"
+            )
+        save_tensors(part / "model.safetensors", backbone.model.state_dict())
+        backbone.write_file("encoder_config_path", part / "config.json")
+    else:
+        assert isinstance(backbone, Encoder)
+        _save_encoder(model, backbone, part)
+        if backbone.pooler is not None:
+            modules.append(("2_Dense", "Dense"))
+            _save_pooler(backbone, part / "2_Dense")
+    modules.append((f"{len(modules)}_Normalize", "Normalize"))
+    _save_pooling(backbone, part)
+    listed = [
+        {"idx": k, "name": str(k), "path": place, "type": f"{MODULES}.{kind}"}
+        for k, (place, kind) in enumerate(modules)
+    ]
+    for place, _ in modules[1:]:
+        make_folder(part / place)
+    write_json(part / "modules.json", listed)
+    longest = model.reader.settings["max_seq_len"]
+    write_json(part / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+    write_json(part / "config_sentence_transformers.json", {"similarity_fn_name": "cosine", "prompts": {}})
+
+
+def _save_encoder(model: InferenceModel, backbone: Encoder, part: Path) -> None:
+    family = family_of(backbone)
+    encoder = {name: value for name, value in backbone.state_dict().items() if not name.startswith("pooler.")}
+    weights = from_ours(encoder, family.layout)
+    if backbone.pooler is not None and family.pooler.endswith("pooler.dense"):
+        weights |= {f"pooler.dense.{name}": value for name, value in backbone.pooler.state_dict().items()}
+    save_tensors(part / "model.safetensors", weights)
+    config: dict[str, Any] = {
+        "architectures": [f"{family.classes}Model"],
+        "pad_token_id": load_tokenizer(model.reader).pad_id,
+        "dtype": "float32",
+        **config_of(backbone),
+    }
+    write_json(part / "config.json", config)
+
+
+def _save_pooler(backbone: Encoder, folder: Path) -> None:
+    pooler = backbone.pooler
+    assert pooler is not None
+    make_folder(folder)
+    activation = next(MODULE_NAMES[n] for n in MODULE_NAMES if ACTIVATIONS[n] is backbone.pooler_activation)
+    config = {
+        "in_features": pooler.in_features,
+        "out_features": pooler.out_features,
+        "bias": True,
+        "activation_function": f"torch.nn.modules.activation.{activation}",
+    }
+    write_json(folder / "config.json", config)
+    weights = {f"linear.{name}": value.detach() for name, value in pooler.named_parameters()}
+    save_tensors(folder / "model.safetensors", weights)
+
+
+def _save_pooling(backbone: Encoder | Transformers, part: Path) -> None:
+    width = backbone.outputs_attr["sentence_embedding"].shape[-1]
+    names = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
+    modes = {f"pooling_mode_{name}": backbone.pooling == mode for mode, name in names.items()}
+    make_folder(part / "1_Pooling")
+    write_json(part / POOLING_FILE, {"word_embedding_dimension": width, **modes})

@@ -1,0 +1,105 @@
+"""Metrics of rankings: reciprocal rank, normalized discounted gain and recall."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from palm.metrics.base import METRICS, Metric, Prediction, Truth
+from palm.metrics.regression import Floats
+
+DEPTH = 10
+"""The places of a ranking that `ndcg_at_10` and `recall_at_10` look at."""
+
+QUERIES = 256
+"""Queries whose similarities with all texts are in memory at a time."""
+
+
+def ranking_scores(relevance: npt.ArrayLike, scores: npt.ArrayLike) -> dict[str, float]:
+    """Score one ranking; a relevance above 0 is relevant, and equal scores share their places.
+
+    Args:
+        relevance: of every candidate, 0 or more.
+        scores: of the same candidates.
+
+    Returns:
+        `mrr`, 1 / the place of the first relevant candidate; `ndcg_at_10`; `recall_at_1` and `recall_at_10`,
+        the share of relevant candidates with such a place. Of equal scores, all have the last of their
+        places, and for the gain the mean of their gains. All are 0 where no candidate is relevant.
+
+    Source: Jarvelin and Kekalainen, 2002, "Cumulated gain-based evaluation of IR techniques"; McSherry and
+    Najork, 2008, "Computing information retrieval performance measures efficiently in the presence of tied
+    scores".
+    """
+    gains = np.asarray(relevance, dtype=np.float64)
+    values, which, counts = np.unique(-np.asarray(scores), return_inverse=True, return_counts=True)
+    if not gains.any():
+        return dict.fromkeys(("mrr", "ndcg_at_10", "recall_at_1", "recall_at_10"), 0.0)
+    relevant = counts.cumsum()[which][gains > 0]
+    means = np.bincount(which, gains, len(values)) / counts
+    return {
+        "mrr": float(1 / relevant.min()),
+        "ndcg_at_10": _discounted(np.repeat(means, counts)) / _discounted(-np.sort(-gains)),
+        "recall_at_1": float((relevant <= 1).mean()),
+        "recall_at_10": float((relevant <= DEPTH).mean()),
+    }
+
+
+def _discounted(gains: Floats) -> float:
+    """The gains of the first places, divided by log2(place + 1)."""
+    first = gains[:DEPTH]
+    return float((first / np.log2(np.arange(2, len(first) + 2))).sum())
+
+
+@METRICS.register("ranking")
+class RankingScores(Metric):
+    """The means of `ranking_scores` over all queries, by the scores of their candidates."""
+
+    needs = ("relevance",)
+    main = "mrr"
+
+    def __init__(self) -> None:
+        self._found: list[dict[str, float]] = []
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        self._found.append(ranking_scores(truth["relevance"], prediction["scores"]))
+
+    def compute(self) -> dict[str, float]:
+        return {name: float(np.mean([each[name] for each in self._found])) for name in self._found[0]}
+
+
+@METRICS.register("retrieval")
+class RetrievalScores(Metric):
+    """The means of `ranking_scores` over all different `text_a`: how each ranks all different `text_b`.
+
+    Those of its own rows are relevant; the score is the cosine.
+    """
+
+    needs = ("pair",)
+    main = "mrr"
+
+    def __init__(self) -> None:
+        self._queries: dict[str, Any] = {}
+        self._texts: dict[str, Any] = {}
+        self._pairs: dict[str, set[str]] = {}
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        query, text = truth["pair"]
+        self._queries.setdefault(query, np.asarray(prediction["embedding"], dtype=np.float32))
+        self._texts.setdefault(text, np.asarray(prediction["embedding_b"], dtype=np.float32))
+        self._pairs.setdefault(query, set()).add(text)
+
+    def compute(self) -> dict[str, float]:
+        counting = RankingScores()
+        places = {text: place for place, text in enumerate(self._texts)}
+        texts = np.stack([*self._texts.values()])
+        queries = [*self._queries]
+        for start in range(0, len(queries), QUERIES):
+            some = queries[start : start + QUERIES]
+            for query, scores in zip(some, np.stack([self._queries[q] for q in some]) @ texts.T, strict=True):
+                relevance = np.zeros(len(texts))
+                relevance[[places[text] for text in self._pairs[query]]] = 1
+                counting.update({"scores": scores}, {"relevance": relevance})
+        return counting.compute()

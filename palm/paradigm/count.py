@@ -1,0 +1,57 @@
+"""Count regression: how often something happens, from the sentence embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from palm.core.tensor_specs import Tensors
+from palm.paradigm.base import HEADS
+from palm.paradigm.regression import Regression
+
+
+@HEADS.register("count")
+class Count(Regression):
+    """Dropout and one linear layer that gives the logarithm of a mean; labels are whole numbers from 0 on.
+
+    The loss is the negative log-likelihood of the Poisson distribution with that mean, but for the logarithm
+    of the label's factorial.
+
+    Args:
+        hidden_size: width of the backbone's sentence embedding.
+        dropout_prob: probability of zeroing a feature while training.
+        initializer_range: sigma of the normal that the weights start from.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+
+    Source: Cameron and Trivedi, 1998, "Regression analysis of count data", section 2.2.
+    """
+
+    metrics = ("poisson_deviance", "spearman", "mse")
+    reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "count"}
+
+    def __init__(self, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02) -> None:
+        super().__init__(hidden_size, dropout_prob, initializer_range)
+        self.outputs_attr = {**self.outputs_attr, "log_values": self.outputs_attr["values"]}
+
+    def forward(self, features: Tensors) -> Tensors:
+        """`values` [batch], the means, and `log_values`, their logarithms."""
+        logarithms = super().forward(features)["values"]
+        return {"values": logarithms.exp(), "log_values": logarithms}
+
+    def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
+        """Mean of mean - label * log(mean)."""
+        return F.poisson_nll_loss(outputs["log_values"], targets["label_values"])
+
+    @torch.no_grad()
+    def count_labels(self, labels: npt.NDArray[Any]) -> None:
+        """Start from the mean of the labels, unless the layer is a loaded one."""
+        if not self.out.bias.any() and labels.any():
+            self.out.bias.fill_(float(labels.mean()))
+            self.out.bias.log_()

@@ -1,0 +1,95 @@
+"""Embedding: texts that belong together near one another, on the backbone's sentence embedding itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from palm.core.checks import choice_problems, positive_problems, raise_any
+from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.distributed.group import all_rows
+from palm.paradigm.base import HEADS, Head, head_problems
+from palm.paradigm.groups import group_inputs, of_groups
+from palm.paradigm.mrc import PADDING_LOGIT
+
+
+@HEADS.register("embedding")
+class Embedding(Head):
+    """No layers: sentence embeddings of length 1, compared by their cosine.
+
+    In batch, the `text_b` of an example should be nearer to its `text_a` than those of all other examples of
+    the step, and than all negatives; with several ranks, than those of all ranks. With labels, the cosine of
+    both texts should be the label.
+
+    Args:
+        hidden_size: width of the backbone's sentence embedding.
+        learning_strategy: 'in_batch' for pairs; 'similarity' for pairs with a number (label_type: real).
+        scale: factor of the cosines before the softmax over an example's texts.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+
+    Source: Henderson et al., 2017, "Efficient natural language response suggestion for smart reply", section
+    4.4; Reimers and Gurevych, 2019, "Sentence-BERT", section 3, regression objective.
+    """
+
+    metrics: Sequence[str] = ("retrieval",)
+    feature: ClassVar[str] = "sentence_embedding"
+
+    def __init__(self, hidden_size: int, learning_strategy: str = "in_batch", scale: float = 20.0) -> None:
+        super().__init__()
+        problems = choice_problems(("in_batch", "similarity"), learning_strategy=learning_strategy)
+        raise_any([*problems, *positive_problems(scale=scale), *head_problems(hidden_size, 0.02)])
+        self.scale = scale
+        self.has_labels = learning_strategy == "similarity"
+        self.inputs_attr = group_inputs(self.feature, hidden_size)
+        per_text = TensorSpec(("examples", "texts", hidden_size), torch.float)
+        self.outputs_attr = {"embeddings": per_text, "group_rows": self.inputs_attr["group_rows"]}
+        self.targets_attr = {}
+        if self.has_labels:
+            self.metrics = ("spearman", "pearson")
+            self.targets_attr = {"label_values": TensorSpec(("batch",), torch.float)}
+
+    def forward(self, features: Tensors) -> Tensors:
+        """`embeddings` [examples, texts, width] of length 1, and the `group_rows`, -1 for no text."""
+        rows = features["group_rows"]
+        return {
+            "embeddings": of_groups(F.normalize(features[self.feature].float(), dim=-1), rows),
+            "group_rows": rows,
+        }
+
+    def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
+        """Mean cross-entropy of the examples' own `text_b` among all texts; or mean squared error."""
+        vectors = outputs["embeddings"]
+        if self.has_labels:
+            return F.mse_loss((vectors[:, 0] * vectors[:, 1]).sum(-1), targets["label_values"])
+        is_text = outputs["group_rows"] >= 0
+        if self.training:
+            vectors, is_text = all_rows(vectors), all_rows(is_text)
+        # First the text that belongs to each example, and behind all of these the negatives.
+        others = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
+        is_other = is_text[:, 1:].transpose(0, 1).flatten()
+        logits = self.scale * vectors[:, 0] @ others.T
+        return F.cross_entropy(
+            logits.masked_fill(~is_other, PADDING_LOGIT), torch.arange(len(vectors), device=vectors.device)
+        )
+
+    def num_terms(self, batch: Tensors) -> int:
+        """The examples."""
+        return len(batch["group_rows"])
+
+    def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
+        """Per example its `embedding`; with a `text_b`, `embedding_b` and the cosine of both, `value`."""
+        records = []
+        counts = (outputs["group_rows"] >= 0).sum(-1).tolist()
+        for vectors, count in zip(outputs["embeddings"], counts, strict=True):
+            record: dict[str, Any] = {"embedding": vectors[0].tolist()}
+            if count > 1:
+                cosine = float((vectors[0] * vectors[1]).sum())
+                record |= {"embedding_b": vectors[1].tolist(), "value": cosine}
+            records.append(record)
+        return records

@@ -1,0 +1,86 @@
+"""Ordinal classification: labels that have an order, such as grades or stars, from the sentence embedding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from palm.core.numerics.layers import init_weights
+from palm.core.tensor_specs import Tensors
+from palm.paradigm.base import HEADS
+from palm.paradigm.cls import Classify
+
+
+@HEADS.register("ordinal")
+class Ordinal(Classify):
+    """Dropout and one linear layer that gives a score, and thresholds that divide its range among the labels.
+
+    The probability of a label above k is sigmoid(score - threshold k), the cumulative link model with
+    proportional odds. `logits` are the logarithms of the labels' probabilities.
+
+    Args:
+        n_classes: number of labels; label ids run from 0, the lowest, to `n_classes - 1`.
+        hidden_size: width of the backbone's sentence embedding.
+        dropout_prob: probability of zeroing a feature while training.
+        initializer_range: sigma of the normal that the weights start from.
+        calibrate: fit a temperature to the dev data, by which logits are divided for their probabilities.
+        abstain_below: the precision that is wanted: a prediction abstains where its probability is below the
+            lowest one from which on so many are right on the dev data; without dev data, below this value.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+
+    Source: McCullagh, 1980, "Regression models for ordinal data", equation 1.2.
+    """
+
+    metrics = ("qwk", "accuracy")
+
+    def __init__(
+        self,
+        n_classes: int,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        calibrate: bool = False,
+        abstain_below: float | None = None,
+    ) -> None:
+        super().__init__(
+            n_classes,
+            hidden_size,
+            dropout_prob,
+            initializer_range,
+            calibrate=calibrate,
+            abstain_below=abstain_below,
+        )
+        self.out = nn.Linear(hidden_size, 1, bias=False)
+        init_weights(self.out, initializer_range)
+        # The logarithms of the distances between thresholds keep these in order.
+        self.lowest = nn.Parameter(torch.zeros(()))
+        self.log_gaps = nn.Parameter(torch.zeros(n_classes - 2))
+
+    def forward(self, features: Tensors) -> Tensors:
+        """`logits` and `probs`, both [batch, n_classes]."""
+        score = self.out(self.dropout(features[self.feature])).float()
+        gaps = self.log_gaps.exp()
+        above = score - self.lowest - F.pad(gaps.cumsum(0), (1, 0))  # [batch, n_classes - 1]
+        # sigmoid(a) - sigmoid(b) is sigmoid(a) * sigmoid(-b) * (1 - exp(b - a)), which does not cancel.
+        between = F.pad(torch.log(-torch.expm1(-gaps)), (1, 1))
+        logits = F.pad(F.logsigmoid(above), (1, 0)) + F.pad(F.logsigmoid(-above), (0, 1)) + between
+        return {"logits": logits, "probs": self.probabilities(logits)}
+
+    @torch.no_grad()
+    def count_labels(self, labels: npt.NDArray[Any]) -> None:
+        """Start from the labels' frequencies, unless the thresholds are loaded ones."""
+        if self.lowest:
+            return
+        rows = np.bincount(labels[labels >= 0], minlength=len(self.log_gaps) + 2) + 1.0
+        below = rows.cumsum()[:-1] / rows.sum()
+        thresholds = torch.from_numpy(np.log(below / (1 - below)))
+        self.lowest.copy_(thresholds[0])
+        self.log_gaps.copy_(thresholds.diff().log())

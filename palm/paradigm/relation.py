@@ -1,0 +1,155 @@
+"""Relations: every pair of spans is scored for each label, by their first and by their last words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from palm.core.checks import choice_problems, count_problems, raise_any
+from palm.core.errors import ConfigError
+from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
+from palm.paradigm.base import HEADS, Head, head_problems
+from palm.paradigm.span import Biaffine, Span, word_inputs, words_of
+
+
+@HEADS.register("relation")
+class Relation(Head):
+    """A biaffine score of the first words of two spans, and one of their last words, for each label.
+
+    Their sum is the logit of a relation from the one span to the other; a pair of spans may have several
+    relations, or none. With `spans: predicted` a scorer of spans (the head `span`) is trained with it, and
+    prediction looks for relations between the spans that it finds.
+
+    Args:
+        n_classes: number of labels of relations; label ids run from 0 to `n_classes - 1`.
+        hidden_size: width of the backbone's encoder outputs.
+        dropout_prob: probability of zeroing a feature while training.
+        initializer_range: sigma of the normal that the weights start from.
+        n_span_classes: with spans: predicted, number of labels of spans.
+        spans: of rows to predict or to evaluate on: predicted, or given, which are those of the file.
+        biaffine_size: width of the layers below the biaffine one.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+
+    Source: Wang et al., 2020, "TPLinker: Single-stage Joint Extraction of Entities and Relations Through
+    Token Pair Linking", whose links of heads and of tails are here two parts of one score.
+    """
+
+    def __init__(
+        self,
+        n_classes: int,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        n_span_classes: int | None = None,
+        spans: str = "predicted",
+        biaffine_size: int = 150,
+    ) -> None:
+        super().__init__()
+        raise_any(
+            [
+                *count_problems(n_classes=n_classes, biaffine_size=biaffine_size),
+                *head_problems(hidden_size, initializer_range, dropout_prob),
+                *choice_problems(("given", "predicted"), spans=spans),
+            ]
+        )
+        if spans == "predicted" and n_span_classes is None:
+            raise ConfigError("n_span_classes is missing; predicted spans need the number of their labels")
+        one_per_span = TensorSpec(("batch", "spans"), torch.long)
+        places = {"span_starts": one_per_span, "span_ends": one_per_span}
+        tables = TensorSpec(("batch", "words", "words", n_classes), torch.float)
+        self.inputs_attr = word_inputs(hidden_size)
+        self.targets_attr = {
+            "relation_labels": TensorSpec(("batch", "spans", "spans", n_classes), torch.long)
+        }
+        self.outputs_attr = {"first_logits": tables, "last_logits": tables}
+        self.span_head: Span | None = None
+        self.metrics = ("relation_strict_f1", "relation_boundary_f1")
+        if n_span_classes is not None and spans == "predicted":
+            self.span_head = Span(
+                n_span_classes, hidden_size, dropout_prob, initializer_range, biaffine_size=biaffine_size
+            )
+            self.metrics += ("span_f1",)
+            self.targets_attr |= {**places, **self.span_head.targets_attr}
+            self.outputs_attr |= self.span_head.outputs_attr
+        else:
+            self.inputs_attr = {**self.inputs_attr, **places}
+            self.outputs_attr |= places
+        self.dropout = nn.Dropout(dropout_prob)
+        self.first = Biaffine(hidden_size, biaffine_size, n_classes, dropout_prob, initializer_range)
+        self.last = Biaffine(hidden_size, biaffine_size, n_classes, dropout_prob, initializer_range)
+
+    def forward(self, features: Tensors) -> Tensors:
+        """`first_logits` and `last_logits` [batch, words, words, n_classes], and spans or their scores."""
+        words = self.dropout(words_of(features))
+        tables = {"first_logits": self.first(words), "last_logits": self.last(words)}
+        if self.span_head is not None:
+            return {**tables, **self.span_head(features)}
+        return tables | {name: features[name] for name in ("span_starts", "span_ends")}
+
+    def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
+        """Mean loss of all labels of all pairs of the true spans (binary cross-entropy).
+
+        With predicted spans, the mean of these and of the terms of the span head's loss.
+        """
+        labels = targets["relation_labels"]
+        places = outputs if self.span_head is None else targets
+        logits = pair_logits(outputs, places["span_starts"], places["span_ends"])
+        known = labels != NO_LABEL
+        losses = F.binary_cross_entropy_with_logits(logits, labels.clamp(min=0).float(), reduction="none")
+        total = (losses * known).sum()
+        count = known.sum()
+        if self.span_head is not None:
+            of_spans, number = self.span_head.summed_loss(outputs, targets)
+            total = total + of_spans
+            count = count + number
+        return total / count.clamp(min=1)
+
+    def num_terms(self, batch: Tensors) -> int:
+        """The labels of pairs, and with predicted spans the terms of their loss."""
+        if "relation_labels" not in batch:
+            return super().num_terms(batch)
+        of_spans = 0 if self.span_head is None else self.span_head.num_terms(batch)
+        return of_spans + int((batch["relation_labels"] != NO_LABEL).sum())
+
+    def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
+        """Per row `spans`, as of the span head, and `relations`: (head, tail, label, probability).
+
+        Those with a probability of 0.5 or more are given; head and tail are numbers of spans. Given spans are
+        left out.
+        """
+        if self.span_head is not None:
+            decoded = self.span_head.decode(outputs)
+            places = [[span[:2] for span in row["spans"]] for row in decoded]
+        else:
+            decoded = [{"spans": []} for _ in outputs["span_ends"]]
+            both = torch.stack([outputs["span_starts"], outputs["span_ends"]], dim=-1)
+            places = [row[row[:, 1] > 0].tolist() for row in both]
+        for number, (row, spans) in enumerate(zip(decoded, places, strict=True)):
+            own = {name: outputs[name][number : number + 1] for name in ("first_logits", "last_logits")}
+            starts, ends = torch.tensor(spans, dtype=torch.long).reshape(1, -1, 2).unbind(-1)
+            probs = pair_logits(own, starts, ends)[0].detach().sigmoid()
+            probs.diagonal().zero_()
+            found = probs >= 0.5
+            scored = zip(found.nonzero().tolist(), probs[found].tolist(), strict=True)
+            row["relations"] = [(*pair, prob) for pair, prob in scored]
+        return decoded
+
+
+def pair_logits(outputs: Tensors, starts: Tensor, ends: Tensor) -> Tensor:
+    """Logits of relations from each span to each other, [batch, spans, spans, n_classes].
+
+    Args:
+        outputs: with `first_logits` and `last_logits`.
+        starts: the spans' first words, [batch, spans].
+        ends: the first words after them, [batch, spans]; 0 for padding, whose logits mean nothing.
+    """
+    rows = torch.arange(len(starts), device=starts.device)[:, None, None]
+    last = (ends - 1).clamp(min=0)
+    of_first = outputs["first_logits"][rows, starts[:, :, None], starts[:, None]]
+    return of_first + outputs["last_logits"][rows, last[:, :, None], last[:, None]]

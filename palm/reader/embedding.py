@@ -1,0 +1,73 @@
+"""The `embedding` reader: texts that mean the same, and perhaps some that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from palm.core.checks import choice_problems, raise_any
+from palm.reader.base import READERS
+from palm.reader.groups import GroupExample, GroupReader
+from palm.reader.predictions import Record
+from palm.reader.table import TextExample
+from palm.reader.text.labels import RealLabels
+
+
+@READERS.register("embedding")
+class EmbeddingReader(GroupReader):
+    """Reads tables with the columns `text_a` and `text_b`, which belong together, and perhaps `negatives`.
+
+    Every text is a sequence `[CLS] text [SEP]` of its own; `negatives`, which do not belong to `text_a`, only
+    serve training. With labels, a number says how similar both texts are. Texts to embed need no
+    more than `text_a`. A record is `{"index": 0, "embedding": [...]}`; with a `text_b`, its `embedding_b` and
+    the cosine of both, `value`.
+
+    Args:
+        label_type: absent for pairs that belong together; 'real' for a column `label` with
+            numbers from -1 to 1.
+        negative_columns: the columns of the negatives, where each has one of its own.
+
+    Raises:
+        ConfigError: a setting out of its range.
+        DataError: the vocabulary cannot be read.
+    """
+
+    cacheable = True
+    known_columns = ("label", "text_a", "text_b", "negatives")
+    text_columns = ("text_a",)
+    optional_columns = ("text_b", "negatives")
+    list_column = "negatives"
+    label_columns: Sequence[str] = ()
+    parsed_form: ClassVar[str] = "a text or {'text_a': …} (and 'text_b')"
+
+    def setup(self, *, label_type: str | None = None, negative_columns: list[str] | None = None) -> None:
+        self.use_list(negative_columns)
+        self.targets_attr = {}
+        self.truth_names = ("pair",)
+        if label_type is not None:
+            raise_any(choice_problems(("real",), label_type=label_type))
+            self.label_columns = ("label",)
+            self.use_labels(RealLabels())
+
+    def columns_of(self, with_targets: bool) -> tuple[str, ...]:
+        trained = ("text_b", *self.list_columns) if with_targets else ()
+        return (*super().columns_of(with_targets), *trained)
+
+    def cells_of(self, text: Any) -> dict[str, Any] | None:
+        if isinstance(text, str):
+            return {"text_a": text}
+        return super().cells_of(text)
+
+    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:
+        yield example.text_a, None
+        if example.text_b is not None:
+            yield example.text_b, None
+        for negative in example.texts if with_targets else ():
+            yield negative, None
+
+    def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
+        if self.labels is not None:
+            yield from super().truths(examples)
+            return
+        for example in examples:
+            yield {"pair": (example.text_a, example.text_b)}

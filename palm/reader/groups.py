@@ -1,0 +1,143 @@
+"""Readers whose rows are several sequences each, which a batch has one below the other."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from palm.core.errors import DataError
+from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.reader.base import Draw
+from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
+from palm.reader.rows.rows import Column, Ints, Numbers, Rows
+from palm.reader.table import TextExample, TextReader
+from palm.reader.tables.record import TableRow, is_missing
+from palm.reader.text.labels import Label, parsed_list
+
+GROUP_ROWS = TensorSpec(("examples", "texts"), torch.long)
+"""The rows of a batch that belong to each example, -1 behind the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupExample(TextExample):
+    """One line of a table with a list of texts.
+
+    Args:
+        texts: the list.
+    """
+
+    texts: list[str]
+
+
+class GroupReader(TextReader):
+    """Base of readers of texts beside a list of others.
+
+    Attributes:
+        list_column: the column with the list, as JSON in a TSV or CSV file.
+        list_columns: those of a file where every text of the list has a column of its own; the last ones may
+            be empty.
+    """
+
+    list_column: ClassVar[str]
+    list_columns: Sequence[str] = ()
+
+    def use_list(self, columns: Sequence[str] | None) -> None:
+        """Read the list from its column, or from these."""
+        super().setup()
+        self.outputs_attr = {**SEQUENCE_ATTR, "group_rows": GROUP_ROWS}
+        self.list_columns = columns or ()
+
+    @abstractmethod
+    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:
+        """The texts of each sequence of an example."""
+
+    def columns_of(self, with_targets: bool) -> tuple[str, ...]:
+        names = super().columns_of(with_targets)
+        own = self.list_columns or (self.list_column,)
+        return tuple(part for name in names for part in (own if name == self.list_column else (name,)))
+
+    def cells_of(self, text: Any) -> dict[str, Any] | None:
+        if isinstance(text, (tuple, list)) and len(text) == 2:
+            return {"text_a": text[0], self.list_column: text[1]}
+        return text if isinstance(text, dict) else None
+
+    def texts_of(self, row: TableRow) -> list[str]:
+        """The list of a row; empty where there is none.
+
+        Raises:
+            DataError: no list of texts.
+        """
+        cells = [row.cells.get(name) for name in self.list_columns]
+        if self.list_column in row.cells:
+            cell = row.cells[self.list_column]
+            is_json = isinstance(cell, str) and cell.startswith("[")
+            cells = parsed_list(cell, row.place, self.list_column) if is_json else cell
+        if is_missing(cells):
+            return []
+        if not isinstance(cells, list):
+            raise DataError(f"{row.place}: {self.list_column} should be a list of texts, not {cells!r}")
+        while cells and is_missing(cells[-1]):
+            cells = cells[:-1]
+        return [self._text(cell, f"{self.list_column}[{k}]", row.place) for k, cell in enumerate(cells)]
+
+    def _example(self, row: TableRow, label: Label | None) -> GroupExample:
+        texts = {name: cell for name, cell in row.cells.items() if name != self.list_column}
+        plain = super()._example(TableRow(texts, row.place), label)
+        return GroupExample(plain.text_a, plain.text_b, plain.label, plain.place, self.texts_of(row))
+
+    def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
+        sequences = []
+        counts = [0]
+        for example in examples:
+            assert isinstance(example, GroupExample)
+            found = list(self.sequences_of(example, with_targets))
+            sequences += [TextExample(one, other, None, example.place) for one, other in found]
+            counts.append(len(found))
+        ends = np.asarray([*accumulate(counts)], dtype=np.int64)
+        each = super().encode(sequences, with_targets=False)
+        tokens = each["token_ids"]
+        assert tokens.offsets is not None
+        columns = {
+            "token_ids": Column(tokens.values, tokens.offsets[ends]),
+            "sequence_lengths": Column(each.lengths, ends),
+            "first_segments": Column(each["first_segment"].values, ends),
+            "example": Column.scalar(range(len(examples))),
+        }
+        if with_targets and self.labels is not None:
+            columns[self.labels.target] = self.label_column([example.label for example in examples])
+        return Rows(columns)
+
+    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
+        flat = {name: np.concatenate(_picked(rows, name, indices)) for name in GROUP_COLUMNS}
+        lengths = flat["sequence_lengths"]
+        each = Rows(
+            {
+                "token_ids": Column(flat["token_ids"], np.concatenate([[0], lengths.cumsum()])),
+                "first_segment": Column.scalar(flat["first_segments"]),
+            }
+        )
+        batch = padded_batch(each, range(len(lengths)), self.tokenizer.pad_id, self.task_id)
+        ends = np.cumsum([len(part) for part in _picked(rows, "sequence_lengths", indices)])
+        groups = np.split(np.arange(len(lengths)), ends[:-1])
+        return {**batch, "group_rows": padded_groups(groups, -1), **self.targets(rows, indices)}
+
+
+GROUP_COLUMNS = ("token_ids", "sequence_lengths", "first_segments")
+
+
+def _picked(rows: Rows, name: str, indices: Sequence[int]) -> list[Ints]:
+    return [rows[name][index] for index in indices]
+
+
+def padded_groups(groups: Sequence[Numbers], fill: int) -> torch.Tensor:
+    """Numbers of several examples as one tensor, [examples, widest], with `fill` behind the last ones."""
+    widest = max(len(group) for group in groups)
+    return torch.from_numpy(
+        np.stack([np.pad(group, (0, widest - len(group)), constant_values=fill) for group in groups])
+    )

@@ -1,0 +1,70 @@
+"""The `multiple_choice` reader: a text, some choices, and which of them is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from palm.config import FilePath
+from palm.core.errors import DataError
+from palm.reader.base import READERS
+from palm.reader.groups import GroupExample, GroupReader
+from palm.reader.tables.record import TableRow
+from palm.reader.text.labels import Label, Labels
+
+
+@READERS.register("multiple_choice")
+class MultipleChoiceReader(GroupReader):
+    """Reads tables with the columns `label`, `text_a` and `choices`, and `text_b` where there is one.
+
+    There is a sequence `[CLS] text_a [SEP] choice [SEP]` for each of the choices, of which there may be any
+    number from 2 on; `text_b`, the question about a passage or the start of a sentence, stands before the
+    choice. A record is `{"index": 0, "label": 2, "logits": [...], "probs": [...]}`.
+
+    Args:
+        choice_columns: the columns of the choices, where each has one of its own.
+        label_map: name -> number of the choice from 0, where labels are written as names, such as letters.
+
+    Raises:
+        ConfigError: a setting out of its range.
+        DataError: the vocabulary or label_map cannot be read.
+
+    Source: Zellers et al., 2018, "SWAG", as its authors encode it for BERT.
+    """
+
+    cacheable = True
+    known_columns = ("label", "text_a", "text_b", "choices")
+    text_columns = ("text_a", "choices")
+    list_column = "choices"
+    parsed_form: ClassVar[str] = "(text, [choice, …]) or {'text_a': …, 'choices': […]} (and 'text_b')"
+    min_seq_len = 5
+
+    def setup(
+        self,
+        *,
+        choice_columns: list[str] | None = None,
+        label_map: FilePath | dict[str, int] | None = None,
+    ) -> None:
+        self.use_list(choice_columns)
+        self.use_labels(Labels(None, label_map))
+
+    def _example(self, row: TableRow, label: Label | None) -> GroupExample:
+        example = super()._example(row, label)
+        count = len(example.texts)
+        if count < 2:
+            raise DataError(f"{row.place}: choices should be 2 or more, not {count}")
+        if isinstance(label, int) and label >= count:
+            raise DataError(
+                f"{row.place}: the label {label} should be from 0 to {count - 1}, one of the choices"
+            )
+        return example
+
+    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:  # noqa: ARG002
+        start = "" if example.text_b is None else f"{example.text_b} "
+        for choice in example.texts:
+            yield example.text_a, start + choice
+
+    def records(self, *args: Any) -> Iterator[dict[str, Any]]:
+        for record in super().records(*args):
+            record.pop("label_name", None)
+            yield record

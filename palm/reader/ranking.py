@@ -1,0 +1,93 @@
+"""The `ranking` reader: a query, some candidates, and how relevant each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from palm.core.errors import DataError
+from palm.core.tensor_specs import NO_LABEL, Tensors
+from palm.reader.base import READERS
+from palm.reader.groups import GroupExample, GroupReader, padded_groups
+from palm.reader.rows.rows import Column, Rows
+from palm.reader.tables.record import TableRow, is_missing
+from palm.reader.text.labels import Label, Labels, RealLabels, parsed_list
+
+
+class Relevance(RealLabels):
+    """How relevant each candidate is: a number from 0 on, larger for what belongs higher."""
+
+    target = "relevance"
+    shape = ("examples", "texts")
+    field = "relevance"
+
+
+@READERS.register("ranking")
+class RankingReader(GroupReader):
+    """Reads tables with the columns `label`, `text_a` (the query) and `candidates`.
+
+    There is a sequence `[CLS] text_a [SEP] candidate [SEP]` for each of the candidates. The cell `label` is
+    the list of their relevances, numbers from 0 on. A record is
+    `{"index": 0, "ranking": [2, 0, 1], "scores": [...]}`: the candidates from the best on, and the score of
+    each in the order of the file.
+
+    Args:
+        candidate_columns: the columns of the candidates, where each has one of its own.
+
+    Raises:
+        ConfigError: a setting out of its range.
+        DataError: the vocabulary cannot be read.
+    """
+
+    cacheable = True
+    known_columns = ("label", "text_a", "candidates")
+    text_columns = ("text_a", "candidates")
+    optional_columns = ()
+    list_column = "candidates"
+    parsed_form: ClassVar[str] = "(query, [candidate, …]) or {'text_a': …, 'candidates': […]}"
+    min_seq_len = 5
+
+    def setup(self, *, candidate_columns: list[str] | None = None) -> None:
+        self.use_list(candidate_columns)
+        self.use_labels(Relevance())
+
+    def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
+        cell = row.cells["label"]
+        if is_missing(cell):
+            return None
+        cells = parsed_list(cell, row.place) if isinstance(cell, str) else cell
+        if not isinstance(cells, list):
+            raise DataError(f"{row.place}: label should be a list of numbers, not {cell!r}")
+        found = [labels.value_of(each, row.place) for each in cells]
+        if min(found) < 0:
+            raise DataError(f"{row.place}: a relevance should be 0 or more, not {min(found)!r}")
+        return found
+
+    def _example(self, row: TableRow, label: Label | None) -> GroupExample:
+        example = super()._example(row, label)
+        if not example.texts:
+            raise DataError(f"{row.place}: candidates is empty; every row needs one or more")
+        if isinstance(label, list) and len(label) != len(example.texts):
+            raise DataError(
+                f"{row.place}: label has {len(label)} numbers for {len(example.texts)} candidates"
+            )
+        return example
+
+    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:  # noqa: ARG002
+        for candidate in example.texts:
+            yield example.text_a, candidate
+
+    def label_column(self, values: Sequence[Any]) -> Column:
+        return Column.ragged(values, np.float32)
+
+    def targets(self, rows: Rows, indices: Sequence[int]) -> Tensors:
+        if "relevance" not in rows:
+            return {}
+        return {
+            "relevance": padded_groups([rows["relevance"][index] for index in indices], NO_LABEL).to(
+                torch.float
+            )
+        }

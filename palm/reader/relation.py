@@ -1,0 +1,168 @@
+"""The `relation` reader: texts with spans, and labelled pairs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from palm.config import FilePath
+from palm.core.checks import choice_problems, raise_any
+from palm.core.errors import ConfigError, DataError
+from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
+from palm.reader.base import READERS, Draw
+from palm.reader.predictions import Record
+from palm.reader.rows.rows import Rows
+from palm.reader.span import Relation, SpanExample, SpanReader, held_spans, windows_in
+from palm.reader.tables.record import TableRow
+from palm.reader.text.labels import Labels, check_labelled, class_count
+
+
+@READERS.register("relation")
+class RelationReader(SpanReader):
+    """Reads tables with the columns `text_a`, `spans`, and `relations` between these.
+
+    A relation is `{"head": 0, "tail": 2, "label": "lives_in"}` and leads from one of the spans to another, by
+    their numbers in the list; a pair may have several. Texts and spans are those of `span`; a relation
+    whose spans do not lie in one row is not trained. A record is that of `span`, with `relations` between its
+    spans: `[{"head", "tail", "label", "prob"}, ...]`.
+
+    Args:
+        label_map: label of relations -> id, or a JSON file with it.
+        n_classes: number of labels of relations, against which the `label_map` is checked.
+        span_unit: what start and end count: word or char; by default what the text tells.
+        missing_labels: whether the relations of a training row may be null; it then trains only tasks that
+            share it.
+        span_label_map: label of spans -> id, or a JSON file with it.
+        n_span_classes: number of labels of spans, against which the `span_label_map` is checked.
+        spans: of rows to predict or to evaluate on: predicted, or given, which are those of the file.
+
+    Raises:
+        ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
+        DataError: the vocabulary or a label_map cannot be read.
+    """
+
+    cacheable = True
+    known_columns = ("relations", "spans", "text_a")
+
+    def setup(
+        self,
+        label_map: FilePath | dict[str, int],
+        *,
+        n_classes: int | None = None,
+        span_unit: str | None = None,
+        missing_labels: bool = False,
+        span_label_map: FilePath | dict[str, int] | None = None,
+        n_span_classes: int | None = None,
+        spans: str = "predicted",
+    ) -> None:
+        super().setup(label_map, n_classes=n_classes, span_unit=span_unit, missing_labels=missing_labels)
+        raise_any(choice_problems(("given", "predicted"), spans=spans))
+        if span_label_map is None:
+            raise ConfigError("span_label_map is missing; give the labels of spans, label -> id")
+        self.labels_of_spans = Labels(n_span_classes, span_label_map)
+        self.spans_given = spans == "given"
+        self.num_labels = class_count(n_classes, self.labels.names)
+        one_per_span = TensorSpec(("batch", "spans"), torch.long)
+        places = {"span_starts": one_per_span, "span_ends": one_per_span}
+        pairs = TensorSpec(("batch", "spans", "spans", self.num_labels), torch.long)
+        if self.spans_given:
+            self.input_columns = ("text_a", "spans")
+            self.outputs_attr = {**self.outputs_attr, **places}
+            self.targets_attr = {"relation_labels": pairs}
+        else:
+            self.targets_attr = {**self.targets_attr, **places, "relation_labels": pairs}
+        self.truth_names = ("relations", "spans")
+
+    @property
+    def span_labels(self) -> Labels:
+        return self.labels_of_spans
+
+    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> SpanExample | None:
+        example = super().example_of(row, with_targets or self.spans_given, missing_labels)
+        if not with_targets:
+            if example is None:
+                raise DataError(f"{row.place}: spans are missing; with `spans: given` every row has them")
+            return example
+        cell = row.cells.get("relations")
+        if example is None or example.spans is None or cell is None:
+            return example if missing_labels else None
+        if not isinstance(cell, list | tuple):
+            raise DataError(f"{row.place}: relations should be a list, not {cell!r}")
+        relations = [self._relation(value, number, example) for number, value in enumerate(cell)]
+        return replace(example, relations=relations)
+
+    def _relation(self, value: Any, number: int, example: SpanExample) -> Relation:
+        place = f"{example.place}: relation {number}"
+        if not isinstance(value, Mapping) or not {"head", "tail", "label"} <= value.keys():
+            raise DataError(f"{place}: expected an object with head, tail and label, not {value!r}")
+        ends = [value["head"], value["tail"]]
+        count = len(example.spans or ())
+        if any(type(end) is not int or not 0 <= end < count for end in ends) or ends[0] == ends[1]:
+            raise DataError(
+                f"{place}: head {ends[0]!r} and tail {ends[1]!r} should be the numbers of two of the {count} "
+                "spans, counted from 0"
+            )
+        return Relation(ends[0], ends[1], self.labels.value_of(value["label"], place))
+
+    def numbers_of(self, example: SpanExample, window: range, with_targets: bool) -> dict[str, Sequence[int]]:
+        numbers = super().numbers_of(example, window, with_targets or self.spans_given)
+        if with_targets:
+            places = {number: place for place, number in enumerate(held_spans(example, window))}
+            numbers["relations"] = [-1] * 3 if example.relations is None else []
+            for head, tail, label in example.relations or ():
+                if head in places and tail in places:
+                    numbers["relations"] = [*numbers["relations"], places[head], places[tail], label]
+        return numbers
+
+    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
+        batch = super().collate(rows, indices, draw)
+        if "spans" not in rows:
+            return batch
+        spans = [rows["spans"][index].reshape(-1, 3) for index in indices]
+        known = [own[own[:, 0] >= 0] for own in spans]
+        width = max(1, *map(len, known))
+        places = np.zeros((2, len(indices), width), dtype=np.int64)
+        labels = np.full((len(indices), width, width, self.num_labels), NO_LABEL, dtype=np.int64)
+        for row, own in enumerate(known):
+            places[:, row, : len(own)] = own[:, :2].T
+            found = rows["relations"][indices[row]].reshape(-1, 3) if "relations" in rows else own[:0]
+            if (found >= 0).all():
+                labels[row, : len(own), : len(own)][~np.eye(len(own), dtype=bool)] = 0
+                labels[row, found[:, 0], found[:, 1], found[:, 2]] = 1
+        batch["span_starts"] = torch.from_numpy(places[0])
+        batch["span_ends"] = torch.from_numpy(places[1])
+        if "relations" in rows:
+            batch["relation_labels"] = torch.from_numpy(labels)
+        return batch
+
+    def records(
+        self, examples: Sequence[SpanExample], rows: Rows, decoded: Sequence[Record], first: int
+    ) -> Iterator[Record]:
+        relations: list[list[Record]] = [[] for _ in examples]
+        counts = [0] * len(examples)
+        for owner, window, value in zip(*windows_in(rows), decoded, strict=True):
+            count = counts[owner] + len(value["spans"])
+            predicted = range(counts[owner], count)
+            numbers = held_spans(examples[owner], window) if self.spans_given else predicted
+            counts[owner] = count
+            relations[owner] += [
+                {**self._ends(numbers[head], numbers[tail], label), "prob": prob}
+                for head, tail, label, prob in value["relations"]
+            ]
+        records = super().records(examples, rows, decoded, first)
+        for example, record, own in zip(examples, records, relations, strict=True):
+            spans = self.listed(example) if self.spans_given else record["spans"]
+            yield {**record, "spans": spans, "relations": own}
+
+    def truths(self, examples: Iterable[SpanExample]) -> Iterator[Record]:
+        for example in examples:
+            check_labelled(NO_LABEL if example.relations is None else 0, example.place)
+            relations = [self._ends(head, tail, label) for head, tail, label in example.relations or ()]
+            yield {"relations": relations, "spans": self.listed(example)}
+
+    def _ends(self, head: int, tail: int, label: int) -> Record:
+        return {"head": head, "tail": tail, "label": self.labels.names.get(label, str(label))}
