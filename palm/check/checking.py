@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from palm.backbone import BACKBONES
-from palm.check.data import data_of
+from palm.check.data import TaskData, data_of
 from palm.check.measuring import Cost, measured
 from palm.check.planning import RunPlan, plan_of
 from palm.check.problems import Problem
@@ -83,6 +83,14 @@ def check(
             )
         plans = [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]
         data = [data_of(plan) for plan in plans]
+    problems = _together(data, of_run, warned, plans)
+    return Check(name, problems, data, **parts, seconds=time.perf_counter() - began)
+
+
+def _together(
+    data: Sequence[TaskData], of_run: Sequence[Problem], warned: Sequence[str], plans: Sequence[TaskPlan]
+) -> list[Problem]:
+    """Put the problems of data, run and warnings together, each once."""
     problems = [problem for task in data for problem in task.problems]
     # The run stops at the first task whose data cannot be used; here, all of them are told.
     codes = {problem.code for problem in problems if problem.severity == "error"}
@@ -90,7 +98,7 @@ def check(
     files = tuple(f"{plan.task.get('train_file')}: " for plan in plans)  # their warnings are told above
     rest = (line for line in dict.fromkeys(warned) if not line.startswith(files))
     problems += [Problem("warning", "warning", "", line) for line in rest]
-    return Check(name, problems, data, **parts, seconds=time.perf_counter() - began)
+    return problems
 
 
 def _devices(

@@ -1,0 +1,70 @@
+"""All kinds of tasks in one run: a killed run ends with the same bits, and every task predicts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import palm
+from palm.core.files.tensors import load_tensors
+from palm.paradigm import HEADS
+from palm.starter.project import KINDS, write_project
+
+PROGRAM = """
+import os, signal, sys
+from palm.controller import Controller
+from palm.engine.training.loop import Step
+
+def kill(event):
+    if isinstance(event, Step) and event.number == 20:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Controller(sys.argv[1], argv=sys.argv[2:]).train(callbacks=[kill])
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with a task for every head; that of real numbers has the rows of counts."""
+    folder = tmp_path / "shop"
+    write_project(folder, {kind: kind for kind in KINDS})
+    count = yaml.safe_load((folder / "count.yaml").read_text(encoding="utf-8"))
+    (folder / "regression.yaml").write_text(yaml.safe_dump({**count, "paradigm": "regression"}), "utf-8")
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    names = [*KINDS, "regression"]
+    config |= {"task_instance": ", ".join(names), "target_tag": ", ".join("1" * len(names))}
+    config |= {"mix_ratio": ", ".join(["1.0"] * len(names)), "mixing": "round_robin", "batch_size": 4}
+    config |= {"max_steps": 2 * len(names), "save_every_n_steps": 9, "eval_every_epoch": False}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    return folder
+
+
+def weights(out: Path) -> dict[str, dict[str, torch.Tensor]]:
+    return {path.relative_to(out).as_posix(): load_tensors(path) for path in out.rglob("*.safetensors")}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+def test_they_train_together_survive_a_kill_and_predict(project: Path) -> None:
+    config = str(project / "config.yaml")
+    controller = palm.Controller(config, argv=["--save_path", str(project / "whole")])
+    controller.train()
+    assert {HEADS.name_of(type(task.head)) for task in controller.training().tasks} == {*HEADS}
+    again = [sys.executable, "-c", PROGRAM, config, "--save_path", str(project / "killed")]
+    died = subprocess.run(again, capture_output=True, timeout=300, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    palm.Controller(config, argv=["--save_path", str(project / "killed"), "--resume", "auto"]).train()
+    expected = weights(project / "whole")
+    found = weights(project / "killed")
+    assert found.keys() == expected.keys()
+    for path, tensors in expected.items():
+        assert tensors.keys() == found[path].keys()
+        assert all(torch.equal(value, found[path][name]) for name, value in tensors.items()), path
+    for task in [*KINDS, "regression"]:
+        assert len(controller.pred(task)) > 0, task
