@@ -454,7 +454,7 @@ def correctness(args: argparse.Namespace, device: torch.device) -> None:
     cases = {kind: made_up(kind, realistic_lengths(128, 80, 8 * 20), 8) for kind in ("match", "mrc", "crf")}
     for kind, case in {**cases, "mlm": masked(cases["match"])}.items():
         try:
-            for name, found in followed(case, shape, device, 3 if args.quick else 20):
+            for name, found in followed(case, shape, device, 2 if args.quick else 20):
                 report(args, line(f"{kind}, {name}", *found))
         except Exception as error:
             report(args, line(kind, short(error), "", "", ""))
@@ -512,13 +512,13 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a tiny encoder, on whatever device there is")
     parser.add_argument("--only", default="", help="cases with this in their names")
     parser.add_argument("--turns", type=int, help="3, or 1 with --quick")
-    parser.add_argument("--steps", type=int, help="of a turn: 10, or 2 with --quick")
+    parser.add_argument("--steps", type=int, help="of a turn: 10, or 1 with --quick")
     parser.add_argument("--minutes", type=float, default=9.5, help="of all cases together")
     parser.add_argument("--peak", type=float, help="the card's dense bf16 TFLOP/s, where it is not known")
     parser.add_argument("--output", type=Path, help="a Markdown file to append the tables to")
     args = parser.parse_args()
     args.turns = args.turns or (1 if args.quick else 3)
-    args.steps = args.steps or (2 if args.quick else 10)
+    args.steps = args.steps or (1 if args.quick else 10)
     args.workers = 0 if args.quick else 4
     return args
 

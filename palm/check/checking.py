@@ -5,14 +5,14 @@ from __future__ import annotations
 import gc
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from palm.backbone import BACKBONES
-from palm.check.data import data_of
+from palm.check.data import TaskData, data_of
 from palm.check.measuring import Cost, measured
 from palm.check.planning import RunPlan, plan_of
 from palm.check.problems import Problem
@@ -72,7 +72,9 @@ def check(
             words = [*argv, "--num_devices", "1"]
             controller = Controller(config, task_dir, argv=words, tasks=tasks)
         except PalmError as error:
-            return Check(name, _refusals(error), seconds=time.perf_counter() - began)
+            lines = error.problems if isinstance(error, ConfigError) else [str(error)]
+            problems = [Problem("error", "configuration", "", line) for line in lines]
+            return Check(name, problems, seconds=time.perf_counter() - began)
         # Before the data is looked at: what that takes of memory is not the run's.
         parts, of_run = _checked_run(controller, devices, measure)
         if find_batch_size and _is_too_large(of_run):
@@ -81,25 +83,22 @@ def check(
             )
         plans = [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]
         data = [data_of(plan) for plan in plans]
+    problems = _together(data, of_run, warned, plans)
+    return Check(name, problems, data, **parts, seconds=time.perf_counter() - began)
+
+
+def _together(
+    data: Sequence[TaskData], of_run: Sequence[Problem], warned: Sequence[str], plans: Sequence[TaskPlan]
+) -> list[Problem]:
+    """Put the problems of data, run and warnings together, each once."""
     problems = [problem for task in data for problem in task.problems]
     # The run stops at the first task whose data cannot be used; here, all of them are told.
     codes = {problem.code for problem in problems if problem.severity == "error"}
     problems += [problem for problem in of_run if problem.code not in codes]
-    problems += _other_warnings(plans, warned)
-    return Check(name, problems, data, **parts, seconds=time.perf_counter() - began)
-
-
-def _refusals(error: PalmError) -> list[Problem]:
-    """The problems of a configuration that cannot be read."""
-    lines = error.problems if isinstance(error, ConfigError) else [str(error)]
-    return [Problem("error", "configuration", "", line) for line in lines]
-
-
-def _other_warnings(plans: Sequence[TaskPlan], warned: Iterable[str]) -> list[Problem]:
-    """The warnings that are not about training files, whose own problems are listed with their data."""
-    files = tuple(f"{plan.task.get('train_file')}: " for plan in plans)
+    files = tuple(f"{plan.task.get('train_file')}: " for plan in plans)  # their warnings are told above
     rest = (line for line in dict.fromkeys(warned) if not line.startswith(files))
-    return [Problem("warning", "warning", "", line) for line in rest]
+    problems += [Problem("warning", "warning", "", line) for line in rest]
+    return problems
 
 
 def _devices(

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not {"-h", "--help"}.isdisjoint(words):
         run_without_torch(command.show_help)
         raise SystemExit(0)
-    options = _parsed(command, words[1:])
+    options = _parsed(command, [_with_underscores(word) for word in words[1:]])
     try:
         with ending_on_signals(), explain_limits():
             if getattr(options, "trust", None):
@@ -61,6 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{stop}\n")
         raise
     return 0
+
+
+def _with_underscores(word: str) -> str:
+    """Spell an option as palm does; `--no-predict` and `--no_predict` are one. Tasks may have hyphens."""
+    name, equals, value = word.partition("=")
+    is_option = name.startswith("--") and "." not in name
+    return f"--{name[2:].replace('-', '_')}{equals}{value}" if is_option else word
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -138,11 +138,11 @@ def evaluate(options: argparse.Namespace) -> None:
         cli.option("folder", metavar="OUT", help="the new folder"),
         cli.OVERWRITE,
         cli.option("--to", choices=["hf", "onnx"], required=True, help="for transformers, or ONNX"),
-        cli.flag("--all-heads", "all tasks of a run in one ONNX graph"),
+        cli.flag("--all_heads", "all tasks of a run in one ONNX graph"),
         cli.repeated(
             "--rows",
             "FILE",
-            "data whose first rows are compared, TASK=FILE with --all-heads; made-up tokens where absent",
+            "data whose first rows are compared, TASK=FILE with --all_heads; made-up tokens where absent",
         ),
         cli.TRUST,
     ],
@@ -156,12 +156,12 @@ def export(options: argparse.Namespace) -> None:
     common: dict[str, Any] = {"trust": options.trust, "overwrite": options.overwrite}
     if options.to == "hf":
         if options.all_heads or options.rows:
-            raise PalmError("--all-heads and --rows go with --to onnx")
+            raise PalmError("--all_heads and --rows go with --to onnx")
         to_hugging_face(options.source, options.folder, **common)
         return
     rows: Any = next(iter(options.rows), None)
     if options.all_heads:
-        pairs = cli.pairs_of(options.rows, "--rows with --all-heads", "TASK=FILE")
+        pairs = cli.pairs_of(options.rows, "--rows with --all_heads", "TASK=FILE")
         rows = {task: Path(file) for task, file in pairs}
     to_onnx(options.source, options.folder, all_heads=options.all_heads, rows=rows, **common)
 
@@ -194,7 +194,7 @@ def convert_encoder(options: argparse.Namespace) -> None:
         cli.option("-d", "--download", metavar="NAME", action="append", default=[], help="the same"),
         cli.option("--path", metavar="DIR", default=".", help="the folder that is to hold `pretrain`"),
         cli.option(
-            "--no-convert",
+            "--no_convert",
             dest="convert",
             action="store_false",
             help="keep PaddlePALM's weights as they are, without model.safetensors beside them",

@@ -53,7 +53,7 @@ def plot_runs(options: argparse.Namespace) -> None:
             type=Path,
             help="the page; report.html in the run's folder where absent",
         ),
-        cli.flag("--no-predict", "use only what the run wrote down, and predict nothing"),
+        cli.flag("--no_predict", "use only what the run wrote down, and predict nothing"),
         cli.repeated("--dev_file", "TASK=FILE", "the data to predict, in place of what the run names"),
         cli.TRUST,
     ],

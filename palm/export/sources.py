@@ -24,7 +24,7 @@ def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> InferenceModel
         models = " or ".join(map(str, _targets(place)[:3])) or "<save_path>/<task>/infer_model"
         raise StorageError(
             f"{folder} holds several tasks: export {models}; or all of them as one ONNX graph, "
-            "with --all-heads"
+            "with --all_heads"
         )
     return load_model(folder, precision="fp32", trust=trust)
 

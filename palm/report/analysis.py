@@ -218,7 +218,7 @@ def _analysis(
     if known is not None and known.key == key:
         return known
     if not predict:
-        return "Nothing was predicted (--no-predict)."
+        return "Nothing was predicted (--no_predict)."
     logger.info("%s: predicting %s with %s", task, path, model.folder)
     try:
         return analyse(model, path, key, _training_data(run, model), trust, metrics)

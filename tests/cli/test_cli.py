@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from helpers import tiny
-from palm.cli import main
+from palm.cli import COMMANDS, main
 
 
 @pytest.fixture
@@ -66,3 +67,16 @@ def test_a_command_that_is_missing_ends_with_2(capsys: pytest.CaptureFixture[str
         main([])
     assert ended.value.code == 2
     assert "usage: palm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--no_predict", "--no-predict"])
+def test_every_option_has_hyphens_or_underscores(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "nowhere", option]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_help_has_one_style_of_options(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in COMMANDS:
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert re.findall(r"--[a-z_]+-[a-z-]+", capsys.readouterr().out) == []

@@ -526,7 +526,7 @@ def test_the_command_downloads_by_name_to_a_path(
     server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))
-    words = ["download", "BERT-en-uncased-base", "--path", str(tmp_path), "--no-convert"]
+    words = ["download", "BERT-en-uncased-base", "--path", str(tmp_path), "--no_convert"]
     assert command(words) == 0
     folder = tmp_path / "pretrain" / "BERT-en-uncased-base"
     assert [path.name for path in sorted(folder.iterdir())] == ["bert_config.json", "params", "vocab.txt"]

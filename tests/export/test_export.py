@@ -401,8 +401,8 @@ def test_several_tasks_are_one_model_each(run: Path, capsys: pytest.CaptureFixtu
         assert main(["export", str(source), str(run / "none"), "--to", "hf"]) == 2
         error = capsys.readouterr().err
         assert f"error: {source} holds several tasks: export {saved(run, 'answer')} or " in error
-    assert main(["export", str(run), str(run / "none"), "--to", "hf", "--all-heads"]) == 2
-    assert "--all-heads and --rows go with --to onnx" in capsys.readouterr().err
+    assert main(["export", str(run), str(run / "none"), "--to", "hf", "--all_heads"]) == 2
+    assert "--all_heads and --rows go with --to onnx" in capsys.readouterr().err
 
 
 # onnxruntime
@@ -445,7 +445,7 @@ def pairs_graph(run: Path, onnxruntime: Any) -> OnnxModel:
 def joint_graph(run: Path, onnxruntime: Any) -> OnnxModel:
     rows = ["--rows", f"topic={run / 'topic.tsv'}"]
     checkpoint = str(run / "out" / "step_50")
-    assert main(["export", checkpoint, str(run / "onnx" / "all"), "--to", "onnx", "--all-heads", *rows]) == 0
+    assert main(["export", checkpoint, str(run / "onnx" / "all"), "--to", "onnx", "--all_heads", *rows]) == 0
     return OnnxModel(run / "onnx" / "all", onnxruntime)
 
 

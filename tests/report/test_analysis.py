@@ -87,7 +87,7 @@ MODELS = ["cls/best_model", "cls/infer_model", "best/cls"]
 @pytest.mark.parametrize(
     ("removed", "message"),
     [
-        ([], "Nothing was predicted (--no-predict)."),
+        ([], "Nothing was predicted (--no_predict)."),
         (["resolved_config.yaml"], "The run wrote down no dev_file, so nothing was predicted."),
         (
             [f"{model}/manifest.json" for model in MODELS],

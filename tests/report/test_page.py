@@ -162,9 +162,9 @@ def test_a_run_that_is_under_way_and_has_no_settings_can_be_shown(run: Path) -> 
 
 def test_the_command_writes_the_page(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = run.parent / "page.html"
-    assert main(["report", str(run), "--no-predict", "--output", str(output)]) == 0
+    assert main(["report", str(run), "--no_predict", "--output", str(output)]) == 0
     assert capsys.readouterr().out == f"{output}\n"
-    assert "Nothing was predicted (--no-predict)." in output.read_text(encoding="utf-8")
+    assert "Nothing was predicted (--no_predict)." in output.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_the_command_writes_the_page(run: Path, capsys: pytest.CaptureFixture[st
     [
         (["{run}/cls"], r"cls/history\.jsonl: No such file"),
         (
-            ["{run}", "--no-predict", "--output", "{run}/no/page.html"],
+            ["{run}", "--no_predict", "--output", "{run}/no/page.html"],
             r"cannot write .*page\.html: .*No such file",
         ),
     ],

@@ -53,11 +53,11 @@ WRITE = {"--output", "folder", "--html", "--record", "--path"}
 NEITHER = {
     *("--task", "--resume", "--engine", "--precision", "--trust", "--metric", "--overwrite", "--to"),
     *(
-        "--all-heads",
+        "--all_heads",
         "-l",
         "names",
         "-d",
-        "--no-convert",
+        "--no_convert",
         "--weights",
         "--strict",
         "--no_measure",
@@ -65,7 +65,7 @@ NEITHER = {
         "--dry_run",
     ),
     *("--steps", "--more", "--killed", "--seeds", "--budget", "--also", "--workers", "--keep_models"),
-    *("--one_run", "--grid", "--trials", "--terminal", "--no-predict", "--tasks", "name"),
+    *("--one_run", "--grid", "--trials", "--terminal", "--no_predict", "--tasks", "name"),
     *("--module", "shell"),
 }
 
