@@ -172,7 +172,8 @@ class TaskParts:
     Args:
         reader: reads its data: cls, embedding, match, mlm, mrc, multi_label, multiple_choice, ranking,
             relation, seq_label or span, or a class's path.
-        paradigm: its head: one of these, or count, ordinal or regression, or the dotted path of a class.
+        paradigm: its head: cls, count, embedding, match, mlm, mrc, multi_label, multiple_choice, ordinal,
+            ranking, regression, relation, seq_label or span, or a class's path.
     """
 
     reader: str

@@ -49,13 +49,19 @@ class Mistake:
 OF_WORDS_OR_SEVERAL = ("seq_label", "multi_label")
 """Tasks whose labels have names; the tiny run has none."""
 
+OF_SEVERAL_TEXTS = ("embedding", "multiple_choice", "ranking")
+"""Tasks of which the tiny run has no data."""
+
 
 def controller(folder: Path, change: dict[str, Any], task: str = "cls", **own: Any) -> Controller:
     """A Controller of one task, from files; `own` are settings of the task's file, None takes one away."""
-    config = tiny.config(folder, "cls" if task in OF_WORDS_OR_SEVERAL else task) | change
+    others = (*OF_WORDS_OR_SEVERAL, *OF_SEVERAL_TEXTS)
+    config = tiny.config(folder, "cls" if task in others else task) | change
     (settings,) = config.pop("tasks").values()
     if task in OF_WORDS_OR_SEVERAL:
         settings |= {"reader": task, "paradigm": task, "n_classes": 2, "label_map": {"O": 0, "B": 1}}
+    if task in OF_SEVERAL_TEXTS:
+        settings |= {"reader": task, "paradigm": task, "n_classes": None}
     settings = {name: value for name, value in {**settings, **own}.items() if value is not None}
     config = {name: value for name, value in config.items() if value is not None}
     config["task_instance"] = change.get("task_instance", task)
@@ -263,10 +269,10 @@ def owners() -> Iterator[Mistake]:
         ("with_negative", True, "paradigm mrc", "cls"),
         ("use_crf", True, "paradigm seq_label", "cls"),
         ("margin", 1, "paradigm match", "cls"),
-        ("learning_strategy", "pairwise", "reader match and paradigm match", "cls"),
-        ("label_map", {"a": 0}, "reader cls, match, multi_label, seq_label", "mrc"),
-        ("n_classes", 2, "reader cls, match, multi_label, seq_label", "mrc"),
-        ("label_type", "real", "reader cls, match", "mrc"),
+        ("learning_strategy", "pairwise", "reader match and paradigm embedding, match, ranking", "cls"),
+        ("label_map", {"a": 0}, "reader cls, match, multi_label, multiple_choice, span", "mrc"),
+        ("n_classes", 2, "reader cls, match, multi_label, span", "mrc"),
+        ("label_type", "real", "reader cls, embedding, match", "mrc"),
         ("doc_stride", 8, "reader mrc", "match"),
         ("max_answer_len", 8, "paradigm mrc", "mlm"),
         ("use_crf", True, "paradigm seq_label", "mrc"),
@@ -338,11 +344,11 @@ def components() -> Iterator[Mistake]:
         ("reader", "tsv", "reader: no reader is called 'tsv'; known: cls"),
         ("reader", "json.JSONDecoder", "is no reader: that would be a subclass of palm.reader"),
         ("reader", "nowhere.Reader", "the reader 'nowhere.Reader' cannot be imported: No module named"),
-        ("reader", None, "reader is missing (reads its data: cls, match, m"),
+        ("reader", None, "reader is missing (reads its data: cls, embedding, match, m"),
         ("paradigm", "clas", "paradigm: no head is called 'clas'", "did you mean 'cls'?"),
         ("paradigm", "ner", "paradigm: no head is called 'ner'; known: cls"),
         ("paradigm", "palm.reader.ClassifyReader", "is no head: that would be a subclass of palm.paradigm"),
-        ("paradigm", None, "paradigm is missing (its head: cls, match"),
+        ("paradigm", None, "paradigm is missing (its head: cls, count, embedding, match"),
         ("paradigm", "mlm", "task 'cls': the head needs 'mask_pos' as int64[masks]"),
         ("paradigm", "mrc", "task 'cls': the head's loss needs 'start_positions' as int64[batch]"),
         ("paradigm", "seq_label", "task 'cls': the head needs 'word_mask'"),
