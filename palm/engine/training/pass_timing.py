@@ -10,7 +10,7 @@ from palm.engine.training.model import MultiTaskModel
 from palm.engine.training.recipe import Recipe
 
 WORK = 5e10
-"""Floating-point operations of a timed pass at most, though always one row: some 0.8 s of a core in fp32."""
+"""Floating-point operations of a timed pass at most, though always one row."""
 
 
 def chosen_precision(recipe: Recipe, model: MultiTaskModel) -> Choice:
