@@ -22,7 +22,7 @@ from palm.core.numerics.precision import choice, choice_of_cpu, computing, measu
 from palm.core.tensor_specs import TensorSpec
 from palm.engine.training.loop import Training
 from palm.engine.training.model import outputs_of
-from palm.paradigm import HEADS
+from palm.paradigm import HEADS, Classify
 
 CPU = torch.device("cpu")
 
@@ -147,6 +147,22 @@ def test_auto_times_a_pass_over_the_rows_of_the_run_and_changes_no_loss(folder: 
     assert all(parameter.grad is None for parameter in run.model.parameters())
     other = training(folder, "cls", "mlm", precision=chosen.precision)
     assert losses(run, 5) == losses(other, 5)
+
+
+@pytest.mark.usefixtures("timed")
+def test_a_timed_pass_is_no_training_for_a_head(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 alone times a pass; in training, a loss such as that of `embedding` waits for the others."""
+    modes = []
+    original = Classify.loss
+
+    def loss(self: Classify, outputs: Any, targets: Any) -> Tensor:
+        modes.append(self.training)
+        return original(self, outputs, targets)
+
+    monkeypatch.setattr(Classify, "loss", loss)
+    run = training(folder, "cls", precision="auto")
+    assert modes == [False] * 6
+    assert run.model.head("cls").training
 
 
 @pytest.mark.usefixtures("timed")

@@ -48,11 +48,15 @@ def _speedup(model: MultiTaskModel, task: str, batch: Tensors) -> float:
         model([task], [batch]).sum().backward()
         model.zero_grad()
 
+    head = model.head(task)
+    is_training = head.training
+    head.eval()  # while training, its loss may wait for the other ranks, which time nothing
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     with torch.random.fork_rng(devices=[]):
         try:
             return measured_speedup(compute)
         finally:
+            head.train(is_training)
             model.zero_grad()
             for name, value in model.named_buffers():
                 value.copy_(buffers[name])
