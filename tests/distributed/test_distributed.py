@@ -95,14 +95,14 @@ def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
 ) -> None:
     alone, together = recorded(one, parallel), recorded(two, parallel)
     assert [task for task, _ in together["losses"]] == [task for task, _ in alone["losses"]]
+    # An untrained encoder gives all texts nearly one vector, of which the loss of pairs takes differences.
+    within, of_norms = (2e-5, 1e-2) if parallel == "pairs" else (2e-6, 1e-4)
     for (_, expected), (_, loss) in zip(alone["losses"], together["losses"], strict=True):
-        assert loss == pytest.approx(expected, abs=2e-6, rel=5e-6)
+        assert loss == pytest.approx(expected, abs=within)
     assert together["weights"].keys() == alone["weights"].keys()
     for name in alone["weights"].keys() - {UNFELT}:
-        # An untrained encoder gives all texts nearly one vector, of which the loss of pairs takes differences.
-        within = 2e-5 if parallel == "pairs" else 2e-6
         torch.testing.assert_close(together["weights"][name], alone["weights"][name], atol=within, rtol=0)
-    assert together["norms"] == pytest.approx(alone["norms"], rel=1e-2)
+    assert together["norms"] == pytest.approx(alone["norms"], rel=of_norms)
 
 
 def test_gathered_in_bf16_layers_have_the_losses_and_gradients_of_those_that_cast_themselves(
