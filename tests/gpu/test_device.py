@@ -23,7 +23,7 @@ WAITING = {"balance by gradients": 2, **{f"balance by {way}": 1 for way in ("unc
 """Modes that read values of a step before its update, and how often: docs/speed.md says why."""
 
 WITHIN = {"pretend": (2e-6, 1e-2), "gpu": (1e-3, 3e-2)}
-"""Relative differences of losses from a CPU's: in fp32, and in bf16, where those of spans differ by 0.3 to 0.7 %."""
+"""Relative differences of losses from a CPU's: in fp32, and in bf16 (of spans, 0.3 to 0.7 %)."""
 
 
 @pytest.fixture(scope="module", params=["pretend", "gpu"])
