@@ -53,8 +53,7 @@ def save_sentence_encoder(model: InferenceModel, part: Path) -> None:
         {"idx": k, "name": str(k), "path": place, "type": f"{MODULES}.{kind}"}
         for k, (place, kind) in enumerate(modules)
     ]
-    for place, _ in modules[1:]:
-        make_folder(part / place)
+    make_folder(part / modules[-1][0])
     write_json(part / "modules.json", listed)
     longest = model.reader.settings["max_seq_len"]
     write_json(part / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
