@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from palm.config import FilePath
 from palm.core.errors import DataError
@@ -19,7 +19,8 @@ class MultipleChoiceReader(GroupReader):
 
     There is a sequence `[CLS] text_a [SEP] choice [SEP]` for each of the choices, of which there may be any
     number from 2 on; `text_b`, the question about a passage or the start of a sentence, stands before the
-    choice. A record is `{"index": 0, "label": 2, "logits": [...], "probs": [...]}`.
+    choice. A record is `{"index": 0, "label": 2, "logits": [...], "probs": [...]}`, with `label_name` if
+    there is a `label_map`.
 
     Args:
         choice_columns: the columns of the choices, where each has one of its own.
@@ -63,8 +64,3 @@ class MultipleChoiceReader(GroupReader):
         start = "" if example.text_b is None else f"{example.text_b} "
         for choice in example.texts:
             yield example.text_a, start + choice
-
-    def records(self, *args: Any) -> Iterator[dict[str, Any]]:
-        for record in super().records(*args):
-            record.pop("label_name", None)
-            yield record

@@ -63,6 +63,9 @@ def test_a_question_stands_before_each_choice_and_letters_name_them(vocab: Path,
         1,
         [("a boat", "who anna"), ("a boat", "who bert")],
     )
+    encoded_rows = reader.encode([example], with_targets=False)
+    (record,) = reader.records([example], encoded_rows, [{"label": 1}], first=0)
+    assert record == {"index": 0, "label": 1, "label_name": "B"}
 
 
 BAD = [
@@ -231,7 +234,7 @@ def test_retrieval_ranks_all_texts_for_every_query(seed: int) -> None:
     assert metric.compute() == pytest.approx(expected, abs=1e-6)
 
 
-def rows_of(task: str, number: int, seed: int) -> list[dict[str, Any]]:
+def encoded_rowsof(task: str, number: int, seed: int) -> list[dict[str, Any]]:
     """Rows about coloured things that can be learned."""
     rng = random.Random(seed)
     rows = []
@@ -264,7 +267,7 @@ def test_yaml_trains_it_and_its_model_predicts(tmp_path: Path, task: str) -> Non
     folder = tiny.write_files(tmp_path)
     files = {}
     for name, (number, seed) in {"train_file": (96, 1), "dev_file": (30, 2), "pred_file": (5, 3)}.items():
-        lines = [json.dumps(row) for row in rows_of(task, number, seed)]
+        lines = [json.dumps(row) for row in encoded_rowsof(task, number, seed)]
         files[name] = str(write_text(folder, f"{name}.jsonl", "\n".join(lines) + "\n"))
     settings = tiny.config(
         folder, "cls", batch_size=8, num_epochs=12, learning_rate=5e-3, eval_every_epoch=False
@@ -277,7 +280,9 @@ def test_yaml_trains_it_and_its_model_predicts(tmp_path: Path, task: str) -> Non
     assert scores[name] >= least
     assert model.trained["scores"] == pytest.approx(scores, abs=1e-6)
     table = model.predict_file(files["pred_file"], folder / "out.jsonl")
-    texts = [{name: cell for name, cell in row.items() if name != "label"} for row in rows_of(task, 5, 3)]
+    texts = [
+        {name: cell for name, cell in row.items() if name != "label"} for row in encoded_rowsof(task, 5, 3)
+    ]
     for alone, row in zip(model.predict(texts), table, strict=True):
         field = {"multiple_choice": "label", "ranking": "ranking", "embedding": "embedding"}[task]
         assert alone[field] == pytest.approx(row.get(f"predicted_{field}", row.get(field)), abs=1e-5)
