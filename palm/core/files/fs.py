@@ -204,11 +204,8 @@ def temporary_name(path: Path) -> Path:
 
 
 def stale_temporaries(path: Path) -> list[Path]:
-    """Return the temporary siblings of `path` that processes of this host left when they died.
-
-    Names begin as `temporary_name` makes them; where a process needs several, `.` and a word may follow.
-    """
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)\.part(?:\.\w+)?")
+    """Return the temporary siblings of `path` that processes of this host left when they died."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)\.part")
     siblings = path.parent.iterdir() if path.parent.is_dir() else ()
     matches = ((sibling, pattern.fullmatch(sibling.name)) for sibling in siblings)
     return [sibling for sibling, match in matches if match and not is_alive(int(match[1]))]
