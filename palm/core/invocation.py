@@ -41,10 +41,15 @@ def command_of_program(*more: str) -> str:
         else:
             kept.append(word)
             is_value = False
-    name = sys.argv[0]
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None and spec.name != "__main__":
-        start = ["python", "-m", spec.name.removesuffix(".__main__")]
-    else:
-        start = ["python", name] if name.endswith(".py") else [os.path.basename(name)]  # noqa: PTH119
+    start = program()
+    is_script = start[0] != "-m" and not start[0].endswith(".py")  # such as bin/palm
+    start = [Path(start[0]).name] if is_script else ["python", *start]
     return shlex.join([*start, *kept, *more])
+
+
+def program() -> list[str]:
+    """The running program as Python and `torchrun` take it: its file, or `-m` and its module."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is None or spec.name == "__main__":
+        return sys.argv[:1]
+    return ["-m", spec.name.removesuffix(".__main__")]

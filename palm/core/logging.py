@@ -83,15 +83,6 @@ def shows_colour(stream: IO[str]) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-class _Collector(logging.Handler):
-    def __init__(self, messages: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self._messages = messages
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._messages.append(record.getMessage())
-
-
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
     """Add palm's warnings to a list, as they come, and log them as usual."""
@@ -113,15 +104,15 @@ def collected_warnings() -> Iterator[list[str]]:
 @contextmanager
 def only_collected() -> Iterator[list[str]]:
     """Add palm's warnings to a list, as they come, and show nothing."""
-    messages: list[str] = []
     handlers = logger.handlers
     propagates = logger.propagate
     level = logger.level
     # With a handler in place, nobody adds a console.
-    logger.handlers = [_Collector(messages)]
+    logger.handlers = [logging.NullHandler()]
     logger.propagate = False
     try:
-        yield messages
+        with collected_warnings() as messages:
+            yield messages
     finally:
         logger.handlers = handlers
         logger.propagate = propagates

@@ -11,7 +11,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from palm.core.errors import ConfigError
-from palm.core.invocation import is_program
+from palm.core.invocation import is_program, program
 from palm.core.logging import logger
 from palm.distributed.group import is_launched
 
@@ -51,7 +51,7 @@ def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
     from torch.distributed.run import main as torchrun
 
     try:
-        torchrun(["--standalone", f"--nproc-per-node={count}", *program()])
+        torchrun(["--standalone", f"--nproc-per-node={count}", *program(), *sys.argv[1:]])
     except ChildFailedError as error:
         _, first = error.get_first_failure()
         raise SystemExit(first.exitcode if first.exitcode > 0 else 1) from None
@@ -70,11 +70,3 @@ def count_devices(device: torch.device, num_devices: int | Literal["auto"]) -> i
     if device.type == "cuda" and num_devices > visible:
         raise ConfigError(f"num_devices is {num_devices}, but {visible} GPUs are visible")
     return num_devices
-
-
-def program() -> list[str]:
-    """The running program as `torchrun` takes it: its file or `-m` and its module, then its arguments."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is None or spec.name == "__main__":
-        return [sys.argv[0], *sys.argv[1:]]
-    return ["-m", spec.name.removesuffix(".__main__"), *sys.argv[1:]]

@@ -26,7 +26,7 @@ from palm.core.files.atomic_dir import (
     remove_directory,
     remove_stale,
 )
-from palm.core.files.fs import UNFINISHED, WRITTEN, mark_written, recover, write_text
+from palm.core.files.fs import UNFINISHED, WRITTEN, mark_written, recover, temporary_name, write_text
 from palm.core.files.manifest import verify
 from palm.core.files.write_errors import wrap_write_errors
 from palm.reader.predictions import write_records
@@ -58,7 +58,7 @@ def test_a_folder_with_files_of_others_is_never_replaced(tmp_path: Path) -> None
     for name in ("a.py", "b.py", "c.py"):
         (home / "project" / name).write_text("mine", encoding="utf-8")
     for overwrite in (False, True):
-        with pytest.raises(StorageError, match=r"home .* 4 files .*\(project, proj"):
+        with pytest.raises(StorageError, match=r"home .*\(project, proj.*and 1 more\)"):
             fill(home, "1", overwrite)
     assert (home / "project" / "a.py").read_text(encoding="utf-8") == "mine"
     assert names(tmp_path) == ["home"]
@@ -84,15 +84,35 @@ def test_a_foreign_file_among_palms_own_is_named_and_stays(tmp_path: Path) -> No
     assert (tmp_path / "model" / "sub" / "notes.md").read_text(encoding="utf-8") == "mine"
 
 
-def test_a_temporary_of_a_listed_file_is_palms_own(tmp_path: Path) -> None:
+@POSIX
+def test_a_process_that_dies_while_it_links_weights_leaves_both_folders_whole(tmp_path: Path) -> None:
+    sealed(tmp_path / "one", b"weights")
+    for number in count(1):
+        two = sealed(tmp_path / "two", b"weights")
+        died = died_at_call(number, lambda two=two: link_equal_weights(two, [tmp_path / "one"]))
+        assert foreign_files(two) == []
+        verify(two)
+        remove_stale(tmp_path, lambda name: name == "two")
+        assert names(tmp_path) == ["one", "two"]
+        remove_directory(two)
+        if not died:
+            break
+    assert number > 5
+
+
+def test_a_temporary_name_in_a_folder_is_not_palms_own(tmp_path: Path) -> None:
     fill(tmp_path / "model", "1")
-    (tmp_path / "model" / "sub" / ".b.txt.123.part").write_text("1", encoding="utf-8")
-    assert foreign_files(tmp_path / "model") == []
-    fill(tmp_path / "model", "2", overwrite=True)
-    assert names(tmp_path) == ["model"]
-    assert names(tmp_path / "model" / "sub") == ["b.txt"]
     (tmp_path / "model" / ".notes.txt.123.part").write_text("mine", encoding="utf-8")
     assert foreign_files(tmp_path / "model") == [".notes.txt.123.part"]
+
+
+def test_a_process_number_that_no_system_has_is_that_of_a_dead_one(tmp_path: Path) -> None:
+    left = temporary_name(tmp_path / "model")
+    left = left.with_name(left.name.replace(str(os.getpid()), "9" * 30))
+    left.mkdir()
+    (left / UNFINISHED).touch()
+    fill(tmp_path / "model", "1")
+    assert names(tmp_path) == ["model"]
 
 
 @pytest.mark.parametrize("manifest", ["", "null", "[]", '{"a.txt": 1}'])

@@ -159,7 +159,7 @@ def test_a_folder_of_somebody_else_is_refused_with_the_remedy(
     for folder, told in (
         (
             tmp_path / "other",
-            "holds a file that palm did not write (thesis.tex), and nothing of it is replaced",
+            "holds what palm did not write (thesis.tex), and nothing of it is replaced",
         ),
         (".", "'.' is a folder that is in use; give the path of a new one"),
         ("/", "'/' is a folder that is in use; give the path of a new one"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
 from palm.core.files.door import (
@@ -68,23 +69,33 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     check_target(path, overwrite)
     part = temporary_name(path)
     with wrap_write_errors(path):
-        for folder in (*stale_temporaries(path), aside_name(path), part):
+        for folder in (*stale_temporaries(path), aside_name(path)):
             _remove_temporary(folder)
         make_folder(part.parent)
-        new_folder(part)
-        try:
-            new_file(part / UNFINISHED).close()
+        with _unfinished(part):
             yield part
             seal(part)
             check_target(path, overwrite)  # hours may lie between
             remove(part / UNFINISHED)
             old = replace_directory(part, path)
             tell_replaced(path, was_there=old is not None)
-        except BaseException:
-            _remove_unfinished(part)
-            raise
     if old is not None:
         _remove_listed(old)
+
+
+@contextmanager
+def _unfinished(part: Path) -> Iterator[Path]:
+    """A new folder with palm's mark, which is removed at the end of the block if the mark is still there."""
+    _remove_temporary(part)  # of a process that had the same number
+    new_folder(part)
+    try:
+        new_file(part / UNFINISHED).close()
+        yield part
+    except BaseException:
+        _remove_unfinished(part)
+        raise
+    if is_plain(part / UNFINISHED):
+        _remove_unfinished(part)
 
 
 def linked_copy(source: Path, path: Path) -> None:
@@ -118,17 +129,17 @@ def link_equal_weights(folder: Path, others: Sequence[Path]) -> None:
     entries = manifest_of(folder)
     for other in others:
         theirs = manifest_of(other) if other != folder and is_sealed(other) else {}
-        for name, entry in entries.items():
-            if not name.endswith(WEIGHTS) or theirs.get(name) != entry:
-                continue
-            mine = folder / name
+        equal = [name for name in entries if name.endswith(WEIGHTS) and theirs.get(name) == entries[name]]
+        for name in equal:
             original = other / name
-            part = temporary_name(mine)
             with suppress(OSError):
                 # The manifest says what should be there; a file that was damaged since must not spread.
-                is_whole = not mine.samefile(original) and checksum(original) == entry["sha256"]
-                if is_whole and hard_link(original, part):
-                    rename(part, mine)
+                is_whole = checksum(original) == entries[name]["sha256"]
+                if is_whole and not original.samefile(folder / name):
+                    # Beside the folder: a process that dies meanwhile leaves nothing in it.
+                    with _unfinished(temporary_name(folder)) as part:
+                        if hard_link(original, part / WEIGHTS):
+                            rename(part / WEIGHTS, folder / name)
 
 
 def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = ()) -> None:
@@ -154,11 +165,9 @@ def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = 
             f"{path} is the folder of a run, and nothing of it is replaced; give the path of a new one"
         )
     if foreign := foreign_files(path):
-        count = len(foreign)
-        names = ", ".join(foreign[:MAX_NAMED]) + (", …" if count > MAX_NAMED else "")
-        files = "a file" if count == 1 else f"{count} files"
+        names = ", ".join(shortened(foreign, MAX_NAMED))
         raise StorageError(
-            f"{path} holds {files} that palm did not write ({names}), and nothing of it is replaced; "
+            f"{path} holds what palm did not write ({names}), and nothing of it is replaced; "
             "give the path of a new folder, or move them elsewhere"
         )
     if not overwrite:
@@ -169,7 +178,7 @@ def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = 
 
 
 def foreign_files(folder: Path) -> list[str]:
-    """Return what a folder holds beside the manifest, the files that it lists and their temporaries, by name.
+    """Return what a folder holds beside the manifest and the files that it lists, by name.
 
     Empty folders count.
     """
@@ -179,8 +188,6 @@ def foreign_files(folder: Path) -> list[str]:
     for file in sorted(folder.rglob("*")):
         name = file.relative_to(folder).as_posix()
         is_folder = file.is_dir() and not file.is_symlink()
-        if _is_part_of(file, folder, ours):
-            continue
         if name not in (parents if is_folder else ours):
             foreign.append(name)
     return foreign
@@ -216,36 +223,18 @@ def remove_directory(folder: Path) -> None:
         _remove_listed(aside)
 
 
-def _is_part_of(file: Path, folder: Path, ours: Collection[str]) -> bool:
-    """Tell whether it is the temporary name of one of our files, left by a process that died meanwhile."""
-    part = _TEMPORARY.fullmatch(file.name)
-    if part is None or not is_plain(file):
-        return False
-    whole = file.with_name(part[1])
-    return whole.relative_to(folder).as_posix() in ours and checksum(file) == checksum(whole)
-
-
 def _remove_listed(folder: Path) -> None:
-    """Remove the unchanged files of a manifest with their temporaries, then empty folders."""
-    ours = unchanged(folder)
-    parts = [path for path in folder.rglob(".*.part") if _is_part_of(path, folder, ours)]
-    # A process that dies before the manifest is removed leaves the rest listed.
-    last = sorted(ours, key=lambda name: name == MANIFEST)
-    with within(folder):
-        for path in (*parts, *(folder / name for name in last)):
-            remove(path)
-    _remove_empty(folder)
-    if folder.exists():
-        logger.warning("%s holds files that palm did not write; they are not removed", folder)
-
-
-def _remove_empty(folder: Path) -> None:
-    """Remove a folder that holds nothing but folders."""
+    """Remove the unchanged files of a manifest, if there is one, then empty folders."""
     folders = [path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()]
     with within(folder):
-        for path in sorted(folders, reverse=True):
+        # A process that dies before the manifest is removed leaves the rest listed.
+        for name in sorted(unchanged(folder), key=lambda name: name == MANIFEST):
+            remove(folder / name)
+        for path in sorted(folders, reverse=True):  # what lies in a folder comes before it
             remove_empty(path)
     remove_empty(folder)
+    if folder.exists():
+        logger.warning("%s holds files that palm did not write; they are not removed", folder)
 
 
 def remove_stale(folder: Path, is_ours: Callable[[str], bool], is_shared: bool = False) -> None:
@@ -284,7 +273,6 @@ def _remove_temporary(place: Path) -> None:
         _remove_unfinished(place)
     elif is_plain(place) and is_temporary(place):
         remove(place)
-    elif is_ours and is_sealed(place):
+    # Without the mark, a folder is complete, or nothing has been put into it yet.
+    elif is_ours and (is_sealed(place) or (place.is_dir() and all(map(Path.is_dir, place.rglob("*"))))):
         _remove_listed(place)
-    elif is_ours and place.is_dir() and all(path.is_dir() for path in place.rglob("*")):
-        _remove_empty(place)

@@ -123,11 +123,9 @@ def check_replaceable(path: Path, kind: str = "") -> None:
         StorageError: palm wrote no file of this kind there, or somebody has changed it since.
     """
     if os.path.lexists(path) and not is_written(path, kind):
-        reason = (
-            "was not written by palm, or has been changed since" if is_plain(path) else "is no plain file"
-        )
-        if is_plain(path) and kind:
-            reason = f"was not written by palm as {kind}, or has been changed since"
+        writer = f"palm as {kind}" if kind else "palm"
+        was = f"was not written by {writer}, or has been changed since"
+        reason = was if is_plain(path) else "is no plain file"
         raise StorageError(f"{path} {reason}; it is not replaced: move it elsewhere, or give another place")
 
 
@@ -218,14 +216,12 @@ def stale_temporaries(path: Path) -> list[Path]:
 
 def is_alive(process: int) -> bool:
     """Tell whether this host has a process of that number."""
-    if sys.platform == "win32":
-        return True  # signal 0 would end the process there
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
+    with suppress(PermissionError):  # a process of another user
+        if sys.platform != "win32":  # signal 0 would end the process there
+            try:
+                os.kill(process, 0)
+            except (ProcessLookupError, OverflowError):  # the number stands in the name of a file
+                return False
     return True
 
 

@@ -64,7 +64,7 @@ def locked(path: Path, work: str) -> Iterator[None]:
     lock = lock_on(path)
     with wrap_write_errors(path):
         open_to_append(path).close()
-    with suppress(OSError):  # no locks there
+    with suppress(OSError, NotImplementedError):  # no locks there
         try:
             lock.acquire(blocking=False)
         except Timeout:

@@ -285,13 +285,11 @@ def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceMo
     """Load all tasks of a checkpoint to predict with them, in float32; `trust` as for `palm.load_model`.
 
     Raises:
-        StorageError: damaged, of an earlier palm, or its tasks have layers of their own.
+        StorageError: damaged, of another palm, or its tasks have layers of their own.
     """
     weights = trained_weights(folder)
-    components = read_object(folder / STATE).get("components")
-    if components is None:
-        raise StorageError(f"{folder} does not tell how its tasks are built: an earlier palm wrote it")
     with wrap_read_errors(folder / STATE):
+        components = read_object(folder / STATE)["components"]
         backbone = rebuild(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
         load_into(backbone, weights.backbone, folder)
         models = []

@@ -61,6 +61,7 @@ class Evaluator:
         evaluations: those so far.
         best: task -> its best evaluation.
         overall: the best of the whole run, by `best_by`.
+        means: global step and mean normalized score by `best_by` of every evaluation.
 
     Raises:
         DataError: dev data that cannot be used, with its file and line.
@@ -83,6 +84,7 @@ class Evaluator:
         self.evaluations: list[Evaluated] = []
         self.best = {task.name: Best() for task in self.tasks}
         self.overall = Best()
+        self.means: list[tuple[int, float]] = []
         training.attach("evaluator", self)
         for task in self.tasks:
             logger.info("%s: %d examples to evaluate on", task.name, count_examples(task))
@@ -137,6 +139,7 @@ class Evaluator:
         if self.best_by:
             mean = math.fsum(found[name] for name in self.best_by) / len(self.best_by)
             self.overall.take(mean, evaluation.step)
+            self.means.append((evaluation.step, mean))
 
     def state_dict(self) -> dict[str, Any]:
         """Return all evaluations, JSON-ready."""

@@ -31,12 +31,10 @@ def only_run_in(folder: Path) -> Iterator[None]:
         StorageError: another run is there, and names it; or the folder cannot be written.
     """
     make_folder(folder)
+    remedy = "wait for its end, or give another save_path"
     lock = lock_at_once(
         folder / LOCK,
-        lambda: (
-            f"save_path: {folder} belongs to another run, {_holder(folder)}; wait for its end, or give "
-            "another save_path"
-        ),
+        lambda: f"save_path: {folder} belongs to another run, {_holder(folder)}; {remedy}",
     )
     try:
         since = datetime.now().astimezone().isoformat(" ", "seconds")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import sys
@@ -23,9 +22,8 @@ from palm.core.numerics.device import device_of
 from palm.distributed.group import is_first
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.model_paths import BEST, LAST
-from palm.engine.run.evaluation import Evaluator, json_ready, normalized_score
+from palm.engine.run.evaluation import Evaluator, json_ready
 from palm.engine.training.events import Event, Started
-from palm.engine.training.loop import Training
 from palm.experiments.grid.folder import (
     CONFIGURATION,
     JOB,
@@ -41,13 +39,13 @@ from palm.metrics import metrics_of, scores_of
 
 
 class _Listener:
-    """Remembers the run that an observer is told of; of stages the last, and none where all were done."""
+    """Keeps the evaluator of a run; of stages that of the last, and none where all were done."""
 
-    training: Training | None = None
+    evaluator: object = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
-            self.training = event.training
+            self.evaluator = event.training.attached("evaluator")
 
 
 def work(folder: Path) -> None:
@@ -78,10 +76,11 @@ def _trained(folder: Path, job: Job) -> Result:
     except TrainingError as error:  # such as a loss that is no number: a result, not a fault of the grid
         why = str(error).splitlines()[0]
         return {"state": "failed", "why": why, "dev": [], "steps": {}, "seconds": 0.0, "test": {}}
+    evaluator = listener.evaluator
     return {
         "state": "done",
         "why": "",
-        "dev": dev_scores(listener.training),
+        "dev": evaluator.means if isinstance(evaluator, Evaluator) else [],
         "steps": trained.steps,
         "seconds": round(trained.seconds, 3),
         "test": {task: _scored(folder, controller, task, job) for task in job["test"]},
@@ -108,16 +107,3 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
         write_text(folder / ROWS / f"{task}.jsonl", "".join(f"{line}\n" for line in lines))
     scores = scores_of(metrics_of(names), pairs)
     return {"metric": names[0], "model": which, "scores": json_ready(scores)}
-
-
-def dev_scores(training: Training | None) -> list[tuple[int, float]]:
-    """Global step and score of every evaluation: the mean over tasks by which the best step is chosen."""
-    evaluator = None if training is None else training.attached("evaluator")
-    if not isinstance(evaluator, Evaluator) or not evaluator.best_by:
-        return []
-    tasks = [task for task in evaluator.tasks if task.name in evaluator.best_by]
-    found = []
-    for each in evaluator.evaluations:
-        scores = [normalized_score(task, each.scores[task.name]) for task in tasks]
-        found.append((each.step, math.fsum(scores) / len(scores)))
-    return found
