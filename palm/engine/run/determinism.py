@@ -53,6 +53,7 @@ class Recorder:
         if not isinstance(event, Step):
             return
         if self.killed_after is not None and event.number > self.killed_after:
+            # Nothing runs after it: no `finally`, no observer, as when the power fails.
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
         line: dict[str, Any] = {
             "step": event.number,
