@@ -199,15 +199,16 @@ class MomentRule(LightOptimizer):
             step: which step of theirs it is, from 1.
             lr, betas, eps, weight_decay: as in `torch.optim.AdamW`.
         """
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         states = [self.state[parameter] for parameter in parameters]
-        means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
         # The kernel does not communicate: each rank moves what it has.
-        tensors = [list(map(local_shard, each)) for each in (targets, gradients, means, squares)]
-        here = torch.full((), float(step), device=tensors[0][0].device)
+        mine = list(map(local_shard, targets))
+        gradients = [local_shard(each.grad) for each in parameters if each.grad is not None]
+        means = [local_shard(state["exp_avg"]) for state in states]
+        squares = [local_shard(state["exp_avg_sq"]) for state in states]
+        here = [torch.full((), float(step), device=mine[0].device)] * len(means)
         options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps}
         options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False}
-        torch._fused_adamw_(*tensors, [], [here] * len(means), **options, found_inf=self.refuses)
+        torch._fused_adamw_(mine, gradients, means, squares, [], here, **options, found_inf=self.refuses)
 
 
 class EpsilonHatRule(MomentRule):
