@@ -42,7 +42,7 @@ def main() -> None:
     theirs = encoders["library"]
     for case in options.cases:
         batches = batches_of(*SHAPES[case], rows=options.rows)
-        for precision in ("fp32", "bf16"):
+        for precision in options.precisions:
             for what in ("train", "predict"):
                 runs = {
                     name: turn_of(name, model, what == "train", precision == "bf16", batches[False])
@@ -111,6 +111,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--cases", nargs="+", default=list(SHAPES))
+    parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"])
     return parser.parse_args()
 
 
