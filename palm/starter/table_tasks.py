@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def tasks_in(path: Path) -> TableTasks:
         sources = words if settings.get("reader") == "seq_label" else texts or words
         if settings and sources:
             columns = {"text_a": sources[0], "label": name, **_second(sources, settings["reader"])}
-            task = re.sub(r"\W+", "_", name).strip("_0123456789") or "task"
+            task = _unused(re.sub(r"\W+", "_", name).strip("_0123456789") or "task", found.kinds)
             found.kinds[task] = settings["reader"]
             found.files[task] = _yaml({**settings, "train_file": str(path.absolute()), "columns": columns})
     if not found.files:
@@ -63,6 +63,12 @@ def tasks_in(path: Path) -> TableTasks:
         raise ConfigError(f"--from {path}: no column of texts with one of labels beside it among {there}")
     found.texts.extend(map(_joined, chain.from_iterable(values[name] for name in (*texts, *words))))
     return found
+
+
+def _unused(name: str, known: Collection[str]) -> str:
+    """The name, with a number where another column has made the same of its own."""
+    names = chain([name], (f"{name}_{number}" for number in count(2)))
+    return next(each for each in names if each not in known)
 
 
 def _joined(cell: str | list[str]) -> str:

@@ -268,6 +268,14 @@ def test_a_column_of_the_input_keeps_its_name(trained: InferenceModel, tmp_path:
         trained.predict_file(tmp_path / "in.jsonl", tmp_path / "in.jsonl")
 
 
+def test_columns_whose_names_make_one_task_name_are_two_tasks(tmp_path: Path) -> None:
+    rows = [{"text": f"who owns door {k}", "kind 1": k % 2, "kind 2": k % 3} for k in range(12)]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = tasks_in(tmp_path / "in.jsonl")
+    assert list(found.kinds) == ["kind", "kind_2"]
+    assert ['"kind 1"' in found.files["kind"], '"kind 2"' in found.files["kind_2"]] == [True, True]
+
+
 def keys_of(texts: list[str], labels: list[str | None], seed: int = 1) -> RowKeys:
     keys = RowKeys(seed)
     for text, label in zip(texts, labels, strict=True):
