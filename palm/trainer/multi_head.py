@@ -25,7 +25,8 @@ from palm.engine.training.shared_rows import share_rows
 from palm.engine.training.task import Task
 from palm.mixing import Mixing, MixRatio
 from palm.reader import Reader, Record
-from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
+from palm.trainer.assembly import Forward, LossVariable, needed, seed_of
+from palm.trainer.base import TrainerBase
 from palm.trainer.predicting import delivered, logged_steps, predicted
 from palm.trainer.shared_pass import SharedPass, versions
 from palm.trainer.trainer import Trainer

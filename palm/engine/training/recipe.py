@@ -111,12 +111,14 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         **_plain(recipe.groups.settings),
         "lr_scheduler": named(LR_SCHEDULES, schedule) if isinstance(schedule, Schedule) else _plain(schedule),
         "mixing": named(MIXINGS, recipe.mixing),
-        **_joint_identity(recipe),
+        "tasks_per_step": recipe.tasks_per_step,
+        "loss_scale": recipe.loss_scale,
+        "balance": None if recipe.balance is None else named(BALANCES, recipe.balance),
         "ema_decay": recipe.ema_decay,
         "random_seed": recipe.seed,
         "precision": (recipe.chosen or choice(recipe.precision, recipe.device)).precision,
         **({"seeds": own_seeds} if own_seeds else {}),
-        **({} if recipe.tf32 is None else {"tf32": recipe.tf32}),
+        "tf32": recipe.tf32,
         **_evaluation_identity(recipe),
     }
 
@@ -132,18 +134,6 @@ def _tasks_identity(recipe: Recipe) -> dict[str, dict[str, Any]]:
     for task, steps in zip(plan.primary_tasks, binding or (), strict=binding is not None):
         tasks[task.name]["expected_steps"] = steps
     return tasks
-
-
-def _joint_identity(recipe: Recipe) -> dict[str, Any]:
-    """Describe the steps of several tasks, where a run has any."""
-    described: dict[str, Any] = {}
-    if recipe.tasks_per_step != 1:
-        described["tasks_per_step"] = recipe.tasks_per_step
-    if recipe.loss_scale != "none":
-        described["loss_scale"] = recipe.loss_scale
-    if recipe.balance is not None:
-        described["balance"] = named(BALANCES, recipe.balance)
-    return described
 
 
 def _evaluation_identity(recipe: Recipe) -> dict[str, Any]:
