@@ -1,4 +1,4 @@
-"""Functions of PaddlePALM 2.x for several devices: their number, batches cut into pieces, prefetched pieces.
+"""Functions of PaddlePALM 2.x for several devices: their number, batches cut into pieces, pieces in groups.
 
 Nothing in palm needs it, since one process is one device (`torchrun` starts several): it is for
 programs that call these functions themselves.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from queue import Queue
-from threading import Thread
 from typing import Any, TypeVar
 
 import torch
@@ -58,35 +56,26 @@ def yield_pieces(
 
 
 def data_feeder(
-    pieces: Iterable[T], phase: str = "train", prefetch_steps: int = 2, group_size: int = dev_count
+    pieces: Iterable[T],
+    phase: str = "train",
+    prefetch_steps: int = 2,  # noqa: ARG001
+    group_size: int = dev_count,
 ) -> Iterator[tuple[list[T], list[bool]]]:
-    """Groups of one piece per device, prefetched by a thread.
+    """Groups of one piece per device.
 
     Args:
         pieces: what `yield_pieces` gives, batch after batch.
         phase: in 'predict', a last group that is not full repeats its last piece.
-        prefetch_steps: number of groups to prefetch.
+        prefetch_steps: accepted; a group is cut when it is asked for, which costs no more than a slice.
         group_size: the number of devices.
 
     Yields:
         The pieces of a group, and for each whether it is real (True) or a repetition (False).
     """
-    queue: Queue[list[T] | BaseException | None] = Queue(prefetch_steps)
-    Thread(target=_enqueue, args=(iter(pieces), queue, group_size), daemon=True).start()
-    while (group := queue.get()) is not None:
-        if isinstance(group, BaseException):
-            raise group
+    waiting = iter(pieces)
+    while group := list(islice(waiting, group_size)):
         missing = group_size - len(group) if phase == "predict" else 0
         yield group + group[-1:] * missing, [True] * len(group) + [False] * missing
-
-
-def _enqueue(pieces: Iterator[T], queue: Queue[list[T] | BaseException | None], group_size: int) -> None:
-    try:
-        while group := list(islice(pieces, group_size)):
-            queue.put(group)
-        queue.put(None)
-    except BaseException as error:  # handed to whoever takes from the queue
-        queue.put(error)
 
 
 def decode_fake(nums: int, mask: Sequence[bool], bs: int) -> int:
