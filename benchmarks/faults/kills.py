@@ -205,7 +205,7 @@ def of_commands(data: Path, work: Path, wanted: int, trials: Trials) -> None:
     cached = {"use_data_cache": True, "data_cache": str(work / "cache"), "max_steps": 1, "overwrite": True}
     commands: dict[str, Callable[[Path], object]] = {
         "init": lambda folder: write_project(folder / "new", {"cls": "cls"}),
-        "convert": lambda folder: palm.convert(model, folder / "new", to="palm", overwrite=True),
+        "convert": lambda folder: palm.convert(model, folder / "new", overwrite=True),
         "export": lambda folder: to_hugging_face(model, folder / "new", overwrite=True),
         "merge": lambda folder: palm.merge([model, model], folder / "new", overwrite=True),
         "report": lambda folder: write_report(run, folder / "new.html", predict=False),

@@ -45,7 +45,7 @@ def commands(data: Path, place: Path) -> dict[str, list[str]]:
         "evaluate": ["evaluate", "--model", model, "--input", str(data / "colour.tsv")],
         "report": ["report", str(data / "run"), "--output", str(place / "run.html"), "--no-predict"],
         "export": ["export", model, str(place / "exported"), "--to", "hf"],
-        "convert": ["convert", model, str(place / "converted"), "--to", "palm"],
+        "convert": ["convert", model, str(place / "converted")],
         "compare": ["compare", alone, "--seeds", "2", "--output", str(place / "compared")],
     }
 

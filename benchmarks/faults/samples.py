@@ -29,7 +29,6 @@ from palm.engine.run.checkpoint import newest_checkpoint, save_checkpoint
 from palm.export.sources import tasks_of_run
 from palm.paradigm import Classify
 from palm.pretrained import from_ours, read_weights
-from palm.pretrained.formats.crc32c import masked_crc32c
 from palm.reader import ClassifyReader, MRCReader, SequenceLabelReader
 from palm.reader.text.labels import Labels
 from palm.reader.text.subwords import load_tokenizer
@@ -122,16 +121,6 @@ def _weights(folder: Path, encoder: BERT) -> Iterable[Sample]:
         yield _of_weights(name, place / "pytorch_model.bin")
     place = _folder(folder, "shards")
     yield _of_weights("index of shards", _shards(place, hugging_face))
-    arrays = {name: value.numpy() for name, value in hugging_face.items()}
-    for name, save in (("npz", np.savez), ("npz compressed", np.savez_compressed)):
-        place = _folder(folder, name)
-        save(place / "weights.npz", **arrays)  # type: ignore[operator]
-        yield _of_weights(name, place / "weights.npz")
-    google = from_ours(encoder.state_dict(), "google")
-    place = _folder(folder, "tensorflow")
-    index, data = _tensorflow(place, {name: value.contiguous() for name, value in google.items()})
-    yield _of_weights("TensorFlow's index", index, index, is_covered=True)
-    yield _of_weights("TensorFlow's data", data, index, is_covered=True)
     place = _folder(folder, "fluid")
     _variables(place, paddle)
     yield _of_weights("Fluid's variable", place / "word_embedding", place)
@@ -170,36 +159,6 @@ def _variables(folder: Path, tensors: Mapping[str, Tensor]) -> None:
         described = b"\x08\x05" + b"".join(b"\x10" + _varint(size) for size in value.shape)
         header = struct.pack("<IQIi", 0, 0, 0, len(described))
         (folder / name).write_bytes(header + described + value.contiguous().numpy().tobytes())
-
-
-def _tensorflow(folder: Path, tensors: Mapping[str, Tensor]) -> tuple[Path, Path]:
-    entries, data = [(b"", b"\x08\x01")], b""
-    for name, value in sorted(tensors.items()):
-        raw = value.numpy().tobytes()
-        sizes = b"".join(_field(2, b"\x08" + _varint(size)) for size in value.shape)
-        crc = struct.pack("<I", masked_crc32c(np.frombuffer(raw, np.uint8)))
-        message = b"\x08\x01" + _field(2, sizes) + b"\x20" + _varint(len(data)) + b"\x28" + _varint(len(raw))
-        entries.append((name.encode(), message + b"\x35" + crc))
-        data += raw
-    index, values = folder / "bert_model.ckpt.index", folder / "bert_model.ckpt.data-00000-of-00001"
-    blocks = _block(entries)
-    names = _block([(b"~", _varint(0) + _varint(len(blocks) - 5))])
-    handles = (_varint(0) * 2 + _varint(len(blocks)) + _varint(len(names) - 5)).ljust(40, b"\0")
-    index.write_bytes(blocks + names + handles + struct.pack("<Q", 0xDB4775248B80FB57))
-    values.write_bytes(data)
-    return index, values
-
-
-def _block(entries: list[tuple[bytes, bytes]]) -> bytes:
-    body = b"".join(
-        _varint(0) + _varint(len(key)) + _varint(len(value)) + key + value for key, value in entries
-    )
-    body += struct.pack("<II", 0, 1) + b"\0"
-    return body + struct.pack("<I", masked_crc32c(np.frombuffer(body, np.uint8)))
-
-
-def _field(number: int, data: bytes) -> bytes:
-    return bytes([number << 3 | 2]) + _varint(len(data)) + data
 
 
 def _varint(number: int) -> bytes:

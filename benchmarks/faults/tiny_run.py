@@ -154,5 +154,5 @@ def write_many(data: Path, rows: int = 5000) -> None:
 
 def convert(out: Path, target: Path) -> str:
     """Convert the encoder of the trained model; "converted"."""
-    palm.convert(out / "colour" / "infer_model", target, to="palm", overwrite=True)
+    palm.convert(out / "colour" / "infer_model", target, overwrite=True)
     return "converted"

@@ -295,7 +295,7 @@ def _of_model(folder: Path, data: Path) -> Iterator[Written]:
     palm.merge([folder / "run" / "colour" / name for name in ("infer_model", "best_model")], merged)
     yield Written("merge", merged, {"load": functools.partial(_weights, merged)})
     target = folder / "converted"
-    palm.convert(folder / "run" / "colour" / "infer_model", target, to="palm")
+    palm.convert(folder / "run" / "colour" / "infer_model", target)
     load = functools.partial(_backbone, target)
     yield Written("convert", target, {"inspect": functools.partial(inspect_directory, target), "load": load})
 

@@ -13,22 +13,19 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from palm.backbone.architecture import Architecture
-from palm.backbone.base import Backbone
+from palm.backbone.base import SENTENCE, Backbone
 from palm.backbone.embeddings import Embeddings
 from palm.backbone.layer import PostNorm, call_layer, casting
 from palm.backbone.packing import Packing, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.shape import Shape, Table
-from palm.backbone.single_sequence import encode_single
 from palm.core.checks import choice_problems, raise_any, type_problems
 from palm.core.constructor import constructor_of
 from palm.core.errors import ConfigError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
-from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.core.tensor_specs import Tensors
 
 E = TypeVar("E", bound="Encoder")
-
-SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
 
 
 class Encoder(Backbone):
@@ -124,14 +121,7 @@ class Encoder(Backbone):
         self._is_rotary = any(kind.rotary_base is not None for kind in parts.attention)
         ids = [table.ids for table in shape.tables if table.ids is not None]
         ids += ["position_ids"] if self._is_rotary else []
-        self.inputs_attr = dict.fromkeys(ids, TensorSpec(("batch", "seq"), torch.long))
-        self.inputs_attr["input_mask"] = TensorSpec(("batch", "seq"), torch.bool)
-        self.outputs_attr = {
-            "word_embedding": TensorSpec(("batch", "seq", width), torch.float),
-            "embedding_table": TensorSpec((shape.tables[0].rows, shape.embedding_width), torch.float),
-            "encoder_outputs": TensorSpec(("batch", "seq", width), torch.float),
-            **{name: TensorSpec(("batch", width), torch.float) for name in SENTENCE},
-        }
+        self.declare(ids, width, (shape.tables[0].rows, shape.embedding_width))
         self.embeddings = Embeddings(shape)
         self.layers = nn.ModuleList(parts.layers(shape))
         has_norm = parts.layer.needs_final_norm
@@ -206,7 +196,7 @@ class Encoder(Backbone):
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
         """Compute `forward` without its checks, on a given layout of the batch."""
         wanted = set(self.outputs_attr if wanted is None else wanted)
-        embedded = self.embeddings(inputs, packing, rows_alone="embedding_table" not in wanted)
+        embedded = self.embeddings(inputs, packing)
         if self._is_rotary:
             packing = replace(packing, position_ids=packing.pack(inputs["position_ids"]))
         outputs: Tensors = {}
@@ -232,17 +222,14 @@ class Encoder(Backbone):
     def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str]) -> Tensors:
         """Compute the wanted ones of `encoder_outputs` and the sentence embeddings."""
         every_token = "encoder_outputs" in wanted or self.pooler is None
-        encoded = encode_single(self.layers, tokens, packing, not every_token)
-        if encoded is None:
-            *lower, last = self.layers
-            with casting([*lower, last], tokens):
-                for layer in lower:
-                    tokens = self._run(layer, tokens, packing, False)
-                # Where only sentence embeddings are wanted, nobody reads what the last layer gives for other
-                # tokens than the first. With 6 layers, training is 1.11 to 1.13 times as fast without;
-                # results are equal to 4e-8.
-                encoded = self._run(last, tokens, packing, not every_token)
-        tokens = encoded  # [tokens, width] or [batch, width]
+        *lower, last = self.layers
+        with casting(self.layers, tokens):
+            for layer in lower:
+                tokens = self._run(layer, tokens, packing, False)
+            # Where only sentence embeddings are wanted, nobody reads what the last layer gives for other
+            # tokens than the first. With 6 layers, training is 1.11 to 1.13 times as fast without;
+            # results are equal to 4e-8.
+            tokens = self._run(last, tokens, packing, not every_token)  # [tokens, width] or [batch, width]
         if self.final_norm is not None:
             tokens = layer_norm(tokens, self.final_norm)
         outputs = {"encoder_outputs": packing.unpack(tokens)} if "encoder_outputs" in wanted else {}

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from palm.backbone.base import BACKBONES, Backbone
+from palm.backbone.base import BACKBONES, SENTENCE, Backbone
 from palm.backbone.packing import Packing, Padded, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.transformers_attention import NAME, register
@@ -22,9 +22,7 @@ from palm.core.errors import ConfigError, WiringError
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.numerics.layers import CachedLinear
-from palm.core.tensor_specs import Tensors, TensorSpec
-
-SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
+from palm.core.tensor_specs import Tensors
 
 
 @BACKBONES.register("transformers")
@@ -72,16 +70,8 @@ class Transformers(Backbone):
         longest = getattr(self.config, "max_position_embeddings", -1)
         self.max_tokens = longest - self._first_position if longest > 0 else None
         ids = ["token_ids", *(["segment_ids"] if takes_segments else ())]
-        self.inputs_attr = dict.fromkeys(ids, TensorSpec(("batch", "seq"), torch.long))
-        self.inputs_attr["input_mask"] = TensorSpec(("batch", "seq"), torch.bool)
-        width = self.config.hidden_size
         table = self.model.get_input_embeddings().weight
-        self.outputs_attr = {
-            "word_embedding": TensorSpec(("batch", "seq", width), torch.float),
-            "embedding_table": TensorSpec(tuple(table.shape), torch.float),
-            "encoder_outputs": TensorSpec(("batch", "seq", width), torch.float),
-            **{name: TensorSpec(("batch", width), torch.float) for name in SENTENCE},
-        }
+        self.declare(ids, self.config.hidden_size, tuple(table.shape))
 
     def _build(self, path: Path) -> None:
         """Build the library's modules, those above the first token in its classifiers among them.

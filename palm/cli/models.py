@@ -168,21 +168,20 @@ def export(options: argparse.Namespace) -> None:
 
 @cli.command(
     "convert",
-    "write an encoder for transformers, or for palm",
+    "write an encoder for transformers",
     [
         cli.option("source", metavar="DIR", help="a directory with weights, sizes and vocabulary"),
         cli.option("folder", metavar="OUT", help="the new folder"),
         cli.OVERWRITE,
-        cli.option("--to", choices=["hf", "palm"], default="hf", help="the layout; hf where absent"),
     ],
 )
 def convert_encoder(options: argparse.Namespace) -> None:
-    """Write the encoder of a directory (of Hugging Face, Google, PaddlePALM, PaddleNLP or palm) with its
-    vocabulary for Hugging Face's transformers, or under palm's own names. The numbers stay the same.
+    """Write the encoder of a directory (of Hugging Face, PaddlePALM, PaddleNLP or palm) with its
+    vocabulary for Hugging Face's transformers. The numbers stay the same.
     """
     from palm.export.convert import convert
 
-    convert(options.source, options.folder, options.to, options.overwrite)
+    convert(options.source, options.folder, options.overwrite)
 
 
 @cli.command(
@@ -228,7 +227,7 @@ def download_models(options: argparse.Namespace) -> None:
 )
 def inspect(options: argparse.Namespace) -> None:
     """Tell what a directory holds: a saved model, a checkpoint, a run, an export, or pretrained weights of
-    Hugging Face, Google, PaddlePALM or PaddleNLP. Of weights, only names and shapes are read where the
+    Hugging Face, PaddlePALM or PaddleNLP. Of weights, only names and shapes are read where the
     format allows it.
     """
     from palm.core.files.untrusted import printable

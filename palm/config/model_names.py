@@ -14,8 +14,4 @@ def names_model(value: str, folder: Path) -> bool:
     """Tell whether a setting is a model's name: it has that form, and no path in `folder` is called so."""
     if not MODEL_NAME.fullmatch(value):
         return False
-    path = folder / value
-    checkpoint = path.with_name(
-        f"{path.name}.index"
-    )  # TensorFlow calls several files by what they begin with
-    return not (path.exists() or checkpoint.exists())
+    return not (folder / value).exists()

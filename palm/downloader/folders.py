@@ -13,7 +13,7 @@ from palm.core.logging import logger
 from palm.downloader.archives import unpack
 from palm.downloader.fetching import fetch
 from palm.downloader.hub import files_of, snapshot
-from palm.downloader.models import MODELS, Model
+from palm.downloader.models import Model
 from palm.downloader.staging import staging
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.configs import CONFIG_FILES, find_config
@@ -34,7 +34,7 @@ def obtain(model: Model, folder: Path, convert: bool) -> None:
     with staging(folder) as work:
         if _is_there(folder):  # another process has made it while this one waited
             return
-        files = _snapshot_copy(model, work) if model.repository else _unpacked(model, folder, work, convert)
+        files = _snapshot_copy(model, work) if model.repository else _unpacked(model, work, convert)
         remove_empty(folder)  # Windows would not replace it
         rename(files, folder)
         remove(work / "files")
@@ -57,19 +57,11 @@ def _snapshot_copy(model: Model, work: Path) -> Path:
     return files
 
 
-def _unpacked(model: Model, folder: Path, work: Path, convert: bool) -> Path:
-    """Unpack an archive, or copy the same model, if it has been downloaded under another name."""
-    twins = (folder.with_name(other.name) for other in MODELS.values() if other.url == model.url)
-    if (twin := next(filter(_is_there, twins), None)) is not None:
-        logger.info("Copying %s: it is the same model...", twin)
-        for file in (path for path in twin.rglob("*") if path.is_file()):
-            place = work / "unpacked" / file.relative_to(twin)
-            make_folder(place.parent)
-            copy(file, place)
-        return work / "unpacked"
+def _unpacked(model: Model, work: Path, convert: bool) -> Path:
+    """Download an archive and unpack it."""
     address = model.address()
     archive = work / "files" / Path(urlsplit(address).path).name
-    logger.info("Downloading %s: %s from %s...", folder.parent.name, model.name, address)
+    logger.info("Downloading pretrain: %s from %s...", model.name, address)
     fetch(address, archive)
     try:
         logger.info("Extracting %s...", archive.name)

@@ -78,7 +78,7 @@ def load_backbone(path: str | Path) -> Backbone:
     """Load the encoder of a model directory, or of a model at Hugging Face, in `eval()` mode.
 
     Args:
-        path: a directory that Hugging Face, Google, PaddleNLP, PaddlePALM or palm wrote: weights, and a
+        path: a directory that Hugging Face, PaddleNLP, PaddlePALM or palm wrote: weights, and a
             JSON file with the sizes beside them or, as beside PaddlePALM's `params`, one level up; or
             `owner/name` or `owner/name@revision` of a model at Hugging Face.
 

@@ -1,41 +1,31 @@
-"""A pretrained encoder from any directory that palm reads to one that other programs read, or palm itself."""
+"""A pretrained encoder from any directory that palm reads to one that other programs read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from torch import Tensor
-
 from palm.backbone import Backbone
-from palm.core.checks import choice_problems, path_problems, raise_any
+from palm.core.checks import path_problems, raise_any
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
 from palm.downloader import pretrained_directory
 from palm.export.tokenizer_files import input_names, save_tokenizer
 from palm.pretrained import ModelDirectory, Report, read_directory
 from palm.pretrained.loading import fill_backbone
-from palm.pretrained.writing import write_hugging_face, write_palm
+from palm.pretrained.writing import write_hugging_face
 from palm.reader.text.subwords import load_tokenizer
 
-WRITERS: dict[str, Callable[[Mapping[str, Tensor], Backbone, Path], None]] = {
-    "hf": write_hugging_face,
-    "palm": write_palm,
-}
-"""What a directory can be converted to -> what writes weights and sizes."""
 
+def convert(source: str | Path, folder: str | Path, overwrite: bool = False) -> Report:
+    """Write an encoder's weights, sizes and vocabulary as `transformers` does, bit by bit the same.
 
-def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: bool = False) -> Report:
-    """Write an encoder's weights, sizes and vocabulary as another program wants them, bit by bit the same.
-
-    `source` is what `palm.load_backbone` reads; `to` is 'hf' for `transformers`, or 'palm' for our own names.
+    `source` is what `palm.load_backbone` reads.
 
     Raises:
-        ConfigError: another `to`, or sizes that are missing or wrong.
+        ConfigError: sizes that are missing or wrong.
         StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` is in use.
     """
     raise_any(path_problems(source=source, folder=folder))
-    raise_any(choice_problems(tuple(WRITERS), to=to))
     folder = Path(folder)
     check_target(folder, overwrite, [source])
     directory = read_directory(pretrained_directory(source))
@@ -44,7 +34,7 @@ def convert(source: str | Path, folder: str | Path, to: str = "hf", overwrite: b
     state = backbone.state_dict()
     weights = {name: directory.given.weights.get(name, state[name]) for name in report.loaded}
     with new_directory(folder, overwrite) as part:
-        WRITERS[to](weights, backbone, part)
+        write_hugging_face(weights, backbone, part)
         _save_vocabulary(directory, backbone, part)
     logger.info("%s written to %s", type(backbone).__name__, folder)
     return report

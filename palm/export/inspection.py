@@ -36,7 +36,6 @@ LAYOUT_TITLES = {
     "palm": "palm encoder",
     "huggingface": "Hugging Face",
     "distilbert": "Hugging Face",
-    "google": "Google",
     "paddlepalm": "PaddlePALM",
     "paddlenlp": "PaddleNLP",
 }
@@ -189,7 +188,7 @@ def _progress(history: Path) -> Facts:
 def _pretrained(folder: Path) -> Facts:
     directory = read_directory(folder, headers=True)
     config = read_config(directory.config_file)
-    written = {"transformers": config.get("transformers_version"), "palm": config.get("palm_version")}
+    library = config.get("transformers_version")
     given = directory.given
     return {
         "format": LAYOUT_TITLES[given.layout],
@@ -200,7 +199,7 @@ def _pretrained(folder: Path) -> Facts:
         "unknown": sorted(given.unused),
         "labels": list(config.get("id2label", {}).values()),
         "vocabulary": _vocabulary(directory.vocab_path, directory.do_lower_case),
-        "versions": {name: version for name, version in written.items() if version is not None},
+        "versions": {} if library is None else {"transformers": library},
     }
 
 

@@ -137,7 +137,7 @@ def load_backbone(path: str | Path) -> Backbone:
     """Load the encoder of a model directory, ready to compute (in `eval()` mode).
 
     Args:
-        path: a directory that Hugging Face, Google, PaddleNLP, PaddlePALM or palm wrote: weights, and a
+        path: a directory that Hugging Face, PaddleNLP, PaddlePALM or palm wrote: weights, and a
             JSON file with the sizes beside them or, as beside PaddlePALM's `params`, one level up.
 
     Returns:

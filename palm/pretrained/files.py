@@ -13,9 +13,7 @@ from palm.core.errors import StorageError
 from palm.core.files.tensors import check_header, load_tensors
 from palm.core.files.untrusted import read_json, resolve_inside, wrap_read_errors
 from palm.pretrained.formats import fluid
-from palm.pretrained.formats.npz import read_npz
 from palm.pretrained.formats.paddle_pickle import read_pdparams
-from palm.pretrained.formats.tensorflow import read_checkpoint
 from palm.pretrained.formats.torch_pickle import read_torch
 
 Weights = dict[str, Tensor]
@@ -29,7 +27,7 @@ def read_weights(path: str | Path, headers: bool = False) -> Weights:
     """All tensors of a model directory, or of one of its files, under the names they have there.
 
     Args:
-        path: a directory (of PaddlePALM also its `params`), a file in one, or a TensorFlow checkpoint's name.
+        path: a directory (of PaddlePALM also its `params`) or a file in one.
         headers: do not read the numbers, where the format allows it; the tensors are on the device "meta".
 
     Raises:
@@ -39,8 +37,6 @@ def read_weights(path: str | Path, headers: bool = False) -> Weights:
     path = path if path.name else path.absolute()
     if path.is_file() and (read := WEIGHT_READERS.get(path.name) or BY_SUFFIX.get(path.suffix)):
         return read(path, headers)
-    if (index := path.with_name(f"{path.name}.index")).is_file():
-        return read_checkpoint(index, headers)
     for folder in (path, path / "params"):
         for name, read in WEIGHT_READERS.items():
             if (folder / name).is_file():
@@ -54,7 +50,7 @@ def read_weights(path: str | Path, headers: bool = False) -> Weights:
 def _only_file(path: Path) -> Path:
     """The file in a folder that is of a kind without a fixed name."""
     files = sorted(path.iterdir()) if path.is_dir() else []
-    found = [file for file in files if file.suffix in OF_ANY_NAME]
+    found = [file for file in files if file.suffix == ".pdparams"]
     if len(found) == 1:
         return found[0]
     if found:
@@ -94,7 +90,7 @@ def _read_shards(index: Path, headers: bool) -> Weights:
         weights: Weights = {}
         for shard in sorted(set(read_json(index)["weight_map"].values())):
             file = resolve_inside(index.parent, shard)
-            weights |= _SHARDS[file.suffix](file, headers)
+            weights |= BY_SUFFIX[file.suffix](file, headers)
         return weights
 
 
@@ -113,16 +109,8 @@ BY_SUFFIX: dict[str, Read] = {
     ".safetensors": _read_safetensors,
     ".bin": read_torch,
     ".pdparams": read_pdparams,
-    ".npz": read_npz,
-    ".index": read_checkpoint,
 }
 """End of a file's name -> what reads it, where the file itself is given or its name is free."""
 
-_SHARDS = {suffix: BY_SUFFIX[suffix] for suffix in (".safetensors", ".bin", ".pdparams")}
 
-OF_ANY_NAME = (".pdparams", ".index", ".npz")
-
-KNOWN = (
-    f"{', '.join(WEIGHT_READERS)}, a TensorFlow checkpoint (.index and .data), one .pdparams or .npz, or "
-    "PaddlePALM's params with one file per variable"
-)
+KNOWN = f"{', '.join(WEIGHT_READERS)}, one .pdparams, or PaddlePALM's params with one file per variable"

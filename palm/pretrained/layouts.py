@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-LayoutName = Literal["palm", "huggingface", "distilbert", "google", "paddlepalm", "paddlenlp"]
+LayoutName = Literal["palm", "huggingface", "distilbert", "paddlepalm", "paddlenlp"]
 
 Suffixes = tuple[str, str]
 """Ends of the names of a module's weight and of its bias."""
@@ -103,14 +103,6 @@ LAYOUTS: dict[LayoutName, Layout] = {
             "ffn.lin1 ffn.lin2 output_layer_norm",
         )
     ),
-    # The variables of BERT's and ELECTRA's published programs.
-    "google": Layout(
-        {ours: theirs.replace(".{}", "_{}").replace(".", "/") for ours, theirs in _BERT.items()},
-        linear=("/kernel", "/bias"),
-        norm=("/gamma", "/beta"),
-        embedding="",
-        transposed=True,
-    ),
     "paddlepalm": Layout(
         _modules(
             "word_embedding pos_embedding sent_embedding task_embedding pre_encoder_layer_norm - pooled_fc",
@@ -145,17 +137,14 @@ PREFIXES = (
     "roberta.",
     "distilbert.",
     "electra.",
-    "bert/",
-    "electra/",
 )
 """Prefixes of an encoder's names in files."""
 
 LEFT_OUT = (
-    r"(?:^|[./])(?:cls|classifier|pre_classifier|qa_outputs|paradigms?|heads|lm_head|mc_classifier)[./]",
+    r"(?:^|\.)(?:cls|classifier|pre_classifier|qa_outputs|paradigms?|heads|lm_head|mc_classifier)\.",
     r"(?:^|\.)(?:vocab_(?:transform|layer_norm|projector)|generator_lm_head)\.",
-    r"(?:^|\.)(?:discriminator_predictions|generator_predictions)[./]",
+    r"(?:^|\.)(?:discriminator_predictions|generator_predictions)\.",
     r"position_ids$|token_type_ids$",
     r"mask_lm_|next_sent|cls_out_|cls_squad_out_|crfw",
-    r"^generator/|^output_(?:weights|bias)$|^global_step$|/adam_[mv]$",
 )
-"""Heads, constants and an optimizer's memory, which no encoder has."""
+"""Heads and constants, which no encoder has."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from palm.pretrained.layouts import LAYOUTS, LEFT_OUT, PREFIXES, Layout, LayoutName, is_linear_weight
 
-_LAYER = re.compile(r"(?<=layer[._])\d+(?=[._/])|(?<=layers\.)\d+(?=\.)")
+_LAYER = re.compile(r"(?<=layer[._])\d+(?=[._])|(?<=layers\.)\d+(?=\.)")
 _LEFT_OUT = re.compile("|".join(LEFT_OUT))
 _OURS = {
     name: {theirs: ours for ours, theirs in layout.names.items()} | dict(layout.also or {})
@@ -69,7 +69,6 @@ def _own_name(name: str, layout: LayoutName) -> str | None:
 
 
 def _bare(name: str) -> str:
-    name = name.removesuffix(":0")  # TensorFlow's name of a variable's value
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
     # Checkpoints that early programs converted from TensorFlow keep its words for a norm's weights.

@@ -1,4 +1,4 @@
-"""An encoder's weights and sizes as a directory, in Hugging Face's layout or in ours."""
+"""An encoder's weights and sizes as a directory in Hugging Face's layout."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from palm.backbone import BACKBONES, Backbone
+from palm.backbone import Backbone
 from palm.backbone.transformers import Transformers
 from palm.core.files.fs import write_json
 from palm.core.files.tensors import save_tensors
-from palm.core.version import __version__
 from palm.pretrained.families import config_of, family_of
 from palm.pretrained.library import quiet_library, write_library_encoder
 from palm.pretrained.names import from_ours
-
-FORMAT = "palm-encoder"
-VERSION = 1
 
 
 def write_hugging_face(weights: Mapping[str, Tensor], backbone: Backbone, folder: Path) -> None:
@@ -40,15 +36,3 @@ def write_hugging_face(weights: Mapping[str, Tensor], backbone: Backbone, folder
     save_tensors(folder / "model.safetensors", from_ours(weights, family.layout))
     config: dict[str, Any] = {"architectures": [f"{family.classes}Model"], **config_of(backbone)}
     write_json(folder / "config.json", config)
-
-
-def write_palm(weights: Mapping[str, Tensor], backbone: Backbone, folder: Path) -> None:
-    """Write the same under our names, as saved models have them; arguments as in `write_hugging_face`."""
-    save_tensors(folder / "model.safetensors", {f"backbone.{name}": value for name, value in weights.items()})
-    description = {
-        "format": FORMAT,
-        "version": VERSION,
-        "palm_version": __version__,
-        "backbone": {"name": BACKBONES.name_of(type(backbone)), "settings": backbone.settings},
-    }
-    write_json(folder / "config.json", description)

@@ -170,7 +170,7 @@ def test_the_layer_before_a_classifier_is_the_pooler(tmp_path: Path, name: str, 
 
 
 @every_model
-@pytest.mark.parametrize("layout", ["huggingface", "distilbert", "google", "paddlenlp"])
+@pytest.mark.parametrize("layout", ["huggingface", "distilbert", "paddlenlp"])
 def test_names_go_there_and_back_without_loss(tmp_path: Path, name: str, layout: Any) -> None:
     model_of(name).save_pretrained(tmp_path)
     weights = load_backbone(tmp_path).state_dict()

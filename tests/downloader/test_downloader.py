@@ -250,16 +250,6 @@ def test_an_empty_folder_is_filled(server: FileServer, tmp_path: Path) -> None:
     assert equal(load_backbone(download("pretrain", "BERT-zh-base", tmp_path)), tiny())
 
 
-def test_a_second_name_of_a_model_is_copied(server: FileServer, tmp_path: Path) -> None:
-    offer_archive(server, "BERT-en-uncased-large", packed(palm_files(tiny())))
-    first = download("pretrain", "BERT-en-uncased-large", tmp_path)
-    if (tmp_path / "pretrain" / "bert-en-uncased-large").exists():
-        pytest.skip("this file system takes both names for the same folder")
-    second = download("pretrain", "bert-en-uncased-large", tmp_path)
-    assert len(server.requests) == 1
-    assert tree(first) == tree(second)
-
-
 def test_an_interrupted_archive_is_continued(server: FileServer, tmp_path: Path) -> None:
     archive = packed(palm_files(tiny()))
     path = offer_archive(server, "BERT-zh-base", archive)

@@ -150,13 +150,6 @@ def test_what_has_another_form_is_a_path(server: FileServer, value: str) -> None
     assert server.requests == []
 
 
-def test_a_checkpoint_of_tensorflow_is_a_path(server: FileServer) -> None:
-    Path("uncased").mkdir()
-    Path("uncased/bert_model.ckpt.index").touch()
-    assert pretrained_directory("uncased/bert_model.ckpt") == Path("uncased/bert_model.ckpt")
-    assert server.requests == []
-
-
 @pytest.mark.parametrize("value", ["bert-base-uncased", "pretrain/bert-base-uncased"])
 def test_a_name_of_the_list_that_was_not_downloaded_says_how(server: FileServer, value: str) -> None:
     message = (
@@ -298,7 +291,7 @@ def test_a_trainer_starts_from_it(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("server")
 def test_it_can_be_converted(tmp_path: Path) -> None:
-    palm.convert(MODEL, tmp_path / "ours", "palm")
+    palm.convert(MODEL, tmp_path / "ours")
     assert equal(palm.load_backbone(tmp_path / "ours"), encoder())
 
 

@@ -18,7 +18,7 @@ from helpers.shared import minilm
 from helpers.subword_files import write_byte_level
 from palm.backbone import BERT, ELECTRA, ERNIE, Backbone, DistilBERT, RoBERTa
 from palm.cli import main
-from palm.core.errors import ConfigError, StorageError
+from palm.core.errors import StorageError
 from palm.pretrained import from_ours, load_backbone, read_weights, to_ours
 from palm.pretrained.families import config_of, family_of
 
@@ -58,26 +58,19 @@ def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_there_and_back_changes_no_bit(kind: str, tmp_path: Path) -> None:
     source = hugging_face(tmp_path / "source", BACKBONES[kind]())
-    palm.convert(source, tmp_path / "ours", to="palm")
-    palm.convert(tmp_path / "ours", tmp_path / "theirs", to="hf")
+    palm.convert(source, tmp_path / "theirs")
     before = load_file(source / "model.safetensors")
     assert equal(load_file(tmp_path / "theirs" / "model.safetensors"), before)
-    assert equal(load_backbone(tmp_path / "ours").state_dict(), load_backbone(source).state_dict())
-    settings = load_backbone(source).settings
-    assert load_backbone(tmp_path / "ours").settings == settings
-    assert load_backbone(tmp_path / "theirs").settings == settings
-    vocabulary = (source / "vocab.txt").read_bytes()
-    for folder in ("ours", "theirs"):
-        assert (tmp_path / folder / "vocab.txt").read_bytes() == vocabulary
-        assert palm.pretrained.read_directory(tmp_path / folder).do_lower_case
+    assert load_backbone(tmp_path / "theirs").settings == load_backbone(source).settings
+    assert (tmp_path / "theirs" / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
+    assert palm.pretrained.read_directory(tmp_path / "theirs").do_lower_case
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_transformers_computes_the_same(kind: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     source = hugging_face(tmp_path / "source", BACKBONES[kind]())
-    palm.convert(source, tmp_path / "ours", to="palm")
-    palm.convert(tmp_path / "ours", tmp_path / "hf")
+    palm.convert(source, tmp_path / "hf")
     backbone = load_backbone(source)
     theirs = transformers.AutoModel.from_pretrained(tmp_path / "hf").eval()
     assert type(theirs).__name__ == f"{family_of(backbone).classes}Model"
@@ -130,8 +123,8 @@ def test_the_report_tells_what_was_left_out(tmp_path: Path) -> None:
 
 def test_half_precision_stays_half_precision(tmp_path: Path) -> None:
     source = hugging_face(tmp_path / "source", BACKBONES["bert"]().half())
-    palm.convert(source, tmp_path / "ours", to="palm")
-    dtypes = {value.dtype for value in load_file(tmp_path / "ours" / "model.safetensors").values()}
+    palm.convert(source, tmp_path / "hf")
+    dtypes = {value.dtype for value in load_file(tmp_path / "hf" / "model.safetensors").values()}
     assert dtypes == {torch.float16}
 
 
@@ -147,11 +140,9 @@ def test_the_vocabulary_of_roberta_becomes_one_file(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_converted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match=r"'paddle' .*hf, palm"):
-        palm.convert(minilm(), tmp_path / "out", to="paddle")
     with pytest.raises(StorageError, match="no weights at"):
         palm.convert(tmp_path, tmp_path / "out")
-    assert main(["convert", str(tmp_path), str(tmp_path / "out"), "--to", "hf"]) == 2
+    assert main(["convert", str(tmp_path), str(tmp_path / "out")]) == 2
     assert "error: no weights at" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

@@ -142,14 +142,6 @@ def test_paddlepalms_directories(kind: str, place: str, capsys: pytest.CaptureFi
     assert facts["parameters"]["tensors"] == {"bert": 39, "ernie": 40}[kind]
 
 
-def test_our_own_encoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    palm.convert(FOLDER / "pretrain_ernie", tmp_path / "ours", to="palm")
-    facts = told(tmp_path / "ours", capsys)
-    assert facts["format"] == "palm encoder"
-    assert facts["architecture"] == "ernie"
-    assert facts["versions"] == {"palm": palm.__version__}
-
-
 def test_a_header_is_enough(run: Path, tmp_path: Path) -> None:
     for name in ("config.json", "vocab.txt"):
         shutil.copy(run / "cls" / "infer_model" / name, tmp_path)

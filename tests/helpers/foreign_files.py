@@ -30,11 +30,6 @@ def known() -> dict[str, Tensor]:
     }
 
 
-def google() -> dict[str, Tensor]:
-    """The same as variables of Google's program."""
-    return {f"bert/{name}": value.contiguous() for name, value in from_ours(known(), "google").items()}
-
-
 def paddlenlp() -> dict[str, Tensor]:
     """The same as parameters of a classifier of PaddleNLP, with its head."""
     weights = {f"bert.{name}": value.contiguous() for name, value in from_ours(known(), "paddlenlp").items()}

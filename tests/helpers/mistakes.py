@@ -575,7 +575,6 @@ def shell() -> Iterator[Mistake]:
     yield said(["export", "x", "y", "--to", "hf", "--rows", "z"], "--all_heads and --rows go with --to onnx")
     yield said(["export", "x", "y", "--to", "hf"], "x")
     yield said(["convert", "nowhere", "converted"], "no weights at nowhere: it does not exist")
-    yield said(["convert", "nowhere", "out", "--to", "tf"], "invalid choice: 'tf'")
     yield said(["inspect", "nowhere"], "nowhere")
     yield said(["inspect", "nowhere", "--jsn"], "palm inspect does not know --jsn")
     yield said(["download", "--lst"], "palm download does not know --lst")

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import shutil
-import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 from torch import Tensor
 
-from helpers.foreign_files import SIZES, google, known, paddlenlp, write_variables
+from helpers.foreign_files import SIZES, known, paddlenlp, write_variables
 from helpers.shared import GOLDEN, RECORDED_0, minilm, needs_shared
 from palm.backbone import BERT, ERNIE, RoBERTa
 from palm.core.errors import StorageError
 from palm.pretrained import from_ours, load_backbone, load_pretrain, read_directory, read_weights, to_ours
 from palm.pretrained.directory import settings_of_directory
-from palm.pretrained.formats.protobuf import fields
 
-CHECKPOINT = GOLDEN / "tensorflow" / "bert_model.ckpt"
 RUN = RECORDED_0 / "formats" / "run"
 
 
@@ -41,90 +37,6 @@ def assert_known(path: Path) -> None:
 def config(folder: Path, name: str = "bert_config.json", **settings: Any) -> Path:
     (folder / name).write_text(json.dumps({**SIZES, **settings}), encoding="utf-8")
     return folder
-
-
-# ---- Google ----
-
-
-def test_a_checkpoint_that_tensorflow_wrote_loads_by_its_name_its_index_or_its_directory(
-    tmp_path: Path,
-) -> None:
-    for path in (CHECKPOINT, CHECKPOINT.with_name("bert_model.ckpt.index"), CHECKPOINT.parent):
-        assert_known(path)
-    folder = tmp_path / "uncased"
-    shutil.copytree(CHECKPOINT.parent, folder)
-    backbone = load_backbone(config(folder))
-    assert all(torch.equal(value, known()[name]) for name, value in backbone.state_dict().items())
-    report = load_pretrain(backbone, folder / "bert_model.ckpt")
-    assert report.left_out == ("cls/predictions/output_bias", "global_step")
-
-
-def test_an_optimizers_memory_in_a_checkpoint_is_passed_over_and_counted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level("INFO", "palm"):
-        names = read_weights(CHECKPOINT).keys()
-    assert not [name for name in names if "adam" in name]
-    (record,) = [record for record in caplog.records if record.levelname == "INFO"]
-    assert record.args == (CHECKPOINT.with_name("bert_model.ckpt.index"), 3)
-
-
-@pytest.mark.parametrize("form", ["npz", "safetensors", "bin"])
-def test_googles_names_load_from_other_files_too(tmp_path: Path, form: str) -> None:
-    if form == "npz":
-        arrays = {f"{name}:0": value.numpy() for name, value in google().items()}
-        np.savez(tmp_path / "weights.npz", **arrays)
-    elif form == "safetensors":
-        save_file(google(), tmp_path / "model.safetensors")
-    else:
-        torch.save(google(), tmp_path / "pytorch_model.bin")
-    assert_known(tmp_path)
-    assert read_directory(config(tmp_path)).backbone == "bert"
-
-
-def cut(folder: Path, name: str, change: Any) -> Path:
-    """A copy of the checkpoint, one file of it changed."""
-    shutil.copytree(CHECKPOINT.parent, folder, dirs_exist_ok=True)
-    file = folder / name
-    file.write_bytes(change(file.read_bytes()))
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("bert_model.ckpt.index", lambda data: data[:-1], "last bytes"),
-        ("bert_model.ckpt.index", lambda _: b"", "last bytes"),
-        ("bert_model.ckpt.data-00000-of-00001", lambda data: data[:-1], "data-00000-of-00001"),
-        ("bert_model.ckpt.data-00000-of-00001", lambda _: b"", "cut short"),
-    ],
-)
-def test_a_damaged_checkpoint_is_named(tmp_path: Path, name: str, change: Any, message: str) -> None:
-    with pytest.raises(StorageError, match=rf"bert_model\.ckpt\.index .*{message}"):
-        read_weights(cut(tmp_path, name, change))
-
-
-def test_a_checkpoint_without_its_data_is_named(tmp_path: Path) -> None:
-    shutil.copy(CHECKPOINT.with_name("bert_model.ckpt.index"), tmp_path)
-    with pytest.raises(StorageError, match=r"bert_model\.ckpt\.data-00000-of-00001"):
-        read_weights(tmp_path)
-
-
-def test_two_files_that_could_be_the_weights_are_an_error(tmp_path: Path) -> None:
-    for name in ("one.npz", "two.npz"):
-        np.savez(tmp_path / name, a=np.zeros(1))
-    with pytest.raises(StorageError, match=r"one\.npz, two\.npz"):
-        read_weights(tmp_path)
-
-
-def test_fields_of_a_message_are_read_as_their_format_says() -> None:
-    message = (
-        b"\x08\x96\x01" + b"\x12\x02hi" + b"\x1d" + struct.pack("<I", 7) + b"\x21" + struct.pack("<Q", 9)
-    )
-    assert list(fields(message)) == [(1, 150), (2, b"hi"), (3, 7), (4, 9)]
-    for end in (1, 2, 4, 6, 9, 18):
-        with pytest.raises(ValueError, match=r"cut short|protocol"):
-            list(fields(message[:end]))
 
 
 # ---- Paddle ----

@@ -213,7 +213,7 @@ USES: dict[str, Callable[[Path, Path], object]] = {
     "export as a graph": lambda model, out: to_onnx(model, out),
     "merge": lambda model, out: palm.merge([model, model], out),
     "inspect": lambda model, _: inspect_directory(model),
-    "convert": lambda model, out: palm.convert(model, out, to="palm"),
+    "convert": lambda model, out: palm.convert(model, out),
 }
 
 

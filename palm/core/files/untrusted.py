@@ -37,7 +37,7 @@ def wrap_read_errors(place: object, form: str = "", error: type[PalmError] = Sto
 
     Args:
         place: the file.
-        form: what it is read as (" as a TensorFlow checkpoint"), or what of it (" the vocabulary").
+        form: what it is read as (" as a Paddle variable"), or what of it (" the vocabulary").
         error: what to raise; the messages of a DataError begin with their place.
     """
     message = f"{place}: cannot read{form}" if error is DataError else f"cannot read {place}{form}"

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
-from palm.pretrained.formats.protobuf import fields
 from palm.pretrained.formats.zips import MAX_MEMBERS, Limited, most_unpacked
 
 ARCHIVE = "__palmmodel__"
@@ -29,6 +28,9 @@ MAX_LEVELS = 16
 
 MAX_DESCRIPTION = 1024
 """Bytes of a variable's description; weights have a type and two sizes."""
+
+_LONGEST = 63
+"""Bits before the last byte of an integer; more make no 64."""
 
 _FORM = " as a Paddle variable"
 _BLOCK = 1 << 24
@@ -50,7 +52,7 @@ def read_folder(folder: Path, headers: bool = False) -> dict[str, Tensor]:
     """
     files = {file.name: file for file in sorted(folder.iterdir()) if file.is_file()}
     found = {}
-    for name in weights_among(files, _NOT_WEIGHTS, folder):
+    for name in _weights_among(files, _NOT_WEIGHTS, folder):
         with wrap_read_errors(files[name], _FORM), files[name].open("rb") as stream:
             found[name] = _variable(stream, files[name].stat().st_size, headers)
     return found
@@ -83,11 +85,11 @@ def read_archive(archive: Path, headers: bool = False) -> dict[str, Tensor]:
                     with wrap_read_errors(f"{archive}: {name}", _FORM):
                         found[name] = _variable(stream, member.size, headers)
         unpacked.drain()
-    weights_among([*found, *others], _NOT_WEIGHTS, archive)
+    _weights_among([*found, *others], _NOT_WEIGHTS, archive)
     return found
 
 
-def weights_among(names: Iterable[str], others: re.Pattern[str], place: Path) -> list[str]:
+def _weights_among(names: Iterable[str], others: re.Pattern[str], place: Path) -> list[str]:
     """The names that are not among `others`; how many those are is logged."""
     names = list(names)
     weights = [name for name in names if not others.search(name)]
@@ -136,7 +138,30 @@ def _header(stream: IO[bytes], size: int) -> tuple[np.dtype[Any], list[int], int
         raise ValueError(f"the format has version {max(version, tensor_version)}; known: 0")
     if not 0 <= described <= MAX_DESCRIPTION:
         raise ValueError(f"it claims a description of {described} bytes")
-    values: dict[int, list[int]] = {1: [], 2: []}
-    for number, value in fields(stream.read(described)):
-        values[number].append(int(value))
-    return np.dtype(_DTYPES[values[1][0]]), values[2], size - at - 8 - described
+    types, shape = _described(stream.read(described))
+    return np.dtype(_DTYPES[types[0]]), shape, size - at - 8 - described
+
+
+def _described(message: bytes) -> tuple[list[int], list[int]]:
+    """The values of a TensorDesc's fields 1 and 2, which are integers as all of its fields are."""
+    found: dict[int, list[int]] = {1 << 3: [], 2 << 3: []}
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        if tag not in found:
+            raise ValueError("not the description of a variable")
+        value, at = _varint(message, at)
+        found[tag].append(value)
+    return found[1 << 3], found[2 << 3]
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The integer that begins at a place, seven bits a byte from the lowest on, and where it ends."""
+    value = shift = 0
+    while at < len(data) and data[at] & 0x80 and shift < _LONGEST:
+        value |= (data[at] & 0x7F) << shift
+        at += 1
+        shift += 7
+    if at >= len(data) or data[at] & 0x80:
+        raise ValueError("cut short")
+    return value | data[at] << shift, at + 1
