@@ -387,7 +387,7 @@ def kernels(shape: Shape, dtype: torch.dtype, first_only: bool, device: torch.de
 def gradient(palm: Palm) -> Tensor:
     """All gradients of the last step as one vector."""
     grads = [parameter.grad for parameter in palm.training.replica.parameters]
-    parts = [(grad.to_dense() if grad.is_sparse else grad).flatten() for grad in grads if grad is not None]
+    parts = [grad.flatten() for grad in grads if grad is not None]
     return torch.cat(parts).double().cpu()
 
 

@@ -13,7 +13,6 @@ from palm.backbone.shape import Shape, Table
 from palm.core.errors import WiringError
 from palm.core.numerics.layers import layer_norm, linear
 from palm.core.numerics.precision import compute_dtype
-from palm.core.numerics.sparse_embedding import looked_up
 from palm.core.tensor_specs import Tensors
 
 
@@ -38,20 +37,19 @@ class Embeddings(nn.Module):
         assert isinstance(weight, nn.Parameter)
         return weight
 
-    def forward(self, inputs: Tensors, packing: Packing, rows_alone: bool = False) -> Tensor:
+    def forward(self, inputs: Tensors, packing: Packing) -> Tensor:
         """The packed tokens of `inputs`, [tokens, width], in the dtype that all layers compute with.
 
         Args:
             inputs: ids, [batch, seq], by name.
             packing: where the tokens lie.
-            rows_alone: nobody else reads the tables, so that their gradients may be sparse.
 
         Raises:
             WiringError: if an id lies outside its table (on a CPU; a GPU cannot say which).
         """
         ids = {table.ids: packing.pack(inputs[table.ids]) for table in self.tables if table.ids is not None}
         try:
-            vectors = (self._vectors(table, ids, rows_alone) for table in self.tables)
+            vectors = (self._vectors(table, ids) for table in self.tables)
             summed = reduce(torch.add, vectors)
         except IndexError:
             raise WiringError(
@@ -68,11 +66,11 @@ class Embeddings(nn.Module):
             embedded = linear(embedded, self.projection)
         return embedded
 
-    def _vectors(self, table: Table, ids: Tensors, rows_alone: bool) -> Tensor:
+    def _vectors(self, table: Table, ids: Tensors) -> Tensor:
         """A table's vectors for packed ids, [tokens, width]; [width] where every token has the same."""
         embedding = self.get_submodule(table.name)
         assert isinstance(embedding, nn.Embedding)
         if table.ids is None:
             return embedding.weight[0]
-        rows = ids[table.ids] + table.unused if table.unused else ids[table.ids]
-        return looked_up(embedding.weight, rows, rows_alone)
+        vectors: Tensor = embedding(ids[table.ids] + table.unused if table.unused else ids[table.ids])
+        return vectors

@@ -196,7 +196,7 @@ class Encoder(Backbone):
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
         """Compute `forward` without its checks, on a given layout of the batch."""
         wanted = set(self.outputs_attr if wanted is None else wanted)
-        embedded = self.embeddings(inputs, packing, rows_alone="embedding_table" not in wanted)
+        embedded = self.embeddings(inputs, packing)
         if self._is_rotary:
             packing = replace(packing, position_ids=packing.pack(inputs["position_ids"]))
         outputs: Tensors = {}

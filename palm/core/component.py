@@ -108,6 +108,7 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        # A constructor calls those of its bases, which are wrapped as well; their arguments are not settings.
         outermost = type(self).__init__ is init
         given: dict[str, Any] = {}
         if outermost:

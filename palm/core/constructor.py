@@ -26,6 +26,7 @@ def constructor_of(
     others = [p for p in shared if p.default is not p.empty]
     positional = [p for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
     named = [p for p in own if p.kind is p.KEYWORD_ONLY]
+    # The sort keeps the order within a kind, and puts what is named by keyword alone behind the rest.
     parameters = sorted((*sizes, *positional, *others, *named), key=lambda p: p.kind)
     if unknown := sorted(component.defaults.keys() - {p.name for p in parameters}):
         raise TypeError(f"{component.__name__}.defaults: there is no setting {unknown[0]!r}")

@@ -193,6 +193,7 @@ def all_rows(value: Tensor) -> Tensor:
     parts = [torch.empty_like(padded) for _ in shapes]
     dist.all_gather(parts, padded.detach())
     if value.requires_grad:
+        # The difference of `counted` and itself is 0 and changes no number; its gradient has the factor.
         counted = sum(shape[0] for shape in shapes) / len(value) * padded
         parts[rank()] = padded.detach() + counted - counted.detach()
     return torch.cat([part[: shape[0]] for part, shape in zip(parts, shapes, strict=True)])

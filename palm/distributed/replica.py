@@ -99,6 +99,7 @@ class Replica:
             a term; and the sums of the other counts over all ranks.
         """
         totals = all_reduce_sum(torch.tensor([*map(sum, counts), *others])).tolist()
+        # Longer than `counts`: the totals of the others come last.
         factors = [
             [count * num_ranks() / max(total, 1) for count in own]
             for own, total in zip(counts, totals, strict=False)

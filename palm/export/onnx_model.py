@@ -18,9 +18,6 @@ from palm.export.tokenizer_files import save_reader
 
 FILE = "model.onnx"
 
-INPUTS = {"token_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
-"""Our name -> the input's name in the graph, which is Hugging Face's; other inputs keep our name."""
-
 NUM_ROWS = 32
 """Rows that are compared."""
 
@@ -83,7 +80,6 @@ def graph_of(models: Sequence[InferenceModel]) -> Graph:
         {model.task: model.head for model in models},
         batch_specs(*(model.reader for model in models)),
         outputs,
-        INPUTS,
         first.reader.settings.get("task_id", 0),
     ).eval()
 

@@ -8,7 +8,6 @@ from palm.optimizer.adamwdl import AdamWDL, layerwise_lr_decay
 from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, clip
 from palm.optimizer.groups import ParameterGroups
 from palm.optimizer.lamb import Lamb, trust_ratios
-from palm.optimizer.sparse_adamw import takes_sparse_gradients
 
 __all__ = [
     "OPTIMIZERS",
@@ -22,6 +21,5 @@ __all__ = [
     "base_optimizer",
     "clip",
     "layerwise_lr_decay",
-    "takes_sparse_gradients",
     "trust_ratios",
 ]

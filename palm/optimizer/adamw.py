@@ -10,7 +10,6 @@ from torch import nn
 
 from palm.optimizer.base import OPTIMIZERS, GradClipType
 from palm.optimizer.moments import EpsilonHatRule, FusedAdamW, MomentOptimizer, keep_moments_normal
-from palm.optimizer.sparse_adamw import step_by_rows
 
 
 @OPTIMIZERS.register("adam", "adamw")
@@ -49,7 +48,6 @@ class AdamW(MomentOptimizer):
             fused=True,
         )
         keep_moments_normal(optimizer)
-        step_by_rows(optimizer)
         return optimizer
 
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from palm.core.component import Component, Translate, unused
-from palm.core.numerics.sparse_embedding import stored_numbers
 from palm.core.registry import Registry
 from palm.distributed.shards import full_tensor
 
@@ -70,12 +69,12 @@ def clip(
     """Make gradients smaller, in place, where they are above `limit`.
 
     `global_norm` scales all gradients together by their common norm, `norm` each parameter's by its own, and
-    `value` cuts every element off. No limit only measures. Sparse gradients have each row once afterwards.
+    `value` cuts every element off. No limit only measures.
 
     Returns:
         The global norm before clipping, a scalar on the gradients' device.
     """
-    gradients = [stored_numbers(parameter) for parameter in parameters if parameter.grad is not None]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = full_tensor(get_total_norm(gradients))
     if limit is None:
         return norm

@@ -6,7 +6,7 @@ import inspect
 import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -179,7 +179,15 @@ class MomentRule(LightOptimizer):
         """Update some parameters of a group, in place; they have gradients, and had `step` with this one."""
 
     def take_adam_step(
-        self, targets: list[Tensor], parameters: list[Tensor], step: int, **options: Any
+        self,
+        targets: list[Tensor],
+        parameters: list[Tensor],
+        step: int,
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float = 0.0,
     ) -> None:
         """One step of AdamW, by torch's fused kernel, with the gradients and moments of `parameters`.
 
@@ -189,39 +197,18 @@ class MomentRule(LightOptimizer):
             targets: what is moved: `parameters` themselves, or tensors of their shapes.
             parameters: their moments take the gradient in.
             step: which step of theirs it is, from 1.
-            options: of `fused_adamw`.
+            lr, betas, eps, weight_decay: as in `torch.optim.AdamW`.
         """
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         states = [self.state[parameter] for parameter in parameters]
-        means, squares = ([state[name] for state in states] for name in ("exp_avg", "exp_avg_sq"))
         # The kernel does not communicate: each rank moves what it has.
-        tensors = [list(map(local_shard, each)) for each in (targets, gradients, means, squares)]
-        here = torch.full((), float(step), device=tensors[0][0].device)
-        fused_adamw(tensors, here, **options, refuses=self.refuses)
-
-
-def fused_adamw(
-    tensors: Sequence[list[Tensor]],
-    step: Tensor,
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float = 0.0,
-    refuses: Tensor | None = None,
-) -> None:
-    """Torch's fused kernel of AdamW, which changes parameters and both moments in place.
-
-    Args:
-        tensors: parameters, their gradients, first and second moments.
-        step: which one it is, from 1, a float32 scalar.
-        lr, betas, eps, weight_decay: as in `torch.optim.AdamW`.
-        refuses: float32, 1 where nothing is to change.
-    """
-    parameters, gradients, means, squares = tensors
-    options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps}
-    options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False, "found_inf": refuses}
-    torch._fused_adamw_(parameters, gradients, means, squares, [], [step] * len(means), **options)
+        mine = list(map(local_shard, targets))
+        gradients = [local_shard(each.grad) for each in parameters if each.grad is not None]
+        means = [local_shard(state["exp_avg"]) for state in states]
+        squares = [local_shard(state["exp_avg_sq"]) for state in states]
+        here = [torch.full((), float(step), device=mine[0].device)] * len(means)
+        options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps}
+        options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False}
+        torch._fused_adamw_(mine, gradients, means, squares, [], here, **options, found_inf=self.refuses)
 
 
 class EpsilonHatRule(MomentRule):

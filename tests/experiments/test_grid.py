@@ -47,7 +47,7 @@ def waited_for(path: Path) -> None:
 def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_of(tmp_path, num_epochs=60)
+    settings = settings_of(tmp_path, num_epochs=30)
     (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
     words = [sys.executable, "-c", PROGRAM, str(tmp_path / "settings.json"), str(tmp_path / "grid")]
     grid = Grid(tmp_path / "grid")
@@ -62,13 +62,13 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_goes_on(
     while not list(folder.glob("out/step_*/manifest.json")) and time.monotonic() < until:
         time.sleep(0.05)
     (checkpoint,) = folder.glob("out/step_*")
-    assert 0 < int(checkpoint.name.removeprefix("step_")) < 600
+    assert 0 < int(checkpoint.name.removeprefix("step_")) < 300
     monkeypatch.setattr("palm.experiments.grid.pool.REPORT_SECONDS", 0.5)
     with caplog.at_level("INFO", logger="palm"):
-        run = GridRun("one", settings, steps=600)
+        run = GridRun("one", settings, steps=300)
         pool.train([run], lambda _, result, is_old: ended.update(result, old=is_old))
-    assert re.search(r"^one: step \d+ of 600$", "\n".join(caplog.messages), re.M)
-    assert (ended["steps"], ended["state"], ended["old"]) == ({"cls": 600}, "done", False)
+    assert re.search(r"^one: step \d+ of 300$", "\n".join(caplog.messages), re.M)
+    assert (ended["steps"], ended["state"], ended["old"]) == ({"cls": 300}, "done", False)
     assert f"resumed from {checkpoint}" in (folder / "log.txt").read_text(encoding="utf-8")
     assert not list(folder.glob("out/**/manifest.json"))  # models are removed once it is scored
 

@@ -98,7 +98,6 @@ INSIDE = {
     "sweep": [
         "grid.json",
         "sweep.json",
-        "sweep.txt",
         "best.yaml",
         ".run.lock",
         "runs/0000/config.yaml",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -51,12 +50,8 @@ class Cache:
         if named is not None:
             return cls(Path(named).expanduser()) if named else None
         try:
-            if sys.platform == "win32":
-                caches = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-            elif sys.platform == "darwin":
-                caches = Path.home() / "Library" / "Caches"
-            else:
-                caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            # On every system, as PyTorch and Hugging Face have theirs.
+            caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         except RuntimeError:  # of `Path.home`
             return None
         return cls(caches / "palm")

@@ -46,6 +46,7 @@ def _parent(path: Path) -> Iterator[tuple[int | None, str]]:
         OSError: it is not there; or a link, a mounted disk or `..` is on the way from a folder of `within`.
     """
     path = path.absolute()
+    # All that match are above the path, so the least of them is the outermost.
     root = min((folder for folder in _named if folder in path.parents), default=path.parent)
     *way, name = path.relative_to(root).parts or ("..",)
     if ".." in (*way, name):
@@ -140,6 +141,7 @@ def open_to_append(path: Path) -> BinaryIO:
     with _parent(path) as (parent, name):
         file = os.fdopen(os.open(name, flags, 0o666, dir_fd=parent), "ab")
     about = os.fstat(file.fileno())
+    # A second name may be that of a file of the user's elsewhere.
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
         file.close()
         raise OSError(errno.EEXIST, "not a file of palm's own", str(path))
@@ -227,7 +229,7 @@ def _remove(parent: int | None, name: str) -> None:
     if stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode):
         os.unlink(name, dir_fd=parent)
     elif stat.S_ISDIR(about.st_mode) and parent is not None and about.st_dev == os.fstat(parent).st_dev:
-        folder = os.open(name, os.O_DIRECTORY | _NO_LINK, dir_fd=parent)
+        folder = os.open(name, os.O_DIRECTORY | _NO_LINK, dir_fd=parent)  # O_PATH could not be listed
         try:
             for each in os.listdir(folder):  # noqa: PTH208
                 with suppress(OSError):

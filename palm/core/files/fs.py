@@ -67,6 +67,7 @@ def _written(path: Path) -> list[dict[str, Any]]:
     for text in record.read_bytes().splitlines():
         with suppress(ValueError, TypeError, RecursionError):
             line = json.loads(text)
+            # By type and not with isinstance, for which true is a number.
             types = {name: type(value) for name, value in dict(line).items()}
             if types in (_TEMPORARY_LINE, _LINE) and line["name"] == path.name:
                 lines.append(line)
@@ -86,6 +87,7 @@ def mark_written(path: Path, content: Path | None = None, grows: bool = False, k
     if content is not None:
         line |= {"kind": kind or path.name, "grows": grows}
         line |= {"size": content.stat().st_size, "sha256": checksum(content)}
+    # A process that dies before the file has its name leaves a line too many, which matches nothing else.
     if line not in _written(path):
         with open_to_append(path.with_name(WRITTEN)) as record:
             record.write(json.dumps(line).encode() + b"\n")
@@ -204,11 +206,8 @@ def temporary_name(path: Path) -> Path:
 
 
 def stale_temporaries(path: Path) -> list[Path]:
-    """Return the temporary siblings of `path` that processes of this host left when they died.
-
-    Names begin as `temporary_name` makes them; where a process needs several, `.` and a word may follow.
-    """
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)\.part(?:\.\w+)?")
+    """Return the temporary siblings of `path` that processes of this host left when they died."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)\.part")
     siblings = path.parent.iterdir() if path.parent.is_dir() else ()
     matches = ((sibling, pattern.fullmatch(sibling.name)) for sibling in siblings)
     return [sibling for sibling, match in matches if match and not is_alive(int(match[1]))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, SoftFileLock, Timeout
@@ -27,51 +27,37 @@ def lock_on(path: Path) -> FileLock:
     return FileLock(path)
 
 
-def lock_at_once(path: Path, taken: Callable[[], str]) -> FileLock:
-    """Take the lock on a file, or fail; on a file system without locks there is a warning, and none is taken.
-
-    Args:
-        path: the file; its folder is there.
-        taken: the message where another process has the lock.
-
-    Raises:
-        StorageError: another process has it, or the file cannot be made.
-    """
-    lock = lock_on(path)
-    with wrap_write_errors(path.parent):
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise StorageError(taken()) from None
-        except NotImplementedError:
-            logger.warning("%s is on a file system without locks; see that nothing else uses it", path.parent)
-    return lock
-
-
 @contextmanager
-def locked(path: Path, work: str) -> Iterator[None]:
-    """Wait until no other process is within this context for the same file.
+def locked(path: Path, work: str = "", taken: Callable[[], str] | None = None) -> Iterator[None]:
+    """Wait until no other process is within this context for the same file, or fail at once.
 
     On a file system that has no locks nobody waits.
 
     Args:
         path: the file; it is made where it is not there.
         work: what the other process is doing, for the line that tells of the waiting.
+        taken: the message of the error where another process has the lock; None to wait for it.
 
     Raises:
-        StorageError: the file cannot be made.
+        StorageError: the file cannot be made, or another process has the lock.
     """
     lock = lock_on(path)
     with wrap_write_errors(path):
         open_to_append(path).close()
-    with suppress(OSError, NotImplementedError):  # no locks there
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            # Where flock is missing, filelock takes a file's existence for a lock. That outlives its process.
-            if not isinstance(lock, SoftFileLock):
-                logger.info("waiting for another process that is %s", work)
-                lock.acquire()
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:  # first, since it is an OSError too
+        # Where flock is missing, filelock takes a file's existence for a lock. That outlives its process.
+        is_held = not isinstance(lock, SoftFileLock)
+        if is_held and taken is not None:
+            raise StorageError(taken()) from None
+        if is_held:
+            logger.info("waiting for another process that is %s", work)
+            lock.acquire()
+    except (OSError, NotImplementedError):  # no locks there
+        pass
+    if taken is not None and not lock.is_locked:
+        logger.warning("%s is on a file system without locks; see that nothing else uses it", path.parent)
     try:
         yield
     finally:

@@ -57,6 +57,7 @@ def manifest_of(folder: Path) -> dict[str, dict[str, Any]]:
         with wrap_read_errors(file):
             text = read_bytes(file)
             entries = parse_json(text)["files"]
+            # The text and not the values, so that a damaged space or quote is noticed too.
             whole = isinstance(entries, dict) and _manifest_text(entries).encode() == text
     except StorageError as error:
         raise StorageError(f"{folder} is damaged: {error}; use another, or copy it again") from error

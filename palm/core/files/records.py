@@ -129,6 +129,7 @@ def _plain(hint: Any, value: Any) -> Any:
         return Path(value)
     if hint is float:
         hint = (int, float)
+        # JSON has no NaN, so palm writes null for it.
         value = math.nan if value is None else value
     if not isinstance(hint, type | tuple) or not isinstance(value, hint):
         raise TypeError

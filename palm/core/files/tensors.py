@@ -113,6 +113,7 @@ def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     for name, value in tensors.items():
         plain = value.detach().cpu().contiguous()
         digest = hashlib.blake2b(f"{plain.dtype} {tuple(plain.shape)}".encode(), digest_size=16)
+        # As bytes, since NumPy has no bfloat16.
         digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
         digests[name] = digest.hexdigest()
     return digests

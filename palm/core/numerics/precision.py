@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch.nn import functional as F
 
-from palm.core.errors import ConfigError
+from palm.core.checks import choice_problems, raise_any
 
 Setting = Literal["auto", "fp32", "bf16"]
 """What a user may ask for."""
@@ -31,8 +31,7 @@ def checked(setting: str) -> str:
     Raises:
         ConfigError: there is no such one.
     """
-    if setting not in get_args(Setting):
-        raise ConfigError(f"precision should be one of {', '.join(get_args(Setting))}, not {setting!r}")
+    raise_any(choice_problems(get_args(Setting), precision=setting))
     return setting
 
 

@@ -6,17 +6,15 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from filelock import BaseFileLock
-
 from palm.core.errors import DataError, StorageError
 from palm.core.files.door import is_plain, make_folder, open_to_append, remove
 from palm.core.files.fs import is_temporary, mark_written
-from palm.core.files.locking import lock_at_once
+from palm.core.files.locking import locked
 from palm.core.files.write_errors import wrap_write_errors
 from palm.core.logging import logger
 from palm.distributed.group import is_first
@@ -40,7 +38,7 @@ class PredictionLog:
         self.path = directory / PREDICTION_LOG
         self._about = cache(about)
         self._file: IO[bytes] | None = None
-        self._lock: BaseFileLock | None = None
+        self._lock = ExitStack()
         self._end = 0
         self._digest = ""
         self.num_examples = 0
@@ -130,25 +128,18 @@ class PredictionLog:
         if not is_first():
             return self
         folder = self.path.parent
-        with wrap_write_errors(self.path):
-            make_folder(folder)
-        self._lock = lock_at_once(
-            folder / PREDICTION_LOCK,
-            lambda: (
-                f"{folder}: another process writes predictions there; wait for it, or give another folder"
-            ),
-        )
+        make_folder(folder)
+        taken = f"{folder}: another process writes predictions there; wait for it, or give another folder"
+        self._lock.enter_context(locked(folder / PREDICTION_LOCK, taken=lambda: taken))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Delete the log when the predictions are written, or when the data must change first."""
-        with suppress(OSError):  # a full or read-only disk was reported already
+        with self._lock, suppress(OSError):  # a full or read-only disk was reported already
             if self._file is not None:
                 self._file.close()
             if (kind is None or issubclass(kind, DataError)) and is_temporary(self.path):
                 remove(self.path)
-            if self._lock is not None:
-                self._lock.release()
         if kind is not None and is_plain(self.path) and is_temporary(self.path):
             logger.warning(
                 "%s: stopped after %d examples; resume with --resume (in Python: resume=True)",

@@ -411,7 +411,7 @@ def optimizer_tensors(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return the optimizer's state as `<parameter>/<entry>`, for parameters that have any."""
-    # By identity, since tensors compare their numbers.
+    # By identity, since `==` of tensors compares their numbers.
     names = {id(parameter): name for name, parameter in parameters.items()}
     return {
         f"{names[id(parameter)]}/{entry}": value
@@ -433,6 +433,7 @@ def restore_optimizer(
         if group.get("fused") or group.get("capturable")
         for parameter in group["params"]
     }
+    # Not by `load_state_dict`, which knows parameters by their order alone.
     optimizer.state.clear()
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from palm.engine.training.events import Event, Started
 from palm.engine.training.loop import Step, Training
 
 Recording = dict[int, dict[str, Any]]
-"""Global step -> its task, its batches' digests and its loss, and at the end the digests of all tensors."""
+"""Global step -> its task, its batches' digests and its loss, at the end also of all tensors: in the
+order in which they are computed."""
 
 
 class EnoughSteps(Exception):  # noqa: N818 - nothing is wrong
@@ -52,13 +53,17 @@ class Recorder:
         if not isinstance(event, Step):
             return
         if self.killed_after is not None and event.number > self.killed_after:
+            # Nothing runs after it: no `finally`, no observer, as when the power fails.
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
         line: dict[str, Any] = {
             "step": event.number,
             "task": " + ".join(part.task.name for part in event.parts),
-            "batches": [tensor_digests(batch) for part in event.parts for batch in part.batches],
-            "loss": " ".join(float(part.loss.item()).hex() for part in event.parts),
         }
+        batches = (batch for part in event.parts for batch in part.batches)
+        line |= {f"batch {k}": tensor_digests(batch) for k, batch in enumerate(batches, start=1)}
+        line["loss"] = ", ".join(
+            repr(float(part.loss)) for part in event.parts
+        )  # every digit, and NaN is itself
         is_last = event.number == self.last
         if is_last:
             line["tensors"] = learned_digests(self.training)
@@ -99,29 +104,14 @@ def first_difference(one: Recording, other: Recording, steps: Iterable[int]) -> 
         there = other.get(number)
         if here is None or there is None:
             return f"global step {number}: only one of the runs made it"
-        if here["task"] != there["task"]:
-            return f"global step {number}: tasks {here['task']!r} and {there['task']!r} were drawn"
+        found = list(changes(here, there))
+        if not found:
+            continue
+        # A line has what is computed first before what follows from it: batches, loss, tensors.
+        (cause, *parts), old, new = found[0]
         place = f"global step {number} (task {here['task']!r})"
-        if here["batches"] != there["batches"]:
-            return f"{place}: the batches differ in {_names(_flat(here), _flat(there))}"
-        if here["loss"] != there["loss"]:
-            losses = (
-                ", ".join(repr(float.fromhex(loss)) for loss in line["loss"].split())
-                for line in (here, there)
-            )
-            return f"{place}: equal batches, but the losses are {' and '.join(losses)}"
-        if here.get("tensors") != there.get("tensors"):
-            return f"after {place}: equal losses, but other {_names(here['tensors'], there['tensors'])}"
+        if not parts:
+            return f"{place}: the {cause} is {old} in one run, and {new} in the other"
+        names = [change.path[-1] for change in found if change.path[0] == cause]
+        return f"{place}: the runs differ in {', '.join(shortened(names, 3))} of {cause}"
     return None
-
-
-def _flat(line: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        (name if len(line["batches"]) == 1 else f"{name} of batch {number}"): value
-        for number, batch in enumerate(line["batches"], start=1)
-        for name, value in batch.items()
-    }
-
-
-def _names(one: Mapping[str, str], other: Mapping[str, str]) -> str:
-    return ", ".join(shortened([change.path[0] for change in changes(one, other)], 3))

@@ -92,7 +92,7 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
             write_bad_rows(watch.folder, training.tasks)
             for event in _events(training, watch):
                 tell(event, observers)
-                while warned:
+                while warned:  # observers may warn, too
                     tell(Warned(training.step, warned.pop(0)), observers)
         except BaseException as error:
             is_asked = isinstance(error, (KeyboardInterrupt, SystemExit))

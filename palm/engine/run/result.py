@@ -77,6 +77,7 @@ class TrainingResult:
         events = [event_of(line) for line in self.history]
         scores = {event.step: event.scores for event in events if isinstance(event, Evaluated)}
         saved = [event for event in events if isinstance(event, Saved) and event.kind in MODELS]
+        # Of what was saved again at the same path, the last is there.
         rows = [["task", "model", "at step", "score", "path"]]
         for path, event in {event.path: event for event in saved}.items():
             task = str(event.task)

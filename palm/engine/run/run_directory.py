@@ -180,6 +180,7 @@ class RunDirectory:
             if found := self.results():
                 folders = ", ".join(shortened(found, MOST_FOLDERS))
                 logger.info("starting anew; of an earlier run in %s, %s are replaced", self.path, folders)
+            # Before the record: a process that dies in between leaves what still belongs to the earlier run.
             for folder in (*self._checkpoints(), *self._models()):
                 remove_directory(folder)
             for name in (BAD_ROWS, STAGES_RECORD):

@@ -12,7 +12,7 @@ from pathlib import Path
 from palm.core.errors import StorageError
 from palm.core.files.door import make_folder, within
 from palm.core.files.fs import remove_written, write_json
-from palm.core.files.locking import lock_at_once
+from palm.core.files.locking import locked
 from palm.core.files.untrusted import read_json
 from palm.core.invocation import command_of_program
 
@@ -32,21 +32,20 @@ def only_run_in(folder: Path) -> Iterator[None]:
     """
     make_folder(folder)
     remedy = "wait for its end, or give another save_path"
-    lock = lock_at_once(
-        folder / LOCK,
-        lambda: f"save_path: {folder} belongs to another run, {_holder(folder)}; {remedy}",
-    )
-    try:
+
+    def taken() -> str:
+        return f"save_path: {folder} belongs to another run, {_holder(folder)}; {remedy}"
+
+    # The lock's file stays: whoever has opened it just now would lock a file that is gone.
+    with locked(folder / LOCK, taken=taken), within(folder):
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         holder = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
-        write_json(folder / HOLDER, {**holder, "command": command_of_program()})
-        with within(folder):
+        try:
+            write_json(folder / HOLDER, {**holder, "command": command_of_program()})
             yield
-    finally:
-        # The lock itself stays: whoever has opened it just now would lock a file that is gone.
-        with suppress(OSError):
-            remove_written(folder / HOLDER)
-        lock.release()
+        finally:
+            with suppress(OSError):
+                remove_written(folder / HOLDER)
 
 
 def _holder(folder: Path) -> str:

@@ -120,6 +120,7 @@ class StagedDirectory:
             for kind in (LAST, BEST):
                 source = self.folder(stage) / task / kind
                 place = self.path / task / kind
+                # A run that goes on comes by stages whose models are there already.
                 if is_sealed(source) and not is_sealed(place):
                     linked_copy(source, place)
                     logger.info("%s: %s of stage %s is at %s", task, kind, stage, place)

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from palm.core.errors import TrainingError
 from palm.core.numerics.rng import generator
-from palm.core.numerics.sparse_embedding import sparse_allowed
 from palm.core.signals import StopRequest
 from palm.core.tensor_specs import Tensors
 from palm.distributed.failures import report_missing_ranks
@@ -27,10 +26,9 @@ from palm.engine.training.model import MultiTaskModel
 from palm.engine.training.nan_guard import Attempt, NanGuard, NotFinite, can_read_late
 from palm.engine.training.out_of_memory import out_of_memory
 from palm.engine.training.prefetch import Prefetcher, prefetches
-from palm.engine.training.recipe import Recipe, loss_scale
+from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
 from palm.engine.training.train_step import TaskBatches, train_step
-from palm.optimizer import takes_sparse_gradients
 
 Drawn = Sequence[tuple[Task, Sequence[Tensors]]]
 """The tasks of a step, each with its batches, on the CPU."""
@@ -139,13 +137,6 @@ class Training:
         self.stop_request: StopRequest | None = None
         self._ranks_stop = False
         self._guard = NanGuard(optimizer, late=can_read_late(recipe, optimizer))
-        # Averaging over ranks and balancing compute with whole gradients, and a GPU passes over them at once.
-        self._sparse_gradients = (
-            takes_sparse_gradients(optimizer)
-            and recipe.device.type == "cpu"
-            and num_ranks() == 1
-            and not (recipe.balance is not None and recipe.balance.needs_gradients)
-        )
         self._prefetcher = Prefetcher(recipe.device, model.backbone) if prefetches(recipe.device) else None
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, Any] = {}
@@ -215,10 +206,7 @@ class Training:
         counts = {task.name: task.step for task in self.tasks}
         attempt = Attempt(names, self.step, self.rows, self.tokens, counts)
         try:
-            with (
-                report_missing_ranks(f"at global step {self.step + 1}"),
-                sparse_allowed(self._sparse_gradients),
-            ):
+            with report_missing_ranks(f"at global step {self.step + 1}"):
                 losses, norm = train_step(
                     self.replica,
                     self.task_batches(drawn),
@@ -271,8 +259,8 @@ class Training:
         made = []
         for (task, own), of_task in zip(drawn, factors, strict=True):
             on_device = [placed(batch, self.recipe.device, self.model.backbone) for batch in own]
-            weight = task.loss_weight * loss_scale(task, self.recipe.loss_scale)
-            made.append(TaskBatches(task.name, list(zip(on_device, of_task, strict=True)), weight))
+            parts = list(zip(on_device, of_task, strict=True))
+            made.append(TaskBatches(task.name, parts, task.loss_weight))
         return made
 
     def settle(self) -> None:

@@ -71,7 +71,7 @@ class Pool:
                     active.append((run, self._started(run, free[-1]), free.pop()))
                 if not active:
                     return
-                time.sleep(POLL_SECONDS)
+                time.sleep(POLL_SECONDS)  # there is no call that waits for the first of several processes
                 if time.monotonic() - reported > REPORT_SECONDS:
                     reported = time.monotonic()
                     logger.info("%s", "; ".join(self._how_far(run) for run, _, _ in active))
@@ -99,7 +99,7 @@ class Pool:
             # A session of its own: Ctrl-C reaches this process alone, which tells the others.
             return subprocess.Popen(
                 words,
-                stdin=subprocess.PIPE,
+                stdin=subprocess.PIPE,  # its end tells the process that this one has died (see `work`)
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **slot},

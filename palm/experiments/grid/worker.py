@@ -96,6 +96,7 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     model.to(device_of(settings.get("use_gpu", True), settings.get("device", "auto")))
     chosen = next(each for each in controller.plan.tasks if each.name == task).task.get("metrics")
     names: Sequence[str] = chosen or model.head.metrics
+    # The model takes rows in chunks; `tee` keeps them until their truths have been taken too.
     seen, known = tee(model.reader.read_true(Path(job["test"][task])))
     records = chain.from_iterable(model.steps(seen, losses={}))
     pairs = list(zip(records, model.reader.truths(known), strict=True))
